@@ -1,0 +1,1 @@
+"""Suites (TOML): see shardbench.suite."""

@@ -1,0 +1,1 @@
+"""Cards: source, licence and asserted numbers of each data set."""

@@ -1,0 +1,1 @@
+"""Turning plans into numbers: on real ranks, or by the cost model."""

@@ -1,0 +1,186 @@
+"""Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
+
+import tomllib
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.errors import BadInput
+from shardbench.serialise import STRICT, first_error
+from shardbench.table import Name
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+UNITS: dict[str, tuple[str, float]] = {
+    "B": ("bytes", 1.0), "KiB": ("bytes", 2.0**10), "MiB": ("bytes", 2.0**20), "GiB": ("bytes", 2.0**30),
+    "TiB": ("bytes", 2.0**40), "MB": ("bytes", 1e6), "GB": ("bytes", 1e9), "TB": ("bytes", 1e12),
+    "MB/s": ("bytes_per_s", 1e6), "GB/s": ("bytes_per_s", 1e9), "GiB/s": ("bytes_per_s", 2.0**30),
+    "TB/s": ("bytes_per_s", 1e12), "ns": ("s", 1e-9), "us": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0),
+    "GFLOP/s": ("flop_per_s", 1e9), "TFLOP/s": ("flop_per_s", 1e12), "ratio": ("ratio", 1.0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Topology:
+    """Shape and capacities; every strategy sees these. Capacities in bytes for embeddings."""
+
+    nodes: PositiveInt
+    devices_per_node: PositiveInt
+    hbm_bytes: PositiveInt
+    """Device memory of one device."""
+    uvm_bytes: Annotated[int, Field(ge=0)]
+    """Host memory that one device may read directly (managed memory)."""
+    host_bytes: Annotated[int, Field(ge=0)]
+    """Host memory of one node for tables that its CPU looks up."""
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    def node_of(self, rank: int) -> int:
+        """Node that holds a rank; ranks are numbered node by node."""
+        return rank // self.devices_per_node
+
+    def node_ranks(self, node: int) -> tuple[int, ...]:
+        """Ranks of one node."""
+        return tuple(range(node * self.devices_per_node, (node + 1) * self.devices_per_node))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constants:
+    """Rates of one device, its tiers and links, in bytes, seconds and operations."""
+
+    hbm_bytes_per_s: Positive
+    cache_bytes_per_s: Positive
+    cache_bytes: Positive
+    uvm_bytes_per_s: Positive
+    host_bytes_per_s: Positive
+    gather_efficiency_ratio: Annotated[float, Field(gt=0, le=1)]
+    """Share of the HBM bandwidth that random row reads reach when rows are wide."""
+    access_overhead_bytes: NonNegativeFloat
+    """Bytes that one row access wastes: makes narrow rows inefficient."""
+    sort_bytes: NonNegativeFloat
+    """Bytes the backward pass moves per lookup to sort and de-duplicate indices."""
+    launch_s: NonNegativeFloat
+    """Fixed time of one fused forward or backward."""
+    intra_bytes_per_s: Positive
+    inter_bytes_per_s: Positive
+    intra_latency_s: NonNegativeFloat
+    inter_latency_s: NonNegativeFloat
+    dense_flop_per_s: Positive
+    """Reached, not peak, rate of the MLPs."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Machine:
+    """A cluster as the cost model and the planners see it."""
+
+    name: Name
+    description: str
+    device: Literal["cuda", "cpu"]
+    topology: Topology
+    constants: Constants
+    sources: dict[str, str]
+    """Source of every number, by field name."""
+
+
+class _Constant(pydantic.BaseModel):
+    model_config = STRICT
+    value: PositiveFloat | Literal[0]
+    unit: str
+    source: Annotated[str, Field(min_length=8)]
+
+
+class _MachineFile(pydantic.BaseModel):
+    model_config = STRICT
+    name: Name
+    description: str
+    device: Literal["cuda", "cpu"]
+    nodes: PositiveInt
+    devices_per_node: PositiveInt
+    constants: dict[str, _Constant]
+
+
+_TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
+# Keys of a file carry no unit (the file states it); the fields they fill do.
+_FIELDS: dict[str, tuple[str, str]] = {
+    "hbm_capacity": ("hbm_bytes", "bytes"),
+    "uvm_capacity": ("uvm_bytes", "bytes"),
+    "host_capacity": ("host_bytes", "bytes"),
+    "hbm_bandwidth": ("hbm_bytes_per_s", "bytes_per_s"),
+    "cache_bandwidth": ("cache_bytes_per_s", "bytes_per_s"),
+    "cache_capacity": ("cache_bytes", "bytes"),
+    "uvm_bandwidth": ("uvm_bytes_per_s", "bytes_per_s"),
+    "host_bandwidth": ("host_bytes_per_s", "bytes_per_s"),
+    "gather_efficiency": ("gather_efficiency_ratio", "ratio"),
+    "access_overhead": ("access_overhead_bytes", "bytes"),
+    "sort_traffic": ("sort_bytes", "bytes"),
+    "launch": ("launch_s", "s"),
+    "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),
+    "inter_bandwidth": ("inter_bytes_per_s", "bytes_per_s"),
+    "intra_latency": ("intra_latency_s", "s"),
+    "inter_latency": ("inter_latency_s", "s"),
+    "dense_rate": ("dense_flop_per_s", "flop_per_s"),
+}
+
+
+def parse_machine(text: str, what: str) -> Machine:
+    """Machine out of TOML text; raises BadInput that names the missing, negative or mis-united constant."""
+    try:
+        file = _MachineFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{what}: not TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+    missing = sorted(_FIELDS.keys() - file.constants.keys())
+    unknown = sorted(file.constants.keys() - _FIELDS.keys())
+    if missing:
+        raise BadInput(
+            f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
+        )
+    if unknown:
+        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS)}")
+    values: dict[str, float] = {}
+    for key, (field, dimension) in _FIELDS.items():
+        constant = file.constants[key]
+        if UNITS.get(constant.unit, ("",))[0] != dimension:
+            fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
+            raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
+        values[field] = float(constant.value) * UNITS[constant.unit][1]
+    topology = {field: round(values[field]) for field in _TOPOLOGY_BYTES}
+    constants = {field.name: values[field.name] for field in fields(Constants)}
+    try:
+        return Machine(
+            name=file.name,
+            description=file.description,
+            device=file.device,
+            topology=Topology(nodes=file.nodes, devices_per_node=file.devices_per_node, **topology),
+            constants=Constants(**constants),
+            sources={_FIELDS[key][0]: constant.source for key, constant in file.constants.items()},
+        )
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def machine_names() -> list[str]:
+    """Names of the machines that come with the suite."""
+    folder = resources.files("shardbench.machines")
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_machine(name: str) -> Machine:
+    """Machine by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise BadInput(f"machine file {name} does not exist")
+        return parse_machine(path.read_text(), name)
+    if name not in machine_names():
+        raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_names())}, or a path to a .toml file")
+    return parse_machine((resources.files("shardbench.machines") / f"{name}.toml").read_text(), f"machine {name}")
