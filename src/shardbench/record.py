@@ -42,7 +42,8 @@ class Timing(pydantic.BaseModel):
     phases_ms: dict[str, Milliseconds]
     """Median over iterations of the slowest rank's phase, in the order they run."""
     embedding_ms: tuple[Milliseconds, ...]
-    """Forward and backward embedding kernels per rank, median over iterations."""
+    """Forward and backward embedding kernels per rank: mean over batches where simulated (what the
+    bounds are proven for), median over iterations where measured."""
 
 
 class TrafficTotals(pydantic.BaseModel):

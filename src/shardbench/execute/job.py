@@ -1,0 +1,48 @@
+"""What the ranks of a measured trial are given, and what each gives back."""
+
+import pydantic
+
+from shardbench.machine import Topology
+from shardbench.plan import Plan
+from shardbench.table import DenseShape, Optimizer, Precision, Table
+
+PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "update")
+"""In the order they run; ``lookup`` and ``lookup_backward`` are the embedding kernels."""
+
+JOB = "job.json"
+
+
+class RankJob(pydantic.BaseModel):
+    """Everything the ranks need; the same file for all of them."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    plan: Plan
+    tables: tuple[Table, ...]
+    topology: Topology
+    dense: DenseShape
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+    learning_rate: float = 0.01
+    warmup: int
+    iterations: int
+    seed: int
+    timeout_s: float
+    batches: str
+    """Folder with the materialised batches."""
+    dump: bool = False
+    """Start from seeded weights and write logits and stepped weights, to compare with a reference."""
+
+
+class RankResult(pydantic.BaseModel):
+    """Milliseconds per iteration by phase, and bytes per iteration by collective, of one rank."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    rank: int
+    ms: dict[str, list[float]]
+    sent: list[dict[str, tuple[float, float]]]
+    """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
+    peak_bytes: int
+    """Peak resident (CPU) or allocated (GPU) memory of the rank."""

@@ -1,0 +1,55 @@
+"""What runs in a trial's child processes before anything is timed: planning and bounding."""
+
+import time
+from dataclasses import dataclass
+
+from shardbench.errors import InvalidPlan
+from shardbench.lowerbound import lower_bound_ms, table_loads
+from shardbench.materialise import Batches
+from shardbench.plan import Plan
+from shardbench.problem import Problem
+from shardbench.strategy import Budget, Move, Strategy
+from shardbench.trace import seal_test_split
+
+DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """A plan as JSON (it crosses a process boundary unvalidated) and what it took."""
+
+    plan: str
+    plan_s: float
+    fit_s: float
+
+
+def plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int) -> Planning:
+    """Fit and plan with the test split sealed, seeing only what the strategy declared.
+
+    Raises InvalidPlan where the strategy returned no Plan or changed the problem.
+    """
+    seal_test_split()
+    before = problem.fingerprint
+    seen = problem.restricted_to(strategy.sees)
+    start = time.perf_counter()
+    if type(strategy).fit is not Strategy.fit:
+        strategy.fit((seen,), budget, seed)
+    fitted = time.perf_counter()
+    plan = strategy.plan(seen, budget, seed)
+    end = time.perf_counter()
+    if not isinstance(plan, Plan):
+        raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan")
+    problem.__dict__.pop("fingerprint", None)
+    if problem.fingerprint != before:
+        raise InvalidPlan("the strategy changed the problem it was given")
+    return Planning(plan=plan.to_json(), plan_s=end - fitted, fit_s=fitted - start)
+
+
+def simulated_bounds(problem: Problem, batches: Batches) -> tuple[float, float]:
+    """Lower bounds (any device move, whole tables) on the slowest rank's mean embedding ms."""
+    loads = [table_loads(problem, lambda i, n=n: batches.bags(n, i)) for n in range(len(batches.numbers))]  # type: ignore[misc]
+    return (
+        lower_bound_ms(loads, problem.machine, DEVICE_MOVES),
+        lower_bound_ms(loads, problem.machine, WHOLE_TABLE_MOVES),
+    )

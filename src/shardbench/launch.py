@@ -1,0 +1,207 @@
+"""Fresh processes with a hard deadline: planners, counters and process groups of ranks.
+
+Children come from a fork server that has the heavy imports done (a fresh process costs a
+fork, not ten seconds of imports) and has never seen a workload. Each child leads a process
+group of its own, which is killed as a whole.
+"""
+
+import multiprocessing as mp
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardbench.errors import Infeasible, InvalidPlan, ShardBenchError, Undeclared, Unsupported
+from shardbench.trial import Failure, Outcome
+
+T = TypeVar("T")
+
+_OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
+    (Infeasible, Outcome.INFEASIBLE),
+    (InvalidPlan, Outcome.INVALID),
+    (Undeclared, Outcome.INVALID),
+    (Unsupported, Outcome.SKIPPED),
+    (MemoryError, Outcome.OOM),
+)
+
+RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
+"""A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
+
+
+class TrialFailed(ShardBenchError):
+    """A child ended without a result; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.outcome}: {failure.cause}")
+        self.failure = failure
+
+
+def set_rank_variables() -> None:
+    """Thread settings of the ranks, for this process and its children, unless the user set them."""
+    for name, value in RANK_VARIABLES.items():
+        os.environ.setdefault(name, value)
+
+
+_contexts: dict[str, Any] = {}
+
+
+def _context(preload: tuple[str, ...]) -> Any:
+    """Fork server with ``preload`` imported; spawn where CUDA is about (it does not survive a fork)."""
+    if "context" not in _contexts:
+        set_rank_variables()
+        if Path("/dev/nvidiactl").exists():
+            _contexts["context"] = mp.get_context("spawn")
+        else:
+            context = mp.get_context("forkserver")
+            context.set_forkserver_preload(list(preload))
+            _contexts["context"] = context
+    return _contexts["context"]
+
+
+PRELOAD = ("shardbench.execute.rank", "shardbench.execute.simulate", "shardbench.discovery")
+
+
+def _become_leader(log: Path) -> None:
+    os.setsid()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+
+
+def _call(pipe: Any, log: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    _become_leader(log)
+    try:
+        answer = ("ok", function(*args))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = next((o for kind, o in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+        text = " ".join(str(error).split())
+        known = isinstance(error, ShardBenchError)
+        answer = (outcome.value, text if known else f"{type(error).__name__}: {text}"[:500])
+    pipe.send(answer)
+    pipe.close()
+
+
+def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_s: float, phase: str, log: Path) -> T:
+    """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns."""
+    context = _context(PRELOAD)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_call, args=(theirs, log, function, args), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(timeout_s):
+            cause = f"no result from {phase} after {timeout_s:g} s"
+            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase))
+        try:
+            outcome, value = ours.recv()
+        except EOFError as error:
+            process.join(5)
+            raise TrialFailed(_died(process.exitcode, phase, None)) from error
+    finally:
+        _kill(process)
+        ours.close()
+    if outcome != "ok":
+        raise TrialFailed(Failure(outcome=Outcome(outcome), cause=value or outcome, phase=phase))
+    result: T = value
+    return result
+
+
+def _died(exit_code: int | None, phase: str, rank: int | None) -> Failure:
+    killed = exit_code == -signal.SIGKILL
+    who = f"rank {rank}" if rank is not None else "the process"
+    how = (
+        f"was killed by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exited with {exit_code}"
+    )
+    # On Linux an unexplained SIGKILL is the kernel's out-of-memory killer.
+    outcome = Outcome.OOM if killed else Outcome.ERROR
+    return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
+
+
+def _kill(process: Any) -> None:
+    if process.pid is not None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            process.kill()
+    process.join(10)
+
+
+def _rank(log: Path, folder: Path, rank: int, world: int) -> None:
+    _become_leader(log)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+    # A file rendezvous needs no free port; these would send it elsewhere.
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    from shardbench.execute.rank import run_rank  # noqa: PLC0415 - torch is imported in the rank, not in the runner
+
+    sys.exit(run_rank(folder))
+
+
+def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
+    """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails.
+
+    Returns when all have written their results. All ranks are killed at the deadline, or as
+    soon as one of them ends badly.
+    """
+    context = _context(PRELOAD)
+    deadline = time.monotonic() + timeout_s
+    processes = [
+        context.Process(target=_rank, args=(folder / f"rank{r}.log", folder, r, world_size), daemon=True)
+        for r in range(world_size)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        _watch(folder, processes, deadline, timeout_s)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                _kill(process)
+
+
+def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float) -> None:
+    running = dict(enumerate(processes))
+    while running:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            where = {rank: _phase_of(folder, rank) for rank in running}
+            rank = min(running)
+            cause = f"no result after {timeout_s:g} s; ranks still in: {_listing(where)}"
+            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=where[rank], rank=rank))
+        wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
+        for rank, process in list(running.items()):
+            if process.exitcode is None:
+                continue
+            del running[rank]
+            if process.exitcode != 0:
+                raise TrialFailed(_cause(folder, rank, process.exitcode, processes))
+
+
+def _cause(folder: Path, rank: int, exit_code: int, processes: list[Any]) -> Failure:
+    # A rank that lost its peer reports a broken connection: prefer the rank that died first or said why.
+    time.sleep(0.2)
+    dead = [r for r, process in enumerate(processes) if process.exitcode not in (None, 0)]
+    for other in dead:
+        if processes[other].exitcode is not None and processes[other].exitcode < 0:
+            return _died(processes[other].exitcode, _phase_of(folder, other), other)
+    reports = [r for r in (rank, *dead) if (folder / f"rank{r}.error.json").exists()]
+    if reports:
+        return Failure.model_validate_json((folder / f"rank{reports[0]}.error.json").read_text())
+    return _died(exit_code, _phase_of(folder, rank), rank)
+
+
+def _phase_of(folder: Path, rank: int) -> str:
+    path = folder / f"rank{rank}.phase"
+    return path.read_text() if path.exists() else "start"
+
+
+def _listing(where: dict[int, str]) -> str:
+    return ", ".join(f"rank {rank} {phase}" for rank, phase in sorted(where.items()))

@@ -1,0 +1,151 @@
+"""The tables as files: CSV for programs, Markdown for people; the same bytes for the same records."""
+
+import csv
+import io
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.atomic import write_atomically
+from shardbench.errors import BadInput
+from shardbench.record import Record
+from shardbench.report.tables import TABLES, TEXTS, tables
+from shardbench.report.view import NOTES, TITLES, Section, sections
+from shardbench.store import RecordStore
+
+_DECIMALS = {"max_over_mean": 4, "distinct_rows_max": 1, "samples_per_s": 1, "plan_s": 4, "fit_s": 4}
+
+
+def write_tables(results: Path, suite: str) -> list[Path]:
+    """Write ``<results>/tables/<suite>/<table>.csv`` and ``.md`` from the suite's records.
+
+    Raises BadInput where the suite has no records.
+    """
+    written = []
+    for path, text in _expected(results, suite, suite_records(results, suite)).items():
+        write_atomically(path, text)
+        written.append(path)
+    return written
+
+
+def check_tables(results: Path, suite: str) -> list[str]:
+    """Differences between the tables on disk and what the records give, one line each; none is good."""
+    records = RecordStore(results, suite).read()
+    if not records:
+        stale = [path for path in _paths(results, suite) if path.exists()]
+        return [f"{path}: there are no records for it" for path in stale]
+    found = []
+    for path, text in _expected(results, suite, records).items():
+        if not path.is_file():
+            found.append(f"{path}: missing; run: shardbench report {suite}")
+            continue
+        difference = _first_difference(path.read_text(encoding="ascii", errors="replace"), text)
+        if difference:
+            found.append(f"{path}: {difference}")
+    return found
+
+
+def suite_records(results: Path, suite: str) -> list[Record]:
+    """All records of a suite; raises BadInput where there are none."""
+    store = RecordStore(results, suite)
+    records = store.read()
+    if not records:
+        raise BadInput(f"{store.path} holds no records; run: shardbench run {suite}")
+    return records
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """CSV with one header line, fixed decimals, empty cells for what is not known; ASCII."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(frame.columns)
+    for row in frame.to_dict("records"):
+        writer.writerow([_cell(column, value) for column, value in row.items()])
+    return out.getvalue()
+
+
+def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
+    """Markdown page of one table: how to read it, then a section a group; ASCII."""
+    lines = [
+        f"# {TITLES[name]}: suite {suite}",
+        "",
+        f"Generated from the records by `shardbench report {suite}`; do not edit.",
+        "",
+        NOTES[name],
+        "",
+    ]
+    for section in sections(name, frame):
+        lines += [f"## {section.heading}", "", section.note, "", *_grid(section), ""]
+    return _ascii("\n".join(lines))
+
+
+def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
+    texts: dict[Path, str] = {}
+    for name, frame in tables(records).items():
+        csv_path, markdown_path = (_folder(results, suite) / f"{name}{ending}" for ending in (".csv", ".md"))
+        texts[csv_path] = csv_text(frame)
+        texts[markdown_path] = markdown_text(name, frame, suite)
+    return texts
+
+
+def _folder(results: Path, suite: str) -> Path:
+    return results / "tables" / suite
+
+
+def _paths(results: Path, suite: str) -> list[Path]:
+    return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
+
+
+def _first_difference(on_disk: str, expected: str) -> str:
+    if on_disk == expected:
+        return ""
+    old, new = on_disk.split("\n"), expected.split("\n")
+    for number, (a, b) in enumerate(zip(old, new), 1):
+        if a != b:
+            return f"line {number} is '{_short(a)}', the records give '{_short(b)}'"
+    return f"has {len(old)} lines, the records give {len(new)}"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= 100 else line[:97] + "..."
+
+
+def _cell(column: str, value: object) -> str:
+    if column in TEXTS:
+        return _ascii(str(value))
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):  # noqa: PLR0124 (NaN)
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.{_decimals(column)}f}"
+    # -0.000 and 0.000 are one number.
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _decimals(column: str) -> int:
+    if column in _DECIMALS:
+        return _DECIMALS[column]
+    if "_bytes" in column:
+        return 0
+    return 3 if column.endswith("_pct") else 5
+
+
+def _grid(section: Section) -> list[str]:
+    cells = [section.headers, *section.rows]
+    escaped = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in cells]
+    widths = [max(3, *(len(row[i]) for row in escaped)) for i in range(len(section.headers))]
+    rule = [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, section.numeric)]
+    return [
+        "| " + " | ".join(_pad(text, width, right) for text, width, right in zip(row, widths, section.numeric)) + " |"
+        for row in (escaped[0], rule, *escaped[1:])
+    ]
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii")

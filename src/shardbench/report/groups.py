@@ -1,0 +1,161 @@
+"""Which records belong together: what is compared in one group, what is pooled in one row."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.record import Record
+from shardbench.statistics import Estimate, median, noise_floor_pct
+from shardbench.strategy import Role
+from shardbench.table import Optimizer, Precision
+from shardbench.trial import Backend, Outcome
+
+SEVERITY = (
+    Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
+)  # fmt: skip
+"""Mildest first; a row shows the worst of its trials."""
+
+
+class Condition(NamedTuple):
+    """What must be equal for two numbers to be compared."""
+
+    workload: str
+    machine: str
+    backend: Backend
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+
+    @classmethod
+    def of(cls, record: Record) -> "Condition":
+        """Condition of a record."""
+        spec = record.spec
+        return cls(spec.workload, spec.machine, spec.backend, spec.batch_size, spec.precision, spec.optimizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """All trials (seeds and repeats) of one strategy under one condition."""
+
+    strategy: str
+    records: tuple[Record, ...]
+    """By seed, then repeat."""
+
+    @cached_property
+    def worst(self) -> Record:
+        """The trial with the worst outcome, the first of its kind."""
+        return max(self.records, key=lambda record: SEVERITY.index(record.outcome))
+
+    @property
+    def ok(self) -> bool:
+        """Whether every trial ended well; only then does a row have numbers."""
+        return self.worst.outcome is Outcome.OK
+
+    @property
+    def competes(self) -> bool:
+        """Whether the row may be the best of its group."""
+        return self.ok and self.worst.role is Role.COMPETITOR
+
+    @property
+    def trials_ok(self) -> int:
+        """How many trials ended well."""
+        return sum(record.outcome is Outcome.OK for record in self.records)
+
+    @property
+    def cause(self) -> str:
+        """Why the row is not ok, and where; empty where it is."""
+        failure = self.worst.failure
+        if failure is None:
+            return ""
+        at = f" of rank {failure.rank}" if failure.rank is not None else ""
+        some = f" ({self.trials_ok} of {len(self.records)} trials ok)" if self.trials_ok else ""
+        return f"{failure.phase}{at}: {failure.cause}{some}"
+
+    @cached_property
+    def step_ms(self) -> tuple[float, ...]:
+        """Iterations of all trials together; empty where the row is not ok."""
+        if not self.ok:
+            return ()
+        return tuple(step for record in self.records if record.timing for step in record.timing.step_ms)
+
+    @cached_property
+    def step(self) -> Estimate:
+        """Median step with its interval; the row must be ok."""
+        return median(self.step_ms)
+
+    def typical(self, number: Callable[[Record], float | None]) -> float | None:
+        """Median over trials of a number of each; None where the row is not ok or no trial has it."""
+        numbers = [value for record in self.records if (value := number(record)) is not None] if self.ok else []
+        return float(np.median(numbers)) if numbers else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The rows that are compared with each other."""
+
+    condition: Condition
+    rows: tuple[Row, ...]
+    """By strategy name."""
+
+    @cached_property
+    def noise_pct(self) -> float | None:
+        """Noise floor of the group's step times, from its A/A trials."""
+        return noise_floor_pct(trial for row in self.rows if row.ok for trial in _repeats(row))
+
+    @cached_property
+    def best(self) -> Row | None:
+        """The competitor with the lowest median step; None where none is ok."""
+        competitors = [row for row in self.rows if row.competes]
+        return min(competitors, key=lambda row: (row.step.value, row.strategy), default=None)
+
+    @cached_property
+    def ceilings(self) -> tuple[Row, ...]:
+        """Rows of role ``ceiling`` that are ok."""
+        return tuple(row for row in self.rows if row.ok and row.worst.role is Role.CEILING)
+
+
+def groups(records: Iterable[Record]) -> list[Group]:
+    """Current records by condition, sorted by it."""
+    found: dict[Condition, dict[str, list[Record]]] = {}
+    for record in current(records):
+        found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
+    return [
+        Group(condition=condition, rows=tuple(_row(name, rows[name]) for name in sorted(rows)))
+        for condition, rows in sorted(found.items())
+    ]
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """The records that count, in the order given (the order of writing).
+
+    Of each (condition, strategy, seed, repeat) the last one; and none that was made with
+    another version of the workload or of the machine than the condition's last record.
+    """
+    ordered = list(records)
+    version = {Condition.of(record): _version(record) for record in ordered}
+    last = {
+        (Condition.of(record), record.spec.strategy, record.spec.seed, record.spec.repeat): record
+        for record in ordered
+        if _version(record) == version[Condition.of(record)]
+    }
+    return list(last.values())
+
+
+def _version(record: Record) -> tuple[str, str]:
+    return record.spec.workload_fingerprint, record.spec.machine_hash
+
+
+def _row(strategy: str, records: list[Record]) -> Row:
+    return Row(strategy=strategy, records=tuple(sorted(records, key=lambda r: (r.spec.seed, r.spec.repeat))))
+
+
+def _repeats(row: Row) -> list[list[tuple[float, ...]]]:
+    # A/A needs the same plan: a planner that works against the clock may give another one each time.
+    same: dict[tuple[int, str], list[tuple[float, ...]]] = {}
+    for record in row.records:
+        if record.timing is not None and record.planned is not None:
+            same.setdefault((record.spec.seed, record.planned.plan_hash), []).append(record.timing.step_ms)
+    return list(same.values())

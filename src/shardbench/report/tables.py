@@ -1,0 +1,269 @@
+"""The three tables, from records only: throughput, balance, traffic.
+
+One row per (workload, machine, backend, batch size, precision, optimiser, strategy). Seeds and
+repeats are pooled: step times over all their iterations (``n``), other numbers by the median
+over trials. A row whose trials did not all end ``ok`` shows the worst outcome, its cause, how
+many were ok, and no number. Times in ms, bytes per iteration summed over ranks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from shardbench.errors import BadInput
+from shardbench.record import Planned, Record, Timing, TrafficTotals
+from shardbench.report.groups import Group, Row, groups
+from shardbench.statistics import median_ratio
+from shardbench.trial import Backend
+
+ALL_TO_ALL = (
+    "input_splits", "input_all_to_all", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all",
+    "backward_all_gather",
+)  # fmt: skip
+"""Collectives that exchange lookups or vectors."""
+ALL_REDUCE = ("rows_all_reduce", "dense_all_reduce")
+
+HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n")
+TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
+"""Last columns of every table."""
+
+_THROUGHPUT = (
+    "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "vs_best_pct",
+    "noise_pct", "same_as_best",
+)  # fmt: skip
+_BALANCE = (
+    "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
+    "whole_table_bound_ms", "over_whole_table_bound_pct", "ceiling_ms", "over_ceiling_pct", "predicted_emb_ms_max",
+)  # fmt: skip
+_TRAFFIC = (
+    "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
+    "off_hbm_lookups_pct",
+)  # fmt: skip
+_MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
+
+_EQUAL = 1e-9
+"""Relative difference below which two simulated times are the same number."""
+
+Cell = str | int | float | bool | None
+Cells = dict[str, Cell]
+
+
+def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
+    """All three by name, in the order they are printed."""
+    grouped = groups(records)
+    return {name: build(grouped) for name, build in _BUILDERS.items()}
+
+
+def throughput(records: Iterable[Record]) -> pd.DataFrame:
+    """Step time and throughput.
+
+    ``step_ms_low`` and ``step_ms_high`` bound the median (95 %). ``vs_best_pct`` is the
+    difference of ``step_ms_p50`` to the best competitor of the group. ``same_as_best``: the
+    difference is no larger than the noise floor, or the 95 % interval of the ratio of medians
+    holds 1; simulated times have no noise and are the same only where they are equal.
+    """
+    return _throughput(groups(records))
+
+
+def balance(records: Iterable[Record]) -> pd.DataFrame:
+    """Embedding time (forward and backward kernels) over ranks.
+
+    Bounds are proven under the cost model, so they are empty for measured rows;
+    ``ceiling_ms`` is ``emb_ms_max`` of the best strategy of role ``ceiling`` in the group;
+    ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
+    the number of ranks.
+    """
+    return _balance(groups(records))
+
+
+def traffic(records: Iterable[Record]) -> pd.DataFrame:
+    """Bytes per iteration by tier and collective, memory of the fullest rank, off-HBM lookups."""
+    return _traffic(groups(records))
+
+
+def _throughput(grouped: list[Group]) -> pd.DataFrame:
+    phases = _in_order(name for record in _records(grouped) if record.timing for name in record.timing.phases_ms)
+    return _frame(
+        grouped, (*HEAD, *_THROUGHPUT, TAIL[0], *(f"{name}_ms" for name in phases), *TAIL[1:]), _throughput_cells
+    )
+
+
+def _throughput_cells(group: Group, row: Row) -> Cells:
+    step = row.step
+    cells: Cells = {
+        "samples_per_s": group.condition.batch_size / (step.value / 1e3) if step.value > 0 else None,
+        "step_ms_p50": step.value,
+        "step_ms_p95": float(np.percentile(row.step_ms, 95.0)),
+        "plan_s": row.typical(lambda record: record.planned.plan_s if record.planned else None),
+        "fit_s": row.typical(lambda record: record.planned.fit_s if record.planned else None),
+        "step_ms_low": step.low,
+        "step_ms_high": step.high,
+        "noise_pct": group.noise_pct,
+    }
+    if group.best is not None:
+        cells["vs_best_pct"] = _over_pct(step.value, group.best.step.value)
+        cells["same_as_best"] = _same(group, row, group.best)
+    for name in _in_order(name for record in row.records if record.timing for name in record.timing.phases_ms):
+        cells[f"{name}_ms"] = row.typical(_of_timing(lambda timing, name=name: timing.phases_ms.get(name)))
+    return cells
+
+
+def _same(group: Group, row: Row, best: Row) -> bool:
+    difference = abs(row.step.value - best.step.value)
+    if group.condition.backend is Backend.SIMULATED:
+        return difference <= _EQUAL * best.step.value
+    if row is best:
+        return True
+    if group.noise_pct is not None and difference <= group.noise_pct / 100.0 * best.step.value:
+        return True
+    return min(best.step_ms) > 0 and median_ratio(row.step_ms, best.step_ms).holds(1.0)
+
+
+def _balance(grouped: list[Group]) -> pd.DataFrame:
+    return _frame(grouped, (*HEAD, *_BALANCE, *TAIL), _balance_cells)
+
+
+def _balance_cells(group: Group, row: Row) -> Cells:
+    slowest = _slowest(row)
+    simulated = group.condition.backend is Backend.SIMULATED
+    bound = row.typical(lambda record: record.bound_ms) if simulated else None
+    whole = row.typical(lambda record: record.whole_table_bound_ms) if simulated else None
+    ceiling = min((time for other in group.ceilings if (time := _slowest(other)) is not None), default=None)
+    return {
+        "emb_ms_min": row.typical(_of_timing(lambda timing: min(timing.embedding_ms))),
+        "emb_ms_mean": row.typical(_of_timing(lambda timing: float(np.mean(timing.embedding_ms)))),
+        "emb_ms_max": slowest,
+        "emb_ms_std": row.typical(_of_timing(lambda timing: float(np.std(timing.embedding_ms)))),
+        "max_over_mean": row.typical(_of_timing(_max_over_mean)),
+        "bound_ms": bound,
+        "over_bound_pct": _over_pct(slowest, bound),
+        "whole_table_bound_ms": whole,
+        "over_whole_table_bound_pct": _over_pct(slowest, whole),
+        "ceiling_ms": ceiling,
+        "over_ceiling_pct": _over_pct(slowest, ceiling),
+        "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
+    }
+
+
+def _traffic(grouped: list[Group]) -> pd.DataFrame:
+    names = _in_order(name for record in _records(grouped) if record.traffic for name in record.traffic.collectives)
+    unknown = [name for name in names if name not in ALL_TO_ALL + ALL_REDUCE]
+    if unknown:
+        raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
+    return _frame(grouped, (*HEAD, *_TRAFFIC, *(f"{name}_bytes" for name in names), *_MEMORY, *TAIL), _traffic_cells)
+
+
+def _traffic_cells(group: Group, row: Row) -> Cells:
+    cells: Cells = {
+        "hbm_bytes": row.typical(_of_traffic(lambda totals: totals.hbm_bytes)),
+        "uvm_bytes": row.typical(_of_traffic(lambda totals: totals.uvm_bytes)),
+        "host_bytes": row.typical(_of_traffic(lambda totals: totals.host_bytes)),
+        "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, ALL_TO_ALL, 0))),
+        "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, ALL_TO_ALL, 1))),
+        "allreduce_bytes": row.typical(
+            _of_traffic(lambda totals: _link_bytes(totals, ALL_REDUCE, 0) + _link_bytes(totals, ALL_REDUCE, 1))
+        ),
+        "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
+        "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
+        "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
+        "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
+    }
+    names = _in_order(name for record in row.records if record.traffic for name in record.traffic.collectives)
+    for name in names:
+        cells[f"{name}_bytes"] = row.typical(_of_traffic(lambda totals, name=name: sum(totals.collectives[name])))
+    return cells
+
+
+_BUILDERS: Mapping[str, Callable[[list[Group]], pd.DataFrame]] = {
+    "throughput": _throughput,
+    "balance": _balance,
+    "traffic": _traffic,
+}
+TABLES = tuple(_BUILDERS)
+
+
+def _frame(grouped: list[Group], columns: tuple[str, ...], cells: Callable[[Group, Row], Cells]) -> pd.DataFrame:
+    rows = []
+    for group in grouped:
+        for row in group.rows:
+            known: Cells = {**_identity(group, row), **(cells(group, row) if row.ok else {})}
+            rows.append([known.get(column) for column in columns])
+    frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
+    return frame.astype({column: kind for column in columns if (kind := _kind(column))})
+
+
+def _identity(group: Group, row: Row) -> Cells:
+    condition = group.condition
+    return {
+        "workload": condition.workload,
+        "machine": condition.machine,
+        "backend": condition.backend.value,
+        "strategy": row.strategy,
+        "outcome": row.worst.outcome.value,
+        "n": len(row.step_ms),
+        "batch_size": condition.batch_size,
+        "precision": condition.precision.value,
+        "optimizer": condition.optimizer.value,
+        "role": row.worst.role.value,
+        "trials_ok": row.trials_ok,
+        "trials": len(row.records),
+        "cause": row.cause,
+    }
+
+
+_INTEGERS = frozenset({"n", "batch_size", "trials_ok", "trials"})
+TEXTS = frozenset({"workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause"})
+
+
+def _kind(column: str) -> str | None:
+    if column in TEXTS:
+        return None
+    if column in _INTEGERS:
+        return "int64"
+    return "boolean" if column == "same_as_best" else "float64"
+
+
+def _records(grouped: list[Group]) -> Iterator[Record]:
+    return (record for group in grouped for row in group.rows if row.ok for record in row.records)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _of_timing(number: Callable[[Timing], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.timing) if record.timing and record.timing.embedding_ms else None
+
+
+def _of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.traffic) if record.traffic else None
+
+
+def _of_planned(number: Callable[[Planned], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.planned) if record.planned else None
+
+
+def _slowest(row: Row) -> float | None:
+    return row.typical(_of_timing(lambda timing: max(timing.embedding_ms)))
+
+
+def _predicted_slowest(record: Record) -> float | None:
+    return max(record.predicted.embedding_ms, default=None) if record.predicted else None
+
+
+def _max_over_mean(timing: Timing) -> float | None:
+    mean = float(np.mean(timing.embedding_ms))
+    return max(timing.embedding_ms) / mean if mean > 0 else None
+
+
+def _off_hbm_pct(totals: TrafficTotals) -> float | None:
+    return 100.0 * totals.off_hbm_lookups / totals.lookups if totals.lookups else None
+
+
+def _link_bytes(totals: TrafficTotals, names: tuple[str, ...], link: int) -> float:
+    return sum(totals.collectives.get(name, (0.0, 0.0))[link] for name in names)
+
+
+def _over_pct(value: float | None, reference: float | None) -> float | None:
+    return 100.0 * (value / reference - 1.0) if value is not None and reference else None

@@ -1,0 +1,163 @@
+"""One trial: plan in a sealed process, validate, count, and where asked measure on real ranks."""
+
+import time
+from functools import cached_property
+from pathlib import Path
+
+from shardbench.discovery import missing_modules
+from shardbench.errors import InvalidPlan, ShardBenchError
+from shardbench.execute.measure import measure, rank_job
+from shardbench.execute.sealed import Planning, plan_sealed, simulated_bounds
+from shardbench.execute.simulate import simulate
+from shardbench.launch import TrialFailed, call_in_child
+from shardbench.machine import load_machine
+from shardbench.materialise import Batches, materialise
+from shardbench.plan import Plan
+from shardbench.problem import Problem
+from shardbench.record import Planned, Record
+from shardbench.serialise import content_hash
+from shardbench.strategy import Budget, Strategy
+from shardbench.suite import Job
+from shardbench.trial import Backend, Failure, Outcome, TrialSpec
+from shardbench.validate import used_moves, validate
+from shardbench.workload import Workload
+
+START_S = 20.0
+"""Grace for starting a process, on top of a strategy's own budget."""
+
+
+class JobContext:
+    """What the trials of one job share; made when first needed, in a folder that goes with the job."""
+
+    def __init__(self, job: Job, workload: Workload, folder: Path) -> None:
+        self.job = job
+        self.workload = workload
+        self.folder = folder
+        self.machine = load_machine(job.machine)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The planning problem, from the train split."""
+        return Problem.of(
+            self.workload.name,
+            self.workload.tables,
+            self.workload.profiles,
+            self.machine,
+            batch_size=self.workload.batch_size,
+            precision=self.job.precision,
+            optimizer=self.job.optimizer,
+        )
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The test batches the iterations go through, on disk."""
+        number = min(self.job.iterations, self.workload.test_batches)
+        return materialise(self.workload, self.folder / "batches", range(number))
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Lower bounds on the slowest rank's embedding ms: any device move, whole tables."""
+        return call_in_child(
+            simulated_bounds,
+            (self.problem, self.batches),
+            timeout_s=self.job.timeout_s,
+            phase="bound",
+            log=self.folder / "bound.log",
+        )
+
+
+def try_out(spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str) -> Record:
+    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception."""
+    draft: dict[str, object] = {
+        "key": spec.key,
+        "spec": spec,
+        "role": strategy.role,
+        "environment": environment,
+    }
+    try:
+        _fill(draft, spec, strategy, context)
+    except TrialFailed as failed:
+        return Record.model_validate({**draft, "outcome": failed.failure.outcome, "failure": failed.failure})
+    return Record.model_validate({**draft, "outcome": Outcome.OK})
+
+
+def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
+    missing = missing_modules(strategy)
+    if missing:
+        raise _failed(Outcome.SKIPPED, f"needs {', '.join(missing)}, which cannot be imported here", "start")
+    log = context.folder / f"{spec.key}.log"
+    planning = _plan(spec, strategy, context, log)
+    plan = Plan.from_json(planning.plan, "plan")
+    draft["planned"] = _planned(plan, planning, strategy, context.problem)
+    deadline = time.monotonic() + spec.timeout_s
+    draft["bound_ms"], draft["whole_table_bound_ms"] = context.bounds
+    simulation = call_in_child(
+        simulate,
+        (plan, context.problem, context.batches, context.workload.dense, spec.iterations),
+        timeout_s=spec.timeout_s,
+        phase="count",
+        log=log,
+    )
+    draft["traffic"], draft["predicted"] = simulation.totals, simulation.timing
+    if spec.backend is Backend.SIMULATED:
+        draft["timing"] = simulation.timing
+        return
+    job = rank_job(
+        plan,
+        context.problem,
+        context.workload.dense,
+        context.folder / "batches",
+        warmup=spec.warmup,
+        iterations=spec.iterations,
+        seed=spec.seed,
+        timeout_s=max(1.0, deadline - time.monotonic()),
+    )
+    measurement = measure(job, context.folder / spec.key)
+    draft["timing"] = measurement.timing
+    draft["measured_bytes"] = {name: sum(sent) for name, sent in measurement.sent.items()}
+    _compare_bytes(draft["measured_bytes"], simulation.totals.collectives)
+
+
+def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext, log: Path) -> Planning:
+    budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
+    learns = type(strategy).fit is not Strategy.fit
+    limit = spec.plan_s + START_S + (spec.fit_s if learns else 0.0)
+    planning = call_in_child(
+        plan_sealed, (strategy, context.problem, budget, spec.seed), timeout_s=limit, phase="plan", log=log
+    )
+    if planning.plan_s > spec.plan_s:
+        cause = f"planning took {planning.plan_s:.1f} s, its budget is {spec.plan_s:g} s"
+        raise _failed(Outcome.TIMEOUT, cause, "plan")
+    return planning
+
+
+def _planned(plan: Plan, planning: Planning, strategy: Strategy, problem: Problem) -> Planned:
+    try:
+        memory = validate(plan, problem, strategy.moves)
+    except InvalidPlan as error:
+        raise _failed(Outcome.INVALID, str(error), "validate") from error
+    except ShardBenchError as error:
+        raise _failed(Outcome.ERROR, str(error), "validate") from error
+    return Planned(
+        plan_hash=content_hash(plan),
+        plan_s=planning.plan_s,
+        fit_s=planning.fit_s,
+        segments=len(plan.segments),
+        moves=tuple(sorted(used_moves(plan, problem))),
+        notes=plan.notes,
+        hbm_memory_bytes=tuple(memory.hbm.tolist()),
+        uvm_memory_bytes=tuple(memory.uvm.tolist()),
+        host_memory_bytes=tuple(memory.host.tolist()),
+    )
+
+
+def _compare_bytes(measured: object, counted: dict[str, tuple[float, float]]) -> None:
+    sent = dict(measured) if isinstance(measured, dict) else {}
+    for name, links in counted.items():
+        if abs(sent.get(name, 0.0) - sum(links)) > 1e-6 * max(1.0, sum(links)):
+            cause = f"{name}: ranks sent {sent.get(name, 0.0):.0f} bytes, the counter says {sum(links):.0f}"
+            raise _failed(Outcome.ERROR, cause, "bytes")
+
+
+def _failed(outcome: Outcome, cause: str, phase: str) -> TrialFailed:
+    return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase))

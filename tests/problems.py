@@ -1,0 +1,58 @@
+"""Small problems and batches for tests."""
+
+import numpy as np
+
+from shardbench.machine import Constants, Machine, Topology
+from shardbench.problem import Problem
+from shardbench.profile import AccessProfile
+from shardbench.table import Table
+from shardbench.trace import Bags, Split
+from shardbench.workload import DenseShape, Workload
+
+CONSTANTS = Constants(
+    hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, uvm_bytes_per_s=1e10, host_bytes_per_s=5e10,
+    gather_efficiency_ratio=0.5, access_overhead_bytes=32, sort_bytes=32, launch_s=1e-5,
+    intra_bytes_per_s=1e11, inter_bytes_per_s=1e10, intra_latency_s=1e-5, inter_latency_s=3e-5, dense_flop_per_s=1e13,
+)  # fmt: skip
+
+
+def machine(nodes: int = 1, devices: int = 2, hbm: int = 10**9, uvm: int = 10**10) -> Machine:
+    """A made-up machine."""
+    topology = Topology(nodes=nodes, devices_per_node=devices, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=10**10)
+    return Machine(name="toy", description="toy", device="cpu", topology=topology, constants=CONSTANTS, sources={})
+
+
+class RandomWorkload(Workload):
+    """Uniform lookups of random lengths."""
+
+    def __init__(self, shapes: list[tuple[int, int]], batch_size: int, pooling: int = 5, seed: int = 0) -> None:
+        self.name = "random"
+        self.tables = tuple(Table(name=f"table{i}", rows=r, dim=d) for i, (r, d) in enumerate(shapes))
+        self.dense = DenseShape(features=4, bottom=(8, shapes[0][1]), top=(8, 1))
+        self.batch_size = batch_size
+        self.test_batches = 2
+        self.pooling = pooling
+        self.seed = seed
+
+    def recipe(self) -> object:
+        """See Workload."""
+        return {"pooling": self.pooling, "seed": self.seed}
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        rng = np.random.default_rng([self.seed, split is Split.TEST, batch, table])
+        lengths = rng.integers(0, 2 * self.pooling, self.batch_size)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows = self.tables[table].rows
+        # Squared uniforms: low (hot) ranks are asked for more often.
+        values = (rng.random(offsets[-1]) ** 2 * rows).astype(np.int64)
+        return Bags(values=values, offsets=offsets)
+
+    def _profile(self, table: int) -> AccessProfile:
+        bags = self._bags(Split.TRAIN, 0, table)
+        counts = np.bincount(bags.values, minlength=self.tables[table].rows)
+        present = int(np.count_nonzero(bags.lengths))
+        return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=self.batch_size, present=present)
+
+    def problem(self, on: Machine) -> Problem:
+        """The planning problem of this workload on a machine."""
+        return Problem.of("random", self.tables, self.profiles, on, batch_size=self.batch_size)

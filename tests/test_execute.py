@@ -1,0 +1,178 @@
+"""Real TorchRec ranks: equal to the unsharded model, and sending the bytes that are counted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import RandomWorkload, machine
+
+from shardbench.errors import Unsupported
+from shardbench.execute.job import JOB
+from shardbench.execute.lower import lower
+from shardbench.execute.measure import gather, measure, rank_job
+from shardbench.execute.reference import read_sharded, train_unsharded
+from shardbench.execute.simulate import simulate
+from shardbench.launch import TrialFailed, call_in_child
+from shardbench.materialise import materialise
+from shardbench.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
+from shardbench.serialise import to_json
+from shardbench.strategy import Move
+from shardbench.table import Optimizer, Precision
+from shardbench.trial import Outcome
+from shardbench.validate import validate
+
+SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
+
+
+def columns(table, pieces, ranks):
+    edges = np.linspace(0, table.dim, pieces + 1).astype(int)
+    return [
+        Segment(
+            table=table.name, row_stop=table.rows, column_start=int(a), column_stop=int(b), placement=OnRank(rank=r)
+        )
+        for a, b, r in zip(edges, edges[1:], ranks)
+    ]
+
+
+def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Plan:
+    tables, world = workload.tables, nodes * devices
+    everyone = tuple(range(world))
+    node = tuple(range(world - devices, world))
+    if kind == "table_wise":
+        segments = whole_tables(tables, [i % world for i in range(len(tables))])
+    elif kind == "one_rank":
+        segments = whole_tables(tables, [world - 1] * len(tables))
+    elif kind == "row_wise":
+        segments = [whole_table(t, RowWise(ranks=everyone)) for t in tables]
+    elif kind == "table_row_wise":
+        segments = [whole_table(t, RowWise(ranks=node)) for t in tables]
+    elif kind == "column_wise":
+        segments = [s for t in tables for s in columns(t, 2, [0, world - 1])]
+    elif kind == "replicated":
+        segments = [whole_table(t, Replicated(ranks=everyone)) for t in tables]
+    else:
+        cuts = [(0, 100, Replicated(ranks=everyone)), (100, 800, OnRank(rank=1)), (800, 999, RowWise(ranks=everyone))]
+        segments = [
+            whole_table(tables[0], OnRank(rank=0)),
+            whole_table(tables[1], RowWise(ranks=everyone)),
+            whole_table(tables[2], Replicated(ranks=everyone)),
+            *columns(tables[3], 2, [1, 0]),
+            *[Segment(table="table4", row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts],
+        ]
+    return Plan(world_size=world, segments=tuple(segments))
+
+
+def run(tmp_path: Path, kind: str, nodes: int, devices: int, **settings):
+    workload = RandomWorkload(SHAPES, 32)
+    problem = workload.problem(machine(nodes, devices))
+    plan = plan_of(kind, workload, nodes, devices)
+    validate(plan, problem, frozenset(Move))
+    batches = materialise(workload, tmp_path / "batches", range(2))
+    options = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 100, **settings}
+    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **options)
+    return job, measure(job, tmp_path / "job"), simulate(plan, problem, batches, workload.dense, 2)
+
+
+def links(collectives):
+    """(collective, link) -> bytes, where any are sent."""
+    named = {(name, link): sent for name, pair in collectives.items() for link, sent in zip(("intra", "inter"), pair)}
+    return {key: sent for key, sent in named.items() if sent}
+
+
+KINDS = ["table_wise", "one_rank", "row_wise", "column_wise", "replicated", "mixed"]
+WORLDS = [(1, 2), (1, 4), (2, 2)]
+CASES = [(kind, *world) for kind in KINDS for world in WORLDS] + [("table_row_wise", 2, 2), ("one_rank", 1, 1)]
+
+
+@pytest.mark.parametrize(("kind", "nodes", "devices"), CASES)
+def test_ranks_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, kind, nodes, devices):
+    job, measured, simulated = run(tmp_path, kind, nodes, devices, dump=True)
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for i, (ours, theirs) in enumerate(zip(sharded.weights, reference.weights, strict=True)):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6, err_msg=f"table {i}")
+    counted = links(simulated.totals.collectives)
+    assert counted == pytest.approx(links(measured.sent), rel=1e-12)
+    assert counted or nodes * devices == 1
+
+
+def test_steps_change_the_weights(tmp_path):
+    # Guards the comparison above: a reference that did not learn would also "equal" a frozen model.
+    job, _, _ = run(tmp_path, "table_wise", 1, 2, dump=True, learning_rate=1.0)
+    still = train_unsharded(job.model_copy(update={"learning_rate": 1e-12})).weights
+    moved = read_sharded(job, tmp_path / "job").weights
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(still, moved, strict=True))
+
+
+def test_row_wise_adagrad_equals_the_reference(tmp_path):
+    settings = {"dump": True, "optimizer": Optimizer.ROWWISE_ADAGRAD, "learning_rate": 0.1}
+    job, _, _ = run(tmp_path, "row_wise", 1, 2, **settings)
+    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
+        # The first Adagrad steps are lr * sign(gradient): rounding of tiny gradients is amplified.
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_phases_are_there_and_fit_the_step(tmp_path):
+    _, measured, _ = run(tmp_path, "mixed", 1, 2, iterations=5)
+    for rank in measured.ranks:
+        phases = np.sum([ms for name, ms in rank.ms.items() if name != "step"], axis=0)
+        assert np.all(phases <= np.multiply(rank.ms["step"], 1.001))
+        assert np.all(np.array(rank.ms["lookup"]) > 0)
+        assert np.all(np.array(rank.ms["lookup_backward"]) > 0)
+    assert len(measured.timing.step_ms) == 5
+    assert len(measured.timing.embedding_ms) == 2
+
+
+def test_a_hung_rank_is_a_timeout_with_rank_and_phase(tmp_path, monkeypatch):
+    workload = RandomWorkload(SHAPES, 32)
+    problem = workload.problem(machine(1, 2))
+    materialise(workload, tmp_path / "batches", range(1))
+    plan = plan_of("table_wise", workload, 1, 2)
+    settings = {"warmup": 0, "iterations": 10_000_000, "seed": 0, "timeout_s": 6}
+    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
+    with pytest.raises(TrialFailed) as caught:
+        measure(job, tmp_path / "job")
+    assert caught.value.failure.outcome is Outcome.TIMEOUT
+    assert caught.value.failure.phase == "time"
+    assert "rank 0 time, rank 1 time" in caught.value.failure.cause
+
+
+def test_a_dead_rank_is_an_error_not_a_hang(tmp_path):
+    workload = RandomWorkload(SHAPES, 32)
+    problem = workload.problem(machine(1, 2))
+    plan = plan_of("table_wise", workload, 1, 2)
+    settings = {"warmup": 0, "iterations": 1, "seed": 0, "timeout_s": 60}
+    job = rank_job(plan, problem, workload.dense, tmp_path / "no-such-folder", **settings)
+    with pytest.raises(TrialFailed) as caught:
+        measure(job, tmp_path / "job")
+    assert caught.value.failure.outcome is Outcome.ERROR
+    assert "no materialised batches" in caught.value.failure.cause
+    assert caught.value.failure.phase == "build"
+
+
+def test_runs_under_torchrun(tmp_path):
+    workload = RandomWorkload(SHAPES, 32)
+    problem = workload.problem(machine(1, 2))
+    materialise(workload, tmp_path / "batches", range(2))
+    plan = plan_of("mixed", workload, 1, 2)
+    settings = {"warmup": 1, "iterations": 2, "seed": 0, "timeout_s": 60}
+    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
+    (tmp_path / JOB).write_text(to_json(job))
+    call_in_child(_torchrun, (tmp_path,), timeout_s=100, phase="torchrun", log=tmp_path / "log")
+    assert len(gather(tmp_path, 2).timing.step_ms) == 2
+
+
+def _torchrun(folder: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*command, "-m", "shardbench.execute.rank", str(folder)], check=True)
+
+
+def test_what_cannot_run_is_named():
+    workload = RandomWorkload(SHAPES, 32)
+    on = machine(2, 2)
+    plan = Plan(world_size=4, segments=tuple(whole_table(t, NodeSharded()) for t in workload.tables))
+    with pytest.raises(Unsupported, match=r"table 'table0'.*node_sharded"):
+        lower(plan, workload.tables, on.topology, Precision.FP32)
