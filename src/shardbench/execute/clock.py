@@ -1,7 +1,7 @@
 """Time stamps that mean the same on a CPU (wall clock) and on a GPU (events on the stream)."""
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -9,10 +9,10 @@ import torch
 class Clock(Protocol):
     """Stamps are taken in order and read after ``settle``."""
 
-    def now(self) -> object:
+    def now(self) -> Any:
         """A stamp."""
 
-    def ms(self, start: object, stop: object) -> float:
+    def ms(self, start: Any, stop: Any) -> float:
         """Milliseconds between two stamps."""
 
     def settle(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardbench.execute.job import JOB, PHASES, RankJob, RankResult
 from shardbench.launch import TrialFailed, run_ranks
@@ -66,8 +67,8 @@ def gather(folder: Path, world_size: int) -> Measurement:
 
 
 def _timing(ranks: list[RankResult]) -> Timing:
-    def slowest(phase: str) -> np.ndarray:
-        return np.max([r.ms[phase] for r in ranks], axis=0)
+    def slowest(phase: str) -> NDArray[np.float64]:
+        return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
 
     embedding = [np.median(np.add(r.ms["lookup"], r.ms["lookup_backward"])) for r in ranks]
     return Timing(

@@ -147,7 +147,7 @@ class Rank:
         for name, shards in local_shards(lowered, step.tables).items():
             for first, tensor in shards:
                 arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
-        np.savez(self.folder / f"rank{self.rank}.npz", **arrays)
+        np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **arrays)
 
     def _peak_bytes(self) -> int:
         if self.device.type == "cuda":

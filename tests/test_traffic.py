@@ -1,0 +1,213 @@
+"""Counting: hand-computed cases as arithmetic, and properties against a slow, obvious count."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import RandomWorkload, machine
+
+from shardbench.errors import BadInput, Unsupported
+from shardbench.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
+from shardbench.problem import Problem
+from shardbench.profile import AccessProfile
+from shardbench.table import DenseShape, Optimizer, Precision, Table
+from shardbench.trace import Bags, Split
+from shardbench.traffic import CountedLookups, count, expect
+
+DENSE = DenseShape(features=2, bottom=(4,), top=(1,))
+
+
+def bags(*lists):
+    offsets = np.concatenate([[0], np.cumsum([len(b) for b in lists])]).astype(np.int64)
+    return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets)
+
+
+# Two tables of width 4, global batch 4 on two ranks: samples 0, 1 on rank 0 and 2, 3 on rank 1.
+FIRST = bags([0, 1], [1], [], [5, 0, 0])  # 3 lookups from rank 0, 3 from rank 1; rows 0, 1, 5
+SECOND = bags([2], [3], [2, 2], [])  # 2 and 2; rows 2, 3
+
+
+def problem(nodes=1, devices=2, **kind):
+    tables = (Table(name="a", rows=6, dim=4), Table(name="b", rows=4, dim=4))
+    profiles = tuple(AccessProfile(rows=t.rows, samples=4, present=0, counts=(), row_counts=()) for t in tables)
+    return Problem.of("hand", tables, profiles, machine(nodes, devices), batch_size=4, **kind)
+
+
+def counted(placement_a, placement_b, on=None, **kind):
+    on = on or problem(**kind)
+    plan = Plan(
+        world_size=on.world_size,
+        segments=(whole_table(on.tables[0], placement_a), whole_table(on.tables[1], placement_b)),
+    )
+    return count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
+
+
+def test_table_wise_by_hand():
+    traffic = counted(OnRank(rank=0), OnRank(rank=1))
+    assert traffic.load.lookups.tolist() == [6, 4]
+    assert traffic.load.distinct.tolist() == [3, 2]
+    assert traffic.load.lookup_bytes.tolist() == [6 * 16, 4 * 16]
+    assert traffic.load.bags.tolist() == [4, 4]
+    # Rank 0 sends its 2 lookups of b (8 bytes each) and 2 lengths (4 bytes each) to rank 1.
+    sent = traffic.collectives["input_all_to_all"]
+    assert sent.sent_intra.tolist() == [2 * 8 + 2 * 4, 3 * 8 + 2 * 4]
+    assert sent.received_intra.tolist() == [3 * 8 + 2 * 4, 2 * 8 + 2 * 4]
+    # Each owner sends the other rank's 2 samples one vector of 4 floats; gradients come back alike.
+    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [2 * 4 * 4, 2 * 4 * 4]
+    assert traffic.collectives["backward_all_to_all"].sent_intra.tolist() == [2 * 4 * 4, 2 * 4 * 4]
+    assert traffic.collectives["input_splits"].sent_intra.tolist() == [24, 24]
+    for name in ("output_reduce_scatter", "backward_all_gather", "rows_all_reduce"):
+        assert traffic.collectives[name].sent.sum() == 0
+    # Bottom 2 -> 4 (12 weights); joined 4 + 3 * 2 / 2 = 7 inputs -> 1 (8 weights); ring: 2 * 1/2.
+    assert traffic.collectives["dense_all_reduce"].sent.tolist() == [20 * 4, 20 * 4]
+
+
+def test_everything_on_one_rank_leaves_the_other_idle():
+    traffic = counted(OnRank(rank=1), OnRank(rank=1))
+    assert traffic.load.lookups.tolist() == [0, 10]
+    assert traffic.load.bags.tolist() == [0, 8]
+    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [0, 2 * 2 * 16]
+    assert traffic.collectives["backward_all_to_all"].sent_intra.tolist() == [2 * 2 * 16, 0]
+
+
+def test_row_wise_deals_rows_round_robin():
+    traffic = counted(RowWise(ranks=(0, 1)), RowWise(ranks=(0, 1)))
+    # a: rows 0 (three lookups) on rank 0; rows 1 (two) and 5 (one) on rank 1. b: row 2 (3) on 0, row 3 (1) on 1.
+    assert traffic.load.lookups.tolist() == [3 + 3, 3 + 1]
+    assert traffic.load.distinct.tolist() == [1 + 1, 2 + 1]
+    # Rank 0 asks rank 1 for rows 1, 1 of a and 3 of b; two tables' lengths of two samples.
+    assert traffic.collectives["input_all_to_all"].sent_intra[0] == 3 * 8 + 2 * 2 * 4
+    # Reduce-scatter of [4 samples, 8 columns] over two ranks: half of it leaves.
+    assert traffic.collectives["output_reduce_scatter"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
+    assert traffic.collectives["backward_all_gather"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
+
+
+def test_replicated_looks_up_only_its_own_samples():
+    traffic = counted(Replicated(ranks=(0, 1)), OnRank(rank=0))
+    assert traffic.load.lookups.tolist() == [3 + 4, 3]
+    assert traffic.load.distinct.tolist() == [2 + 2, 2]  # rank 0 touches rows 0, 1; rank 1 rows 5, 0
+    assert traffic.load.bags.tolist() == [2 + 4, 2]
+    assert traffic.collectives["rows_all_reduce"].sent.tolist() == [6 * 4 * 4, 6 * 4 * 4]
+
+
+def test_two_nodes_split_links():
+    on = problem(nodes=2, devices=1)
+    sent = counted(OnRank(rank=0), OnRank(rank=1), on).collectives["input_all_to_all"]
+    assert sent.sent_intra.tolist() == [0, 0]
+    assert sent.sent_inter.tolist() == [2 * 8 + 2 * 4, 3 * 8 + 2 * 4]
+
+
+def test_uvm_precision_and_state():
+    load = counted(OnRank(rank=0, tier=Tier.UVM), OnRank(rank=0), precision=Precision.FP16).load
+    assert load.uvm_lookup_bytes.tolist() == [6 * 8, 0]
+    assert load.lookup_bytes.tolist() == [4 * 8, 0]
+    assert load.state_bytes.sum() == 0
+    adagrad = counted(OnRank(rank=0), OnRank(rank=1), optimizer=Optimizer.ROWWISE_ADAGRAD).load
+    assert adagrad.state_bytes.tolist() == [3 * 4, 2 * 4]
+
+
+def test_columns_send_their_ids_to_every_owner():
+    on = problem()
+    tables = (Table(name="a", rows=6, dim=8), on.tables[1])
+    on = Problem.of("hand", tables, on.profiles, on.machine, batch_size=4)
+    halves = [
+        Segment(table="a", row_stop=6, column_start=c, column_stop=c + 4, placement=OnRank(rank=r))
+        for c, r in ((0, 0), (4, 1))
+    ]
+    plan = Plan(world_size=2, segments=(*halves, whole_table(tables[1], OnRank(rank=0))))
+    traffic = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
+    assert traffic.load.lookups.tolist() == [6 + 4, 6]
+    assert traffic.load.lookup_bytes.tolist() == [(6 + 4) * 16, 6 * 16]
+    assert traffic.collectives["input_all_to_all"].sent_intra.tolist() == [3 * 8 + 8, (3 + 2) * 8 + 16]
+
+
+def test_what_is_not_counted_is_named():
+    with pytest.raises(Unsupported, match=r"table 'a'.*host"):
+        counted(Host(node=0), OnRank(rank=0))
+
+
+def test_batch_must_divide_and_rows_must_exist():
+    on = problem(devices=3)
+    with pytest.raises(BadInput, match="batch size 4 is not a multiple of 3 ranks"):
+        count(Plan(world_size=3, segments=whole_tables(on.tables, [0, 1])), on, lambda i: FIRST, DENSE)
+    with pytest.raises(BadInput, match=r"asks for row 9, the table has rows 0\.\.5"):
+        CountedLookups(bags([0], [9]), 6, 2, "a")
+
+
+@st.composite
+def batches(draw):
+    rows = draw(st.integers(1, 30))
+    lists = draw(st.lists(st.lists(st.integers(0, rows - 1), max_size=6), min_size=4, max_size=4))
+    start = draw(st.integers(0, rows - 1))
+    return rows, lists, start, draw(st.integers(start + 1, rows)), draw(st.integers(1, 5))
+
+
+@given(batches())
+def test_counted_lookups_equal_a_plain_loop(case):
+    rows, lists, start, stop, ways = case
+    lookups = CountedLookups(bags(*lists), rows, 2)
+    inside = [[v for b in half for v in b if start <= v < stop] for half in (lists[:2], lists[2:])]
+    assert lookups.by_source(start, stop).tolist() == [len(v) for v in inside]
+    dealt = [[sum((v - start) % ways == w for v in half) for w in range(ways)] for half in inside]
+    assert lookups.dealt(start, stop, ways).tolist() == dealt
+    touched = {v for half in inside for v in half}
+    assert lookups.distinct(start, stop, ways).tolist() == [
+        len({v for v in touched if (v - start) % ways == w}) for w in range(ways)
+    ]
+    assert lookups.distinct_by_source(start, stop).tolist() == [len(set(half)) for half in inside]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_split_conserves_lookups_bytes_and_vectors(data):
+    workload = RandomWorkload([(40, 8), (30, 8)], 8)
+    on = workload.problem(machine(2, 2))
+    everyone = (0, 1, 2, 3)
+    choices = [OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone)]
+    segments = []
+    for table in on.tables:
+        cut = data.draw(st.integers(8, table.rows - 8))
+        for start, stop in ((0, cut), (cut, table.rows)):
+            place = data.draw(st.sampled_from(choices))
+            segments.append(Segment(table=table.name, row_start=start, row_stop=stop, column_stop=8, placement=place))
+    traffic = count(
+        Plan(world_size=4, segments=tuple(segments)), on, lambda i: workload.bags(Split.TEST, 0, i), workload.dense
+    )
+    total = sum(len(workload.bags(Split.TEST, 0, i).values) for i in range(2))
+    assert traffic.load.lookups.sum() == total
+    assert traffic.load.lookup_bytes.sum() == total * 8 * 4
+    for collective in traffic.collectives.values():
+        assert collective.sent_intra.sum() == pytest.approx(collective.received_intra.sum())
+        assert collective.sent_inter.sum() == pytest.approx(collective.received_inter.sum())
+    for there, back in (("output_all_to_all", "backward_all_to_all"), ("output_reduce_scatter", "backward_all_gather")):
+        assert traffic.collectives[there].sent.sum() == pytest.approx(traffic.collectives[back].sent.sum())
+
+
+def test_expected_traffic_agrees_with_many_counted_batches():
+    workload = RandomWorkload([(200, 8), (60, 8)], 256)
+    on = workload.problem(machine(1, 4))
+    everyone = (0, 1, 2, 3)
+    plan = Plan(
+        world_size=4,
+        segments=(
+            Segment(table="table0", row_stop=50, column_stop=8, placement=OnRank(rank=0)),
+            Segment(table="table0", row_start=50, row_stop=200, column_stop=8, placement=RowWise(ranks=everyone)),
+            whole_table(on.tables[1], Replicated(ranks=everyone)),
+        ),
+    )
+    # Expected under the profile of the very batch that is counted: shares are exact, distinct rows are not.
+    exact = count(plan, on, lambda i: _relabelled(workload, i), workload.dense)
+    guess = expect(plan, on, workload.dense)
+    assert guess.load.lookups.sum() == pytest.approx(exact.load.lookups.sum())
+    assert guess.load.lookups[0] == pytest.approx(exact.load.lookups[0], rel=0.05)
+    assert guess.load.distinct.sum() == pytest.approx(exact.load.distinct.sum(), rel=0.15)
+    for name, collective in exact.collectives.items():
+        assert guess.collectives[name].sent.sum() == pytest.approx(collective.sent.sum(), rel=0.05), name
+
+
+def _relabelled(workload, table):
+    raw = workload._bags(Split.TRAIN, 0, table)
+    counts = np.bincount(raw.values, minlength=workload.tables[table].rows)
+    rank = np.empty(len(counts), dtype=np.int64)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    return Bags(values=rank[raw.values], offsets=raw.offsets)
