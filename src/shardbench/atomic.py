@@ -5,12 +5,12 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a whole ASCII file or none: a temporary file beside it, then ``os.replace``."""
+def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:
+    """Write a whole file or none: a temporary file beside it, then ``os.replace``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="ascii", newline="\n") as file:
+        with os.fdopen(handle, "w", encoding=encoding, newline="\n") as file:
             file.write(text)
             # mkstemp makes files that only the owner can read.
             os.fchmod(file.fileno(), 0o644)

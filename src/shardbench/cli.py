@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,6 +53,19 @@ class Listing(StrEnum):
     SUITES = "suites"
 
 
+class Preparable(StrEnum):
+    """Data sets that need preparing."""
+
+    CRITEO_KAGGLE = "criteo_kaggle"
+
+
+class RowMode(StrEnum):
+    """How category values become rows."""
+
+    HASH = "hash"
+    VOCABULARY = "vocabulary"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Console script: runs a command and exits with its code."""
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
@@ -84,7 +97,9 @@ def run_command(arguments: Sequence[str]) -> int:
 
 @app.command("list")
 def list_command(
-    what: Annotated[Listing | None, typer.Argument(help="All four where left out.")] = None, as_json: JsonOption = False
+    what: Annotated[Listing | None, typer.Argument(help="All four where left out.")] = None,
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """List strategies, workloads, machines and suites."""
     from shardbench import listing  # noqa: PLC0415
@@ -101,6 +116,30 @@ def list_command(
         indent = "  " if what is None else ""
         for entry in entries:
             print(_ascii(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
+
+
+@app.command()
+def prepare(
+    dataset: Annotated[Preparable, typer.Argument(help="Which data set SOURCE holds.")],
+    source: Annotated[Path, typer.Argument(help="The file that you downloaded: plain, .gz or .zst.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    *,
+    mode: Annotated[RowMode, typer.Option(help="How categories become rows.")] = RowMode.HASH,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a downloaded data set into the arrays that its workload reads."""
+    from shardbench.datasets.criteo_prepare import prepare as prepare_criteo  # noqa: PLC0415
+    from shardbench.serialise import to_data  # noqa: PLC0415
+
+    done = prepare_criteo(source, target, mode=mode.value, rows=rows, seed=seed, progress=_samples_line(as_json))
+    if as_json:
+        _print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
+    else:
+        print(f"{dataset.value}: {done.samples} samples in {target}")
 
 
 @app.command()
@@ -268,6 +307,12 @@ def _options(
     )
 
 
+def _samples_line(as_json: bool) -> Callable[[int], None] | None:
+    if as_json or not sys.stdout.isatty():
+        return None
+    return lambda samples: print(f"\r{samples} samples", end="\r", flush=True)
+
+
 def _outcomes(text: str) -> frozenset[Outcome]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = [outcome.value for outcome in Outcome]
@@ -283,7 +328,7 @@ def _suite_name(suite: str) -> str:
     return load_suite(suite).name
 
 
-def _count(records: "Sequence[Record]") -> dict[str, int]:
+def _count(records: Sequence["Record"]) -> dict[str, int]:
     outcomes = [record.outcome for record in records]
     return {outcome.value: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
 

@@ -24,7 +24,7 @@ needs at least L + (total) / W. A replica sees only its own ranks' samples, so t
 min(bag bytes, G) may add up to less: with REPLICATE all gradients count at cache rate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -88,22 +88,24 @@ def in_uvm(load: Load) -> Load:
     return Load(**values)
 
 
-def lower_bound_ms(table_loads: Load, machine: Machine, moves: frozenset[Move]) -> float:
+def lower_bound_ms(table_loads: Load | Sequence[Load], machine: Machine, moves: frozenset[Move]) -> float:
     """Milliseconds that no plan made with ``moves`` can beat on its slowest rank, for these loads.
 
-    ``table_loads`` [tables] are each table's alone in HBM, counted (one batch) or expected. The
-    mean of the bounds of several batches bounds the mean over iterations. Zero with HOST (the
-    devices may do nothing at all) and with SCHEDULE (other samples meet in a batch).
+    ``table_loads`` [tables] are each table's alone in HBM, counted (one batch) or expected. Given
+    several batches it bounds the slowest of the ranks' mean times over them: h summed over batches
+    is super-additive too, so its weights are the means. Zero with HOST (the devices may do nothing
+    at all) and with SCHEDULE (other samples meet in a batch).
     """
     if moves & {Move.HOST, Move.SCHEDULE}:
         return 0.0
-    launch_ms = 2e3 * machine.constants.launch_s
-    world = machine.topology.world_size
+    batches = [table_loads] if isinstance(table_loads, Load) else table_loads
+    constants, world = machine.constants, machine.topology.world_size
+    launch_ms = 2e3 * constants.launch_s
     if moves <= WHOLE:
-        weights = _whole_weights(table_loads, machine.constants, moves) - launch_ms
+        weights = np.mean([_whole_weights(loads, constants, moves) for loads in batches], axis=0) - launch_ms
         bound = float(max(weights.sum() / world, _pigeonhole(weights, world)))
     else:
-        bound = float(_split_ms(table_loads, machine.constants, moves).sum()) / world
+        bound = float(np.mean([_split_ms(loads, constants, moves).sum() for loads in batches])) / world
     return (launch_ms + bound) * (1.0 - ROUNDING)
 
 

@@ -50,6 +50,10 @@ class Batches:
         self._folder = folder
         self._open: dict[int, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]] = {}
 
+    def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
+        # Crossing a process boundary must not copy what is mapped.
+        return Batches, (self._folder,)
+
     def _batch(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         if batch not in self._open:
             lengths = np.load(self._folder / f"{batch}.lengths.npy", mmap_mode="r")

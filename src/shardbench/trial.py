@@ -1,7 +1,6 @@
 """A trial: one (strategy, workload, machine, backend, seed), and how it can end."""
 
 from enum import StrEnum
-from functools import cached_property
 from typing import Annotated
 
 import pydantic
@@ -59,7 +58,7 @@ class TrialSpec(pydantic.BaseModel):
     fit_s: PositiveFloat
     timeout_s: PositiveFloat
 
-    @cached_property
+    @property
     def key(self) -> str:
         """16 hex digits."""
         return content_hash(self)

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -64,6 +66,14 @@ def csv_text(frame: pd.DataFrame) -> str:
     return out.getvalue()
 
 
+def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data, full precision, None for what is not known."""
+    return [
+        {column: None if _unknown(value) else value for column, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
+
+
 def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
     """Markdown page of one table: how to read it, then a section a group; ASCII."""
     lines = [
@@ -113,7 +123,7 @@ def _short(line: str) -> str:
 def _cell(column: str, value: object) -> str:
     if column in TEXTS:
         return _ascii(str(value))
-    if value is None or value is pd.NA or (isinstance(value, float) and value != value):  # noqa: PLR0124 (NaN)
+    if _unknown(value):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -122,6 +132,10 @@ def _cell(column: str, value: object) -> str:
     text = f"{value:.{_decimals(column)}f}"
     # -0.000 and 0.000 are one number.
     return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _unknown(value: object) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
 def _decimals(column: str) -> int:

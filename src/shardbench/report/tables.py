@@ -24,6 +24,9 @@ ALL_TO_ALL = (
 """Collectives that exchange lookups or vectors."""
 ALL_REDUCE = ("rows_all_reduce", "dense_all_reduce")
 
+PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "all_reduce")
+"""Known phases in the order they run; records store names sorted."""
+
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n")
 TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
 """Last columns of every table."""
@@ -83,7 +86,7 @@ def traffic(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _throughput(grouped: list[Group]) -> pd.DataFrame:
-    phases = _in_order(name for record in _records(grouped) if record.timing for name in record.timing.phases_ms)
+    phases = phases_of(_records(grouped))
     return _frame(
         grouped, (*HEAD, *_THROUGHPUT, TAIL[0], *(f"{name}_ms" for name in phases), *TAIL[1:]), _throughput_cells
     )
@@ -104,8 +107,8 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
     if group.best is not None:
         cells["vs_best_pct"] = _over_pct(step.value, group.best.step.value)
         cells["same_as_best"] = _same(group, row, group.best)
-    for name in _in_order(name for record in row.records if record.timing for name in record.timing.phases_ms):
-        cells[f"{name}_ms"] = row.typical(_of_timing(lambda timing, name=name: timing.phases_ms.get(name)))
+    for name in phases_of(row.records):
+        cells[f"{name}_ms"] = row.typical(phase_ms(name))
     return cells
 
 
@@ -147,7 +150,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
 
 
 def _traffic(grouped: list[Group]) -> pd.DataFrame:
-    names = _in_order(name for record in _records(grouped) if record.traffic for name in record.traffic.collectives)
+    names = collectives_of(_records(grouped))
     unknown = [name for name in names if name not in ALL_TO_ALL + ALL_REDUCE]
     if unknown:
         raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
@@ -169,9 +172,8 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
         "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
     }
-    names = _in_order(name for record in row.records if record.traffic for name in record.traffic.collectives)
-    for name in names:
-        cells[f"{name}_bytes"] = row.typical(_of_traffic(lambda totals, name=name: sum(totals.collectives[name])))
+    for name in collectives_of(row.records):
+        cells[f"{name}_bytes"] = row.typical(collective_bytes(name))
     return cells
 
 
@@ -228,8 +230,20 @@ def _records(grouped: list[Group]) -> Iterator[Record]:
     return (record for group in grouped for row in group.rows if row.ok for record in row.records)
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+def phases_of(records: Iterable[Record]) -> list[str]:
+    """Phases that the records time, in the order they run; unknown ones last."""
+    return _ordered((name for record in records if record.timing for name in record.timing.phases_ms), PHASES)
+
+
+def collectives_of(records: Iterable[Record]) -> list[str]:
+    """Collectives that the records count, exchanges before reductions."""
+    named = (name for record in records if record.traffic for name in record.traffic.collectives)
+    return _ordered(named, ALL_TO_ALL + ALL_REDUCE)
+
+
+def _ordered(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(set(names), key=lambda name: (place.get(name, len(known)), name))
 
 
 def _of_timing(number: Callable[[Timing], float | None]) -> Callable[[Record], float | None]:
@@ -242,6 +256,16 @@ def _of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Re
 
 def _of_planned(number: Callable[[Planned], float | None]) -> Callable[[Record], float | None]:
     return lambda record: number(record.planned) if record.planned else None
+
+
+def phase_ms(name: str) -> Callable[[Record], float | None]:
+    """Reads the phase's milliseconds off a record."""
+    return lambda record: record.timing.phases_ms.get(name) if record.timing else None
+
+
+def collective_bytes(name: str) -> Callable[[Record], float | None]:
+    """Reads the bytes that all ranks send by the collective off a record."""
+    return _of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)
 
 
 def _slowest(row: Row) -> float | None:

@@ -74,15 +74,16 @@ class _Column:
     numeric: bool = True
 
 
-def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[Section]:
-    """Sections of the table ``name``; ``compact`` leaves out what does not fit a terminal.
+def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: bool = True) -> list[Section]:
+    """Sections of the table ``name``; ``compact`` leaves out what does not fit a terminal, no
+    ``causes`` the column of causes (``Section.causes`` has them either way).
 
     Columns that are empty for a whole group are left out.
     """
     made = []
     for _, part in frame.groupby(list(GROUP), sort=False):
         cells = sorted(part.to_dict("records"), key=lambda row: _order(name, row))
-        columns = [c for c in _columns(name, frame) if c.compact or not compact]
+        columns = [c for c in _columns(name, frame, causes=causes) if c.compact or not compact]
         shown = [column for column in columns if any(column.text(row) for row in cells)]
         first = cells[0]
         made.append(
@@ -249,6 +250,6 @@ def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
     )
 
 
-def _columns(name: str, frame: pd.DataFrame) -> tuple[_Column, ...]:
+def _columns(name: str, frame: pd.DataFrame, *, causes: bool) -> tuple[_Column, ...]:
     middle = {"throughput": _throughput, "balance": _balance, "traffic": _traffic}[name](frame)
-    return (*_FIRST, *middle, *_LAST)
+    return (*_FIRST, *middle, *(_LAST if causes else ()))

@@ -1,0 +1,1 @@
+"""asv benchmarks: kept small, since asv runs them for many commits."""

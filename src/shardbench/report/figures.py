@@ -1,0 +1,178 @@
+"""Plots of one group (plotly): step time by phase, embedding time per rank, traffic, model error."""
+
+import plotly.graph_objects as go
+
+from shardbench.report.groups import Group, Row
+from shardbench.report.tables import collective_bytes, collectives_of, phase_ms, phases_of
+from shardbench.strategy import Role
+from shardbench.trial import Backend
+
+# Okabe and Ito's palette, told apart by the colour-blind, then two greys.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#7F7F7F", "#333333")
+_INK, _GRID, _PAPER = "#1f2328", "#d8dee4", "#ffffff"
+_ROW_PX = 34
+_FRAME_PX = 150
+
+
+def figures(group: Group) -> list[tuple[str, go.Figure]]:
+    """(caption, figure) of every plot of a group; none where no row is ok."""
+    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (-row.step.value, row.strategy))
+    if not rows:
+        return []
+    made = [
+        (
+            "Step time by phase. Bars: median of the slowest rank's phase. Diamond: median step, 95 % interval.",
+            _steps(rows),
+        ),
+        (
+            "Embedding time of every rank (forward and backward kernels), a dot each; the line joins fastest and "
+            "slowest. Bounds hold for the slowest rank.",
+            _ranks(group, rows),
+        ),
+        ("Bytes sent per iteration, all ranks together, by collective.", _traffic(rows)),
+    ]
+    if group.condition.backend is Backend.MEASURED:
+        made.append(
+            (
+                "Predicted against measured embedding time, a dot a rank and trial; on the line the model is right.",
+                _model_error(rows),
+            )
+        )
+    return made
+
+
+def label(row: Row) -> str:
+    """Name of a row on an axis."""
+    return f"{row.strategy} (ceiling)" if row.worst.role is Role.CEILING else row.strategy
+
+
+def _steps(rows: list[Row]) -> go.Figure:
+    figure = go.Figure()
+    names = [label(row) for row in rows]
+    phases = phases_of(record for row in rows for record in row.records)
+    for number, phase in enumerate(phases):
+        times = [row.typical(phase_ms(phase)) for row in rows]
+        figure.add_bar(
+            y=names, x=times, name=phase, orientation="h", marker_color=COLOURS[number % len(COLOURS)],
+            hovertemplate=f"{phase}: %{{x:.4g}} ms<extra>%{{y}}</extra>",
+        )  # fmt: skip
+    steps = [row.step for row in rows]
+    figure.add_scatter(
+        y=names, x=[step.value for step in steps], name="step (median)", mode="markers",
+        marker={"color": _INK, "size": 8, "symbol": "diamond"},
+        error_x={
+            "type": "data", "symmetric": False, "color": _INK, "thickness": 1.5,
+            "array": [step.high - step.value for step in steps],
+            "arrayminus": [step.value - step.low for step in steps],
+        },
+        hovertemplate="step: %{x:.4g} ms<extra>%{y}</extra>",
+    )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    return _styled(figure, len(rows), "ms per step")
+
+
+def _ranks(group: Group, rows: list[Row]) -> go.Figure:
+    figure = go.Figure()
+    for row in rows:
+        points = [
+            (time, f"rank {rank}, seed {record.spec.seed}, r{record.spec.repeat}")
+            for record in row.records
+            if record.timing
+            for rank, time in enumerate(record.timing.embedding_ms)
+        ]
+        if not points:
+            continue
+        times = [time for time, _ in points]
+        figure.add_scatter(
+            y=[label(row)] * 2, x=[min(times), max(times)], mode="lines", showlegend=False, hoverinfo="skip",
+            line={"color": "#8c959f", "width": 2},
+        )  # fmt: skip
+        figure.add_scatter(
+            y=[label(row)] * len(points), x=times, mode="markers", showlegend=False, text=[text for _, text in points],
+            marker={"color": COLOURS[0], "size": 9, "opacity": 0.65},
+            hovertemplate="%{text}: %{x:.4g} ms<extra>%{y}</extra>",
+        )  # fmt: skip
+    for name, value, dash, colour in _references(group, rows):
+        # A line as a trace, not as a shape with a text: it is named in the legend, where no label overlaps another.
+        figure.add_scatter(
+            y=[label(row) for row in rows], x=[value] * len(rows), mode="lines+markers", name=f"{name} {value:.4g} ms",
+            line={"color": colour, "dash": dash, "width": 2}, hoverinfo="skip",
+            # One row makes no line: the mark still shows the bound.
+            marker={"symbol": "line-ns-open", "size": 14, "color": colour},
+        )  # fmt: skip
+    return _styled(figure, len(rows), "ms of embedding kernels per iteration", zero=True)
+
+
+def _references(group: Group, rows: list[Row]) -> list[tuple[str, float, str, str]]:
+    if group.condition.backend is not Backend.SIMULATED:
+        return []
+    found = []
+    for name, numbers, dash, colour in (
+        ("lower bound, any device move", [row.typical(lambda r: r.bound_ms) for row in rows], "dot", COLOURS[2]),
+        (
+            "lower bound, whole tables",
+            [row.typical(lambda r: r.whole_table_bound_ms) for row in rows],
+            "dash",
+            COLOURS[3],
+        ),
+    ):
+        known = [number for number in numbers if number is not None]
+        if known:
+            found.append((name, min(known), dash, colour))
+    return found
+
+
+def _traffic(rows: list[Row]) -> go.Figure:
+    figure = go.Figure()
+    names = collectives_of(record for row in rows for record in row.records)
+    sent = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
+    total = max((sum(values) for values in zip(*sent.values())), default=0.0)
+    unit, size = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if total >= s), ("B", 1.0))
+    for number, (name, values) in enumerate(sent.items()):
+        if any(values):
+            figure.add_bar(
+                y=[label(row) for row in rows], x=[value / size for value in values], name=name, orientation="h",
+                marker_color=COLOURS[number % len(COLOURS)],
+                hovertemplate=f"{name}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
+            )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    return _styled(figure, len(rows), f"{unit} sent per iteration")
+
+
+def _model_error(rows: list[Row]) -> go.Figure:
+    figure = go.Figure()
+    largest = 0.0
+    for number, row in enumerate(reversed(rows)):
+        pairs = [
+            pair
+            for record in row.records
+            if record.timing and record.predicted
+            for pair in zip(record.predicted.embedding_ms, record.timing.embedding_ms)
+        ]
+        if not pairs:
+            continue
+        largest = max(largest, *(max(pair) for pair in pairs))
+        figure.add_scatter(
+            x=[predicted for predicted, _ in pairs], y=[measured for _, measured in pairs], name=label(row),
+            mode="markers", marker={"size": 9, "opacity": 0.75, "color": COLOURS[number % len(COLOURS)]},
+            hovertemplate="predicted %{x:.4g} ms, measured %{y:.4g} ms",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=[0, largest], y=[0, largest], mode="lines", name="predicted = measured", hoverinfo="skip",
+        line={"color": "#8c959f", "dash": "dash"},
+    )  # fmt: skip
+    _styled(figure, 8, "predicted (ms)", zero=True)
+    return figure.update_yaxes(title="measured (ms)", rangemode="tozero", type="linear")
+
+
+def _styled(figure: go.Figure, rows: int, axis: str, *, zero: bool = False) -> go.Figure:
+    figure.update_layout(
+        template="none", height=_FRAME_PX + _ROW_PX * rows, margin={"l": 10, "r": 20, "t": 10, "b": 50},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": _INK}, paper_bgcolor=_PAPER, plot_bgcolor=_PAPER,
+        legend={"orientation": "v", "x": 1.01, "y": 1, "xanchor": "left", "yanchor": "top", "traceorder": "normal"},
+        showlegend=True,
+    )  # fmt: skip
+    figure.update_xaxes(title=axis, gridcolor=_GRID, zerolinecolor=_GRID, automargin=True)
+    if zero:
+        figure.update_xaxes(rangemode="tozero")
+    return figure.update_yaxes(gridcolor=_GRID, automargin=True, ticksuffix="  ")

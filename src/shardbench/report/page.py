@@ -1,0 +1,104 @@
+"""One HTML page about a suite, with nothing to fetch: plots, tables, environments, how to read it."""
+
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.io
+import plotly.offline
+
+from shardbench.atomic import write_atomically
+from shardbench.environment import Environment, load
+from shardbench.record import Record
+from shardbench.report.figures import figures
+from shardbench.report.files import suite_records
+from shardbench.report.groups import Group, current, groups
+from shardbench.report.tables import tables
+from shardbench.report.view import NOTES, TITLES, Section, sections
+from shardbench.trial import Backend
+
+_CONFIG = {"displayModeBar": False, "responsive": True}
+
+
+def write_page(results: Path, suite: str) -> Path:
+    """Write ``<results>/pages/<suite>.html`` (about 5 MB, plotly included) and give its path.
+
+    Raises BadInput where the suite has no records.
+    """
+    records = suite_records(results, suite)
+    path = results / "pages" / f"{suite}.html"
+    write_atomically(path, page(suite, records, _environments(results, records)), encoding="utf-8")
+    return path
+
+
+def page(suite: str, records: list[Record], environments: dict[str, Environment | None]) -> str:
+    """The page as HTML; ``environments`` by hash, None where the file is not there."""
+    frames = tables(records)
+    tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
+    shown = [
+        _group(number, group, {name: found[number] for name, found in tabled.items()})
+        for number, group in enumerate(groups(records))
+    ]
+    folder = resources.files("shardbench.report")
+    loader = jinja2.DictLoader({"page": (folder / "page.html.j2").read_text()})
+    engine = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return engine.get_template("page").render(
+        suite=suite,
+        groups=shown,
+        titles=TITLES,
+        notes=NOTES,
+        environments=[(key, _facts(known)) for key, known in environments.items()],
+        trials=len(current(records)),
+        plotly=plotly.offline.get_plotlyjs(),
+    )
+
+
+def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, Any]:
+    plots = [
+        {
+            "caption": caption,
+            "html": plotly.io.to_html(
+                figure, include_plotlyjs=False, full_html=False, div_id=f"plot-{number}-{index}", config=_CONFIG
+            ),
+        }
+        for index, (caption, figure) in enumerate(figures(group))
+    ]
+    condition = group.condition
+    return {
+        "id": f"group-{number}",
+        "title": f"{condition.workload} on {condition.machine}",
+        "backend": condition.backend.value,
+        "simulated": condition.backend is Backend.SIMULATED,
+        "note": found["throughput"].note,
+        "plots": plots,
+        "sections": found,
+    }
+
+
+def _environments(results: Path, records: Iterable[Record]) -> dict[str, Environment | None]:
+    hashes = sorted({record.environment for record in current(records)})
+    return {key: load(results, key) if stored(results, key) else None for key in hashes}
+
+
+def stored(results: Path, environment: str) -> bool:
+    """Whether the environment's file is there."""
+    return (results / "environments" / f"{environment}.json").is_file()
+
+
+def _facts(environment: Environment | None) -> list[tuple[str, str]]:
+    if environment is None:
+        return [("", "its file is not in the results folder")]
+    gpus = ", ".join(environment.gpus.names) or "none"
+    versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items() if version)
+    threads = ", ".join(f"{name}={value}" for name, value in environment.threads.items() if value is not None)
+    return [
+        ("CPU", f"{environment.cpu}, {environment.cores} cores, {environment.memory_gib} GiB"),
+        ("GPU", gpus),
+        ("system", f"{environment.platform}, Python {environment.python}"),
+        ("versions", versions),
+        ("threads", threads or "nothing set"),
+    ]

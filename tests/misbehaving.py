@@ -1,0 +1,143 @@
+"""Strategies that go wrong in every way the harness must survive; importable by its child processes."""
+
+import os
+import signal
+import time
+from typing import ClassVar
+
+from problems import RandomWorkload
+
+from shardbench.errors import Infeasible
+from shardbench.plan import OnRank, Plan, Replicated, Tier, whole_table, whole_tables
+from shardbench.problem import Sees
+from shardbench.strategy import Move, Strategy
+from shardbench.trace import Split
+
+
+class Honest(Strategy):
+    """Tables dealt over the ranks."""
+
+    name = "honest"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def plan(self, problem, budget, seed):
+        ranks = [(i + seed) % problem.world_size for i in range(len(problem.tables))]
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
+
+
+class Learner(Honest):
+    """Takes its time to fit."""
+
+    name = "learner"
+
+    def fit(self, problems, budget, seed):
+        assert problems[0].tables
+        time.sleep(0.2)
+
+
+class Hangs(Honest):
+    name = "hangs"
+
+    def plan(self, problem, budget, seed):
+        time.sleep(1e6)
+
+
+class Slow(Honest):
+    """Overruns its budget, but comes back."""
+
+    name = "slow"
+
+    def plan(self, problem, budget, seed):
+        time.sleep(budget.plan_s + 0.3)
+        return super().plan(problem, budget, seed)
+
+
+class Declines(Honest):
+    name = "declines"
+
+    def plan(self, problem, budget, seed):
+        raise Infeasible("nothing fits")
+
+
+class Raises(Honest):
+    name = "raises"
+
+    def plan(self, problem, budget, seed):
+        raise ZeroDivisionError("one\ntwo")
+
+
+class Dies(Honest):
+    name = "dies"
+
+    def plan(self, problem, budget, seed):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+
+class IsKilled(Honest):
+    name = "is-killed"
+
+    def plan(self, problem, budget, seed):
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(10)
+
+
+class Peeks(Honest):
+    """Reads profiles it did not declare."""
+
+    name = "peeks"
+
+    def plan(self, problem, budget, seed):
+        return super().plan(problem, budget, len(problem.profiles))
+
+
+class PeeksAtTest(Honest):
+    name = "peeks-at-test"
+    workload: ClassVar = None
+
+    def plan(self, problem, budget, seed):
+        RandomWorkload([(100, 8), (40, 8)], 16).bags(Split.TEST, 0, 0)
+
+
+class Mutates(Honest):
+    name = "mutates"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        object.__setattr__(problem.tables[0], "rows", 1)
+        return plan
+
+
+class NoPlan(Honest):
+    name = "no-plan"
+
+    def plan(self, problem, budget, seed):
+        return {"world_size": 2}
+
+
+class Undeclared(Honest):
+    name = "undeclared"
+
+    def plan(self, problem, budget, seed):
+        place = OnRank(rank=0, tier=Tier.UVM)
+        segments = tuple(whole_table(t, place) for t in problem.tables)
+        return Plan(world_size=problem.world_size, segments=segments)
+
+
+class NeedsMore(Honest):
+    name = "needs-more"
+    requires = ("a_module_that_is_not_there",)
+
+
+class CannotRun(Honest):
+    """A valid plan that the engine cannot run yet."""
+
+    name = "cannot-run"
+    moves = frozenset(Move)
+
+    def plan(self, problem, budget, seed):
+        world = problem.world_size
+        halves = (tuple(range(world // 2)), tuple(range(world // 2, world)))
+        segments = tuple(whole_table(t, Replicated(ranks=half)) for t in problem.tables for half in halves)
+        return Plan(world_size=world, segments=segments)

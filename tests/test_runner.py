@@ -1,0 +1,264 @@
+"""Trials end in records, whatever goes wrong; suites resume, retry and force."""
+
+import re
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import misbehaving
+import numpy as np
+import pytest
+from problems import RandomWorkload
+
+from shardbench.errors import BadInput
+from shardbench.record import Record
+from shardbench.runner import RunOptions, list_trials, run_suite
+from shardbench.serialise import content_hash
+from shardbench.store import RecordStore
+from shardbench.suite import Job, load_suite
+from shardbench.trial import Backend, Outcome, TrialSpec
+from shardbench.tryout import JobContext, try_out
+
+MACHINE = """
+name = "toy"
+description = "two made-up devices"
+device = "cpu"
+nodes = 1
+devices_per_node = 2
+[constants]
+"""
+CONSTANTS = {
+    "hbm_capacity": (100, "MB"), "uvm_capacity": (100, "MB"), "host_capacity": (1, "GB"),
+    "hbm_bandwidth": (10, "GB/s"), "cache_bandwidth": (40, "GB/s"), "cache_capacity": (1, "MB"),
+    "uvm_bandwidth": (10, "GB/s"), "host_bandwidth": (10, "GB/s"), "gather_efficiency": (0.5, "ratio"),
+    "access_overhead": (32, "B"), "sort_traffic": (32, "B"), "launch": (10, "us"), "intra_bandwidth": (1, "GB/s"),
+    "inter_bandwidth": (1, "GB/s"), "intra_latency": (10, "us"), "inter_latency": (10, "us"),
+    "dense_rate": (1, "GFLOP/s"),
+}  # fmt: skip
+
+
+def machine_file(folder: Path) -> str:
+    lines = [f'{k} = {{ value = {v}, unit = "{u}", source = "made up for tests" }}' for k, (v, u) in CONSTANTS.items()]
+    path = folder / "toy.toml"
+    path.write_text(MACHINE + "\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def context(tmp_path):
+    workload = RandomWorkload([(100, 8), (40, 8)], 16)
+    job = Job(workload="random", machine=machine_file(tmp_path), backend=Backend.SIMULATED, iterations=2, plan_s=1)
+    return JobContext(job, workload, tmp_path / "job")
+
+
+def spec_of(context, strategy, backend=Backend.SIMULATED, **changes):
+    fields = {
+        "suite": "s", "workload": "random", "workload_fingerprint": "f", "machine": "toy", "machine_hash": "m",
+        "backend": backend, "strategy": strategy.name, "seed": 0, "batch_size": 16, "iterations": 2, "warmup": 1,
+        "plan_s": context.job.plan_s, "fit_s": 5, "timeout_s": 60, **changes,
+    }  # fmt: skip
+    return TrialSpec(**fields)
+
+
+def outcome(context, kind, backend=Backend.SIMULATED, **changes):
+    context.folder.mkdir(exist_ok=True)
+    strategy = kind()
+    record = try_out(spec_of(context, strategy, backend, **changes), strategy, context, "e")
+    assert record == Record.model_validate_json(record.model_dump_json())
+    return record
+
+
+def test_an_honest_trial_is_simulated_and_measured(context):
+    simulated = outcome(context, misbehaving.Honest)
+    assert simulated.outcome is Outcome.OK
+    assert simulated.timing == simulated.predicted
+    assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
+    assert simulated.bound_ms <= simulated.whole_table_bound_ms
+    measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert measured.outcome is Outcome.OK
+    assert measured.timing != measured.predicted == simulated.predicted
+    assert len(measured.timing.step_ms) == 2
+    counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
+    assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
+
+
+def test_fitting_time_is_recorded(context):
+    record = outcome(context, misbehaving.Learner)
+    assert record.planned.fit_s > 0.2 > record.planned.plan_s
+
+
+FAILURES = [
+    (misbehaving.Slow, Outcome.TIMEOUT, "plan", "its budget is 1 s"),
+    (misbehaving.Declines, Outcome.INFEASIBLE, "plan", "nothing fits"),
+    (misbehaving.Raises, Outcome.ERROR, "plan", "ZeroDivisionError: one two"),
+    (misbehaving.Dies, Outcome.ERROR, "plan", "killed by signal 15"),
+    (misbehaving.IsKilled, Outcome.OOM, "plan", "killed by signal 9"),
+    (misbehaving.Peeks, Outcome.INVALID, "plan", "without declaring Sees.ACCESS_PROFILE"),
+    (misbehaving.PeeksAtTest, Outcome.INVALID, "plan", "test trace is never handed"),
+    (misbehaving.Mutates, Outcome.INVALID, "plan", "changed the problem"),
+    (misbehaving.NoPlan, Outcome.INVALID, "plan", "returned dict, not a Plan"),
+    (misbehaving.Undeclared, Outcome.INVALID, "validate", "does not declare: uvm"),
+    (misbehaving.NeedsMore, Outcome.SKIPPED, "start", "a_module_that_is_not_there"),
+    (misbehaving.CannotRun, Outcome.SKIPPED, "count", "not built yet"),
+]
+
+
+@pytest.mark.parametrize(("kind", "ended", "phase", "cause"), FAILURES, ids=lambda v: getattr(v, "name", None))
+def test_failures_are_outcomes(context, kind, ended, phase, cause):
+    record = outcome(context, kind)
+    assert (record.outcome, record.failure.phase) == (ended, phase)
+    assert cause in record.failure.cause
+    assert "\n" not in record.failure.cause
+    assert record.timing is None
+
+
+def test_a_hanging_planner_is_killed(context, monkeypatch):
+    monkeypatch.setattr("shardbench.tryout.START_S", 1.0)
+    start = time.monotonic()
+    record = outcome(context, misbehaving.Hangs)
+    assert record.outcome is Outcome.TIMEOUT
+    assert "no result from plan after 2 s" in record.failure.cause
+    assert time.monotonic() - start < 10
+
+
+def test_ranks_that_hang_are_killed(context):
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=8)
+    assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "time")
+
+
+SUITE = """
+name = "tiny"
+description = "a made-up trace on a made-up machine"
+[[workloads]]
+name = "made-up"
+dataset = "trace"
+files = ["{trace}"]
+dim = 8
+pooling = 4
+batch_size = 32
+test_batches = 2
+dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+[[jobs]]
+workload = "made-up"
+machine = "{machine}"
+backend = "simulated"
+iterations = 2
+strategies = ["shuffle", "greedy-size"]
+[[jobs]]
+workload = "made-up"
+machine = "{machine}"
+backend = "measured"
+iterations = 3
+warmup = 1
+repeats = 2
+strategies = ["greedy-size"]
+"""
+
+
+class Log:
+    """Listener that remembers."""
+
+    def __init__(self):
+        self.calls = []
+
+    def planned(self, total, settled):
+        self.calls.append(("planned", total, settled))
+
+    def started(self, number, spec):
+        self.calls.append(("started", number, spec.strategy))
+
+    def finished(self, number, record):
+        self.calls.append(("finished", number, record.outcome.value))
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 500, 2000)
+    (tmp_path / "trace.txt").write_text("\n".join(map(str, rows)) + "\n")
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(SUITE.format(trace=tmp_path / "trace.txt", machine=machine_file(tmp_path)))
+    return load_suite(str(suite)), RunOptions(results=tmp_path / "results", data=tmp_path)
+
+
+def test_a_suite_runs_resumes_retries_and_forces(tiny):
+    suite, options = tiny
+    log = Log()
+    records = run_suite(suite, options, log)
+    assert [r.outcome for r in records] == [Outcome.OK] * 4
+    assert log.calls[0] == ("planned", 4, 0)
+    assert log.calls[1:3] == [("started", 1, "shuffle"), ("finished", 1, "ok")]
+    lines = RecordStore(options.results, "tiny").path.read_text().splitlines()
+    assert len(lines) == 4
+    assert all(len(line) < 20_000 for line in lines)
+    environments = list((options.results / "environments").glob("*.json"))
+    assert [path.stem for path in environments] == [records[0].environment]
+
+    again = Log()
+    assert run_suite(suite, options, again) == records
+    assert again.calls == [("planned", 4, 4)]
+    forced = Log()
+    run_suite(suite, replace(options, force=True, backend=Backend.SIMULATED), forced)
+    assert forced.calls[0] == ("planned", 2, 0)
+    assert len(RecordStore(options.results, "tiny").read()) == 6
+
+    spec = records[0].spec
+    failed = records[0].model_dump(mode="json") | {
+        "outcome": "oom",
+        "failure": {"outcome": "oom", "cause": "made up", "phase": "time"},
+    }
+    RecordStore(options.results, "tiny").append(Record.model_validate(failed))
+    retried = Log()
+    retry = replace(options, retry=frozenset({Outcome.OOM}))
+    assert run_suite(suite, retry, retried)[0].outcome is Outcome.OK
+    assert retried.calls == [("planned", 4, 3), ("started", 1, spec.strategy), ("finished", 1, "ok")]
+
+
+def test_trials_are_interleaved_and_selected(tiny):
+    suite, options = tiny
+    listed = list_trials(suite, options)
+    assert [(t.backend.value, t.strategy, t.repeat) for t in listed] == [
+        ("simulated", "shuffle", 0),
+        ("simulated", "greedy-size", 0),
+        ("measured", "greedy-size", 0),
+        ("measured", "greedy-size", 1),
+    ]
+    assert len({t.key for t in listed}) == 4
+    chosen = replace(options, strategies=("shuffle",), seeds=(3, 4))
+    assert [(t.strategy, t.seed) for t in list_trials(suite, chosen)] == [("shuffle", 3), ("shuffle", 4)]
+    with pytest.raises(BadInput, match="unknown strategy 'nope'; known: "):
+        list_trials(suite, replace(options, strategies=("nope",)))
+
+
+def test_same_simulated_trial_gives_the_same_numbers(tiny):
+    suite, options = tiny
+    simulated = replace(options, backend=Backend.SIMULATED)
+    first = run_suite(suite, simulated, Log())
+    second = run_suite(suite, replace(simulated, force=True), Log())
+    for a, b in zip(first, second, strict=True):
+        assert (a.timing, a.traffic, a.bound_ms) == (b.timing, b.traffic, b.bound_ms)
+        assert a.planned.plan_hash == b.planned.plan_hash
+
+
+def test_a_changed_workload_or_machine_is_another_trial(tiny, tmp_path):
+    suite, options = tiny
+    before = {t.key for t in list_trials(suite, options)}
+    path = tmp_path / "toy.toml"
+    path.write_text(path.read_text().replace("value = 32", "value = 33"))
+    assert before.isdisjoint(t.key for t in list_trials(suite, options))
+
+
+def test_keys_depend_on_everything_in_a_spec(context):
+    base = spec_of(context, misbehaving.Honest())
+    assert content_hash(base) == base.key
+    for change in ({"seed": 1}, {"repeat": 1}, {"iterations": 3}, {"plan_s": 2.0}, {"machine_hash": "x"}):
+        assert base.model_copy(update=change).key != base.key
+
+
+def test_records_hold_no_path_and_no_host(tiny):
+    suite, options = tiny
+    run_suite(suite, replace(options, backend=Backend.SIMULATED), Log())
+    text = RecordStore(options.results, "tiny").path.read_text()
+    text += "".join(path.read_text() for path in (options.results / "environments").iterdir())
+    assert str(options.results.parent) not in text
+    assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
