@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Real = Floats | float
 
 CHUNK = 1 << 16
 """Draws made at a time, so that the scratch array stays in a core's cache."""
@@ -34,7 +35,7 @@ class PowerLaw:
 
     def cdf(self, ranks: Floats) -> Floats:
         """Probability that a draw lies below ``ranks`` (real numbers in 0..rows), same shape."""
-        return np.asarray(cdf(ranks, np.float64(self.rows), np.float64(self.exponent), np.float64(self.shift)))
+        return cdf(ranks, self.rows, self.exponent, self.shift)
 
     def inverse(self, shares: Floats) -> Ints:
         """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
@@ -64,7 +65,7 @@ class PowerLaw:
         return ranks
 
 
-def cdf(ranks: Floats, rows: Floats, exponent: Floats, shift: Floats) -> Floats:
+def cdf(ranks: Floats, rows: Real, exponent: Real, shift: Real) -> Floats:
     """CDF of many power laws at once; the arguments broadcast."""
     power = 1.0 - exponent
     flat = np.abs(power) < _LOG_BRANCH
@@ -81,3 +82,73 @@ def rank_edges(rows: NDArray[np.float64], buckets: int) -> Floats:
     edges = np.minimum(np.maximum(np.round(spaced), steps), rows[:, None])
     edges[:, -1] = rows
     return np.asarray(edges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPowerLaw:
+    """A power law up to rank ``knee``, continued by a steeper one: an active set and a cold tail.
+
+    The density is (x + shift)^-exponent below the knee and, continuous there,
+    (knee + shift)^(tail_exponent - exponent) (x + shift)^-tail_exponent above it; with
+    tail_exponent >= exponent no mass increases with the rank.
+    """
+
+    rows: int
+    knee: int
+    exponent: float
+    tail_exponent: float
+    shift: float
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.knee < self.rows and self.tail_exponent >= self.exponent):
+            raise ValueError(f"need 1 <= knee < rows and tail_exponent >= exponent, got {self}")
+
+    @property
+    def head(self) -> PowerLaw:
+        """The law of the ranks below the knee."""
+        return PowerLaw(rows=self.knee, exponent=self.exponent, shift=self.shift)
+
+    @property
+    def tail(self) -> PowerLaw:
+        """The law of the ranks from the knee on, counted from the knee."""
+        return PowerLaw(rows=self.rows - self.knee, exponent=self.tail_exponent, shift=self.knee + self.shift)
+
+    @property
+    def head_share(self) -> float:
+        """Probability of a rank below the knee."""
+        return float(head_share(self.rows, self.knee, self.exponent, self.tail_exponent, self.shift))
+
+    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
+        """``draws`` independent ranks, int64 [draws]."""
+        ranks = np.empty(draws, dtype=np.int64)
+        scratch = np.empty(min(CHUNK, draws))
+        for start in range(0, draws, CHUNK):
+            part = scratch[: min(CHUNK, draws - start)]
+            generator.random(out=part)
+            ranks[start : start + len(part)] = self._inverse(part)
+        return ranks
+
+    def _inverse(self, shares: Floats) -> Ints:
+        head_share = self.head_share
+        cold = np.flatnonzero(shares >= head_share)
+        tail_shares = (shares[cold] - head_share) / (1.0 - head_share)
+        shares /= head_share
+        shares[cold] = 0.0
+        ranks = self.head.inverse(shares)
+        ranks[cold] = self.knee + self.tail.inverse(tail_shares)
+        return ranks
+
+
+def head_share(rows: Real, knee: Real, exponent: Real, tail_exponent: Real, shift: Real) -> Floats:
+    """Probability of a rank below the knee, for many broken power laws at once."""
+    bend = knee + shift
+    head = _mass(shift, bend, exponent)
+    tail = bend ** (tail_exponent - exponent) * _mass(bend, rows + shift, tail_exponent)
+    return np.asarray(head / (head + tail))
+
+
+def _mass(low: Real, high: Real, exponent: Real) -> Floats:
+    power = 1.0 - exponent
+    flat = np.abs(power) < _LOG_BRANCH
+    safe = np.where(flat, 1.0, power)
+    return np.asarray(np.where(flat, np.log(high / low), (high**safe - low**safe) / safe))

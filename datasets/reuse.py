@@ -44,7 +44,7 @@ def measured(counts: NDArray[np.int64]) -> Reuse:
     bins = np.minimum(np.ceil(np.log2(touched)).astype(np.int64), REUSE_BINS - 1)
     return Reuse(
         rows=np.bincount(bins, minlength=REUSE_BINS).astype(np.float64),
-        lookups=np.bincount(bins, weights=touched, minlength=REUSE_BINS),
+        lookups=np.bincount(bins, weights=touched, minlength=REUSE_BINS).astype(np.float64),
     )
 
 

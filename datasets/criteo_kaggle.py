@@ -1,0 +1,85 @@
+"""Criteo Kaggle (Display Advertising Challenge) from the form ``criteo_prepare`` writes."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from shardbench.datasets.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
+from shardbench.datasets.drawn import bag_offsets
+from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.errors import BadInput
+from shardbench.serialise import from_json
+from shardbench.table import Name, Table
+from shardbench.trace import Bags
+from shardbench.workload import WorkloadConfig
+
+_HOW = (
+    "get train.txt of Criteo's Display Advertising Challenge (its terms forbid passing it on) "
+    "and prepare it into that folder: shardbench prepare"
+)
+
+
+class CriteoKaggleConfig(WorkloadConfig):
+    """26 one-hot tables; the first share of the samples (time order) trains, the rest tests."""
+
+    dataset: Literal["criteo_kaggle"] = "criteo_kaggle"
+    name: Name = "criteo_kaggle"
+    batch_size: PositiveInt = 4096
+    prepared: str = "criteo_kaggle"
+    """Prepared folder, relative to the data folder."""
+    mode: Mode = "hash"
+    """How the folder was prepared: rows by stable hash, or by vocabulary."""
+    dim: PositiveInt = 16
+    train_share: float = Field(default=6 / 7, gt=0, lt=1)
+    """The file is seven days; six of them train."""
+
+    def build(self, data: Path) -> "CriteoKaggle":
+        """Maps the prepared folder; raises BadInput that says how to prepare it."""
+        return CriteoKaggle(self, data)
+
+
+class CriteoKaggle(RecordedWorkload):
+    """An empty category cell is an empty bag; columns are read from memory-mapped files."""
+
+    def __init__(self, config: CriteoKaggleConfig, data: Path) -> None:
+        folder = data / config.prepared
+        note = folder / "prepared.json"
+        if not note.is_file():
+            raise BadInput(f"no file {note}: {_HOW}")
+        self.prepared = from_json(Prepared, note.read_bytes(), str(note))
+        if self.prepared.mode != config.mode:
+            raise BadInput(f"{folder} was prepared by '{self.prepared.mode}', not '{config.mode}': {_HOW}")
+        self._config = config
+        self._columns = [_column(folder / category_file(c), self.prepared.samples) for c in range(CATEGORIES)]
+        self.name = config.name
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self.tables = tuple(
+            Table(name=f"C{c + 1}", rows=self.prepared.rows[c], dim=config.dim) for c in range(CATEGORIES)
+        )
+        self._split_samples(self.prepared.samples, config.train_share)
+
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        column = np.asarray(self._columns[table][start:stop])
+        there = column >= 0
+        return Bags(values=column[there].astype(np.int64), offsets=bag_offsets(there.astype(np.int64)))
+
+    def recipe(self) -> object:
+        """The configuration and the prepared folder's description, checksums included."""
+        return {"config": self._config.model_dump(mode="json"), "prepared": self.prepared.model_dump(mode="json")}
+
+
+def _column(path: Path, samples: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    try:
+        column = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}): {_HOW}") from error
+    if column.shape != (samples,) or column.dtype != np.int32:
+        raise BadInput(f"{path} has {column.dtype} {column.shape}, expected int32 ({samples},): {_HOW}")
+    return column  # type: ignore[no-any-return]
+
+
+CONFIG = CriteoKaggleConfig

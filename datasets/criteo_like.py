@@ -1,0 +1,163 @@
+"""Criteo-like tables without Criteo's data: published cardinalities, measured head, fitted tail.
+
+Form ``kaggle`` has Criteo Kaggle's 26 cardinalities and the measured counts of its first
+80,000 rows. Form ``terabyte_dcnv2`` has MLPerf DLRM-DCNv2's cardinalities (capped at 40M) and
+multi-hot sizes; nothing is measured of its skew, so the table of k-th most rows takes the
+skew of Kaggle's k-th most rows, and the lookups of a bag are independent (assumptions).
+"""
+
+import gzip
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
+
+from shardbench.datasets.drawn import DrawnWorkload, Floats, Ints, bag_offsets
+from shardbench.datasets.power_law import CHUNK, PowerLaw
+from shardbench.table import Name, Table
+from shardbench.trace import Bags, Split
+from shardbench.workload import WorkloadConfig
+
+_DATA = Path(__file__).parent / "data"
+FEATURES = 26
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeadTailLaw:
+    """Ranks 0..H-1 drawn in proportion to ``head`` float64 [H], the rest by a power law.
+
+    ``tail_weight`` is the tail's weight on the scale of ``head``; without a ``tail`` it is 0.
+    """
+
+    head: Floats
+    tail: PowerLaw | None
+    tail_weight: float
+
+    @property
+    def rows(self) -> int:
+        """Ranks of head and tail."""
+        return len(self.head) + (self.tail.rows if self.tail else 0)
+
+    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
+        """``draws`` independent ranks, int64 [draws]."""
+        ends = np.cumsum(self.head)
+        ranks = np.empty(draws, dtype=np.int64)
+        for start in range(0, draws, CHUNK):
+            weights = generator.random(min(CHUNK, draws - start)) * (ends[-1] + self.tail_weight)
+            found = np.searchsorted(ends, weights, side="right")
+            cold = np.flatnonzero(found == len(ends))
+            if self.tail is None:
+                # Only rounding at the very end of the interval gets here.
+                found[cold] = len(ends) - 1
+            else:
+                found[cold] += self.tail.inverse((weights[cold] - ends[-1]) / self.tail_weight)
+            ranks[start : start + len(found)] = found
+        return ranks
+
+
+@lru_cache(maxsize=1)
+def measured_fields() -> dict[str, Any]:
+    """Kaggle's head counts and fitted tails, C1..C26 (data/criteo_like_parameters.json.gz)."""
+    data: dict[str, Any] = json.loads(gzip.decompress((_DATA / "criteo_like_parameters.json.gz").read_bytes()))
+    return data
+
+
+@lru_cache(maxsize=1)
+def cardinalities() -> dict[str, Any]:
+    """Published rows and multi-hot sizes of both forms (data/criteo_cardinalities.json)."""
+    data: dict[str, Any] = json.loads((_DATA / "criteo_cardinalities.json").read_text())
+    return data
+
+
+def field_law(field: dict[str, Any], rows: int) -> HeadTailLaw:
+    """Law of a table of ``rows`` rows with the skew of a measured field.
+
+    The tail keeps its exponent and shift over as many rows as there are, and its weight as far
+    as no tail rank gets hotter than the head's last; with fewer rows than the head it is cut.
+    """
+    head = np.repeat(np.array(field["head_counts"], dtype=np.float64), field["head_rows"])
+    if rows <= len(head):
+        return HeadTailLaw(head=head[:rows], tail=None, tail_weight=0.0)
+    # A field whose every value is in its head leaves half a lookup to rows it does not have.
+    exponent, shift = field.get("tail_exponent", 0.0), field.get("tail_shift", 1.0)
+    tail = PowerLaw(rows=rows - len(head), exponent=exponent, shift=shift)
+    # A tail cut short holds less, or its first rank would be hotter than the head's last.
+    most = head[-1] / float(tail.cdf(np.array([1.0]))[0])
+    return HeadTailLaw(head=head, tail=tail, tail_weight=min(field.get("tail_lookups", 0.5), most))
+
+
+class CriteoLikeConfig(WorkloadConfig):
+    """26 tables of Criteo's shape; needs no data."""
+
+    dataset: Literal["criteo_like"] = "criteo_like"
+    name: Name = "criteo_like"
+    batch_size: PositiveInt = 4096
+    form: Literal["kaggle", "terabyte_dcnv2"] = "kaggle"
+    dim: PositiveInt | None = None
+    """Width of every table; None: 16 (kaggle) or 128 (terabyte_dcnv2)."""
+    seed: NonNegativeInt = 0
+    profile_samples: PositiveInt = 65_536
+    """Train samples that profiles are counted over."""
+
+    def build(self, data: Path) -> "CriteoLike":
+        """The workload; needs no files."""
+        return CriteoLike(self)
+
+
+class CriteoLike(DrawnWorkload):
+    """One-hot (kaggle) or fixed multi-hot (terabyte_dcnv2) bags; ids are ranks of the true law."""
+
+    def __init__(self, config: CriteoLikeConfig) -> None:
+        self._config = config
+        fields = list(measured_fields()["fields"].values())
+        shape = cardinalities()[config.form]
+        rows: list[int] = shape["rows"]
+        self.hotness: list[int] = shape.get("multi_hot", [1] * FEATURES)
+        skews = _skews(config.form, rows, [f["cardinality"] for f in fields])
+        self.laws = [field_law(fields[skews[i]], rows[i]) for i in range(FEATURES)]
+        missing = [f["missing"] for f in fields] if config.form == "kaggle" else [0] * FEATURES
+        self.coverage = [1.0 - count / measured_fields()["rows"] for count in missing]
+        # Features missing equally often are taken to be missing together.
+        self._absence_stream = [FEATURES + missing.index(count) for count in missing]
+        dim = config.dim or (16 if config.form == "kaggle" else int(shape["dim"]))
+        self.name = config.name
+        self.tables = tuple(Table(name=f"C{i + 1}", rows=rows[i], dim=dim) for i in range(FEATURES))
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self.seed = config.seed
+        self.profile_samples = config.profile_samples
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        offsets = bag_offsets(self._present(split, batch, table) * self.hotness[table])
+        generator = self._generator(split, batch, table)
+        return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
+
+    def _present(self, split: Split, batch: int, table: int) -> NDArray[np.int64]:
+        if self.coverage[table] == 1.0:
+            return np.ones(self.batch_size, dtype=np.int64)
+        draws = self._generator(split, batch, self._absence_stream[table]).random(self.batch_size)
+        return np.asarray(draws < self.coverage[table], dtype=np.int64)
+
+    def recipe(self) -> object:
+        """The configuration; the laws show in the fingerprint's first lookups."""
+        return self._config.model_dump(mode="json")
+
+
+def _skews(form: str, rows: list[int], measured: list[int]) -> list[int]:
+    """Number of the measured field each table takes its skew from."""
+    if form == "kaggle":
+        return list(range(FEATURES))
+    by_rows = np.argsort(np.negative(rows), kind="stable")
+    by_measured = np.argsort(np.negative(measured), kind="stable")
+    skews = np.empty(FEATURES, dtype=np.int64)
+    skews[by_rows] = by_measured
+    return [int(i) for i in skews]
+
+
+CONFIG = CriteoLikeConfig

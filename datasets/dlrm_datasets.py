@@ -1,0 +1,148 @@
+"""Meta's published lookups (facebookresearch/dlrm_datasets): one large batch of all tables a file.
+
+A file holds (indices [lookups], offsets [tables * samples + 1], lengths [tables, samples]).
+Row counts and widths are not published: rows are the largest index + 1, at least 100 (the
+rule of AutoShard's and DreamShard's code), widths come from the configuration.
+"""
+
+import gzip
+import io
+import pickle
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+
+from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.datasets.selection import SelectedTablesConfig
+from shardbench.errors import BadInput
+from shardbench.serialise import content_hash
+from shardbench.table import Name, Table
+from shardbench.trace import Bags
+
+Ints = NDArray[np.int64]
+
+MIN_ROWS = 100
+# Damaged bytes lead torch's unpickler anywhere; MemoryError stays what it is.
+_UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    zlib.error,
+)
+_WHERE = (
+    "download embedding_bag/2021/fbgemm_t856_bs65536.pt.gz (2.4 GB, MIT) from the GitHub project "
+    "facebookresearch/dlrm_datasets (git lfs) and put it there, packed or unpacked"
+)
+
+
+class DlrmDatasetsConfig(SelectedTablesConfig):
+    """One of Meta's files, cut into train samples (the first share) and test samples (the rest)."""
+
+    dataset: Literal["dlrm_datasets"] = "dlrm_datasets"
+    name: Name = "dlrm_datasets"
+    batch_size: PositiveInt = 8192
+    file: str = "dlrm_datasets/fbgemm_t856_bs65536.pt.gz"
+    """Relative to the data folder; .pt files are memory-mapped, .pt.gz ones unpacked into memory."""
+    file_tables: PositiveInt = 856
+    """Tables in the file."""
+    train_share: float = Field(default=0.5, gt=0, lt=1)
+
+    def build(self, data: Path) -> "DlrmDatasets":
+        """Loads the file; raises BadInput where it is missing or its parts do not fit together."""
+        return DlrmDatasets(self, data)
+
+
+def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
+    """Indices int64 [lookups] and bag ends int64 [tables * samples + 1], checked.
+
+    Raises BadInput where the three parts disagree, an index is negative, or the bags do not
+    divide among the tables.
+    """
+    loaded = _load(path)
+    if not (isinstance(loaded, tuple | list) and len(loaded) == 3 and all(isinstance(t, torch.Tensor) for t in loaded)):
+        raise BadInput(f"{path.name}: expected three tensors (indices, offsets, lengths): {_WHERE}")
+    if any(t.is_floating_point() or t.is_complex() for t in loaded):
+        raise BadInput(f"{path.name}: indices, offsets and lengths must be whole numbers")
+    if loaded[2].ndim == 2 and loaded[2].shape[0] != tables:
+        raise BadInput(
+            f"{path.name}: lengths are of {loaded[2].shape[0]} tables: set file_tables to that, not {tables}"
+        )
+    indices, offsets, lengths = (t.reshape(-1).numpy().astype(np.int64, copy=False) for t in loaded)
+    if len(lengths) == 0 or len(lengths) % tables:
+        raise BadInput(f"{path.name}: {len(lengths)} bags do not divide among {tables} tables: correct file_tables")
+    if lengths.min() < 0:
+        raise BadInput(f"{path.name}: bag {int(np.argmax(lengths < 0))} has a negative length")
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    if not (np.array_equal(offsets, ends) or np.array_equal(offsets, ends[:-1])):
+        raise BadInput(f"{path.name}: offsets are not the running sum of lengths: the file is damaged, fetch it again")
+    if ends[-1] != len(indices):
+        raise BadInput(f"{path.name}: lengths add up to {ends[-1]} but there are {len(indices)} indices")
+    if len(indices) and indices.min() < 0:
+        raise BadInput(
+            f"{path.name}: index {int(np.argmax(indices < 0))} is negative: the file is damaged, fetch it again"
+        )
+    return indices, ends
+
+
+def _load(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"no file {path}: {_WHERE}")
+    try:
+        if path.suffix == ".gz":
+            # Whole, because torch.load seeks and gzip would unpack from the start each time.
+            with gzip.open(path, "rb") as packed:
+                return torch.load(io.BytesIO(packed.read()), weights_only=True)
+        return torch.load(path, weights_only=True, mmap=zipfile.is_zipfile(path))
+    except _UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadInput(f"{path.name}: not a readable torch file ({reason[:80]}): {_WHERE}") from error
+
+
+class DlrmDatasets(RecordedWorkload):
+    """Samples of Meta's file; ids re-ranked by the train samples, table by table."""
+
+    def __init__(self, config: DlrmDatasetsConfig, data: Path) -> None:
+        self._config = config
+        self.name = config.name
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self._ids = config.table_ids(config.file_tables)
+        self._indices, self._ends = load_triple(data / config.file, config.file_tables)
+        self._stride = (len(self._ends) - 1) // config.file_tables
+        dims = config.table_dims(config.file_tables)
+        self.tables = tuple(Table(name=f"t{i:03d}", rows=self._rows(i), dim=dims[i]) for i in self._ids)
+        self._split_samples(self._stride, config.train_share)
+
+    def _rows(self, table_id: int) -> int:
+        start, stop = self._ends[table_id * self._stride], self._ends[(table_id + 1) * self._stride]
+        return max(MIN_ROWS, int(self._indices[start:stop].max(initial=-1)) + 1)
+
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        first = self._ids[table] * self._stride
+        ends = self._ends[first + start : first + stop + 1]
+        return Bags(values=self._indices[ends[0] : ends[-1]], offsets=ends - ends[0])
+
+    def recipe(self) -> object:
+        """The configuration and a hash of the chosen tables' bags."""
+        chosen = [self._raw(i, 0, self.samples) for i in range(len(self._ids))]
+        content = content_hash(*(content_hash(bags.values, bags.offsets) for bags in chosen))
+        return {"config": self._config.model_dump(mode="json"), "bags": content}
+
+
+CONFIG = DlrmDatasetsConfig

@@ -1,0 +1,66 @@
+"""Workloads over recorded samples: a first part trains, the rest tests."""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from shardbench.errors import BadInput
+from shardbench.profile import AccessProfile
+from shardbench.trace import Bags, Ranking, Split, check_rows
+from shardbench.workload import Workload
+
+
+class RecordedWorkload(Workload):
+    """Samples [0, train_samples) are the train split, [train_samples, samples) the test split.
+
+    Batch i of a split is its i-th run of ``batch_size`` consecutive samples, modulo the whole
+    batches there are. Ids are re-ranked by the train split's counts, table by table, when a
+    table is first asked for.
+    """
+
+    samples: int
+    train_samples: int
+
+    @abstractmethod
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        """Bags of samples [start, stop) with the ids as recorded."""
+
+    def _split_samples(self, samples: int, train_share: float) -> None:
+        """Sets the cut; raises BadInput where a split is too short for the batches asked for."""
+        self.samples = samples
+        self.train_samples = int(samples * train_share)
+        test = samples - self.train_samples
+        if self.train_samples < self.batch_size:
+            raise BadInput(
+                f"{self.name}: {self.train_samples} train samples do not fill one batch of {self.batch_size}: "
+                "lower batch_size or raise train_share"
+            )
+        if test < self.test_batches * self.batch_size:
+            raise BadInput(
+                f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
+                "lower batch_size, test_batches or train_share"
+            )
+        self._rankings: dict[int, Ranking] = {}
+
+    def ranking(self, table: int) -> Ranking:
+        """Bijection from recorded ids to frequency ranks of one table; memory is that of its seen rows."""
+        if table not in self._rankings:
+            shape = self.tables[table]
+            ids = self._raw(table, 0, self.train_samples).values
+            check_rows(ids, shape.rows, f"{self.name}/{shape.name}")
+            self._rankings[table] = Ranking(ids, shape.rows)
+        return self._rankings[table]
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        if split is Split.TRAIN:
+            start = batch % (self.train_samples // self.batch_size) * self.batch_size
+        else:
+            start = self.train_samples + batch * self.batch_size
+        raw = self._raw(table, start, start + self.batch_size)
+        return Bags(values=self.ranking(table)(raw.values), offsets=raw.offsets)
+
+    def _profile(self, table: int) -> AccessProfile:
+        present = int(np.count_nonzero(self._raw(table, 0, self.train_samples).lengths))
+        return AccessProfile.from_counts(
+            self.ranking(table).counts, rows=self.tables[table].rows, samples=self.train_samples, present=present
+        )

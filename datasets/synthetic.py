@@ -1,0 +1,106 @@
+"""Meta-like tables: 856 drawn tables whose lookups have the published reuse statistics.
+
+The published figures are those of facebookresearch/dlrm_datasets' base file of 2021; the
+tables' parameters are fitted by ``fit_synthetic`` and kept in data/synthetic_parameters.json.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_offsets
+from shardbench.datasets.power_law import BrokenPowerLaw
+from shardbench.datasets.selection import SelectedTablesConfig
+from shardbench.table import Name, Table
+from shardbench.trace import Bags, Split
+
+PARAMETERS = Path(__file__).parent / "data" / "synthetic_parameters.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticTable:
+    """How one table is looked up: a law over its ranks, and how long its bags are."""
+
+    law: BrokenPowerLaw
+    pooling: float
+    """Mean length of a bag that is there."""
+    coverage: float
+    """Share of samples that have a bag."""
+
+    def lengths(self, generator: np.random.Generator, samples: int) -> Ints:
+        """Bag lengths int64 [samples]: 0 where absent, else spread evenly over 1..2 pooling.
+
+        floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly;
+        bags are bounded, as lists cut at a fixed length are (an assumption: no bag lengths
+        are published).
+        """
+        lengths = generator.random(samples)
+        lengths *= 2.0 * (self.pooling - 1.0)
+        lengths += generator.random(samples)
+        lengths += 1.0
+        present = generator.random(samples) < self.coverage
+        return np.floor(lengths).astype(np.int64) * present
+
+
+@lru_cache(maxsize=1)
+def synthetic_tables() -> tuple[SyntheticTable, ...]:
+    """The 856 fitted tables."""
+    data = json.loads(PARAMETERS.read_text())
+    tables = []
+    for line in data["tables"]:
+        row = dict(zip(data["columns"], line))
+        pooling, coverage = row.pop("pooling"), row.pop("coverage")
+        tables.append(SyntheticTable(law=BrokenPowerLaw(**row), pooling=pooling, coverage=coverage))
+    return tuple(tables)
+
+
+class SyntheticConfig(SelectedTablesConfig):
+    """Meta-like synthetic tables; any subset of 856, a table has the same lookups in every task."""
+
+    dataset: Literal["synthetic"] = "synthetic"
+    name: Name = "synthetic"
+    batch_size: PositiveInt = 65_536
+    seed: NonNegativeInt = 0
+    """Of the lookups; the tables themselves are fixed."""
+    profile_samples: PositiveInt = 65_536
+    """Train samples that profiles are counted over."""
+
+    def build(self, data: Path) -> "Synthetic":
+        """The workload; needs no files."""
+        return Synthetic(self)
+
+
+class Synthetic(DrawnWorkload):
+    """Lookups drawn on demand; memory is that of one table's batch."""
+
+    def __init__(self, config: SyntheticConfig) -> None:
+        everything = synthetic_tables()
+        self._config = config
+        self._ids = config.table_ids(len(everything))
+        self._drawn = [everything[i] for i in self._ids]
+        dims = config.table_dims(len(everything))
+        self.name = config.name
+        self.tables = tuple(Table(name=f"t{i:03d}", rows=everything[i].law.rows, dim=dims[i]) for i in self._ids)
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self.seed = config.seed
+        self.profile_samples = config.profile_samples
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        drawn = self._drawn[table]
+        generator = self._generator(split, batch, self._ids[table])
+        offsets = bag_offsets(drawn.lengths(generator, self.batch_size))
+        return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets)
+
+    def recipe(self) -> object:
+        """The configuration; the tables' parameters show in the fingerprint's first lookups."""
+        return self._config.model_dump(mode="json")
+
+
+CONFIG = SyntheticConfig

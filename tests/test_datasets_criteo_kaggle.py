@@ -1,0 +1,211 @@
+"""Criteo Kaggle: preparing a made-up TSV, refusals by line, the prepared workload."""
+
+import gzip
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardbench.datasets import text
+from shardbench.datasets.card import load_card
+from shardbench.datasets.criteo_kaggle import CONFIG
+from shardbench.datasets.criteo_like import cardinalities
+from shardbench.datasets.criteo_prepare import MISSING, Prepared, Vocabulary, category_file, prepare, stable_hash
+from shardbench.errors import BadInput
+from shardbench.trace import Split
+
+LINES = 70
+
+
+def made_up(lines: int = LINES, seed: int = 0) -> list[list[str]]:
+    """Cells of made-up samples; nothing of Criteo's."""
+    generator = np.random.default_rng(seed)
+    cells = []
+    for _ in range(lines):
+        integers = [str(int(i)) for i in generator.integers(-3, 5000, 13)]
+        categories = [f"{int(v):08x}" for v in generator.zipf(1.3, 26) % (1 << 32)]
+        row = [str(int(generator.integers(0, 2))), *integers, *categories]
+        for column in range(1, 40):
+            if generator.random() < 0.15:
+                row[column] = ""
+        cells.append(row)
+    return cells
+
+
+def write(path: Path, cells: list[list[str]], end: str = "\n") -> Path:
+    path.write_bytes("".join("\t".join(row) + end for row in cells).encode())
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text.blocks, "__defaults__", (1000,))
+
+
+def vocabulary_of(cells: list[list[str]], column: int) -> list[int]:
+    rows: dict[str, int] = {}
+    return [rows.setdefault(row[14 + column], len(rows)) if row[14 + column] else MISSING for row in cells]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mode", ["hash", "vocabulary"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_prepared_arrays_are_the_cells(tmp_path: Path, mode: Any, suffix: str) -> None:
+    cells = made_up()
+    plain = write(tmp_path / "train.txt", cells, "\r\n" if suffix == ".gz" else "\n")
+    pack: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+    source = tmp_path / f"source{suffix}"
+    source.write_bytes(pack[suffix](plain.read_bytes()))
+    done: list[int] = []
+    target = tmp_path / "out" / "prepared"
+    prepared = prepare(source, target, mode=mode, rows=1000 if mode == "hash" else None, seed=3, progress=done.append)
+    assert done[-1] == LINES
+    assert len(done) > 3
+    assert prepared.samples == LINES
+    assert Prepared.model_validate_json((target / "prepared.json").read_text()) == prepared
+    assert np.load(target / "label.npy").tolist() == [int(row[0]) for row in cells]
+    dense = np.array([[float(c) if c else np.nan for c in row[1:14]] for row in cells], dtype=np.float32)
+    np.testing.assert_array_equal(np.load(target / "dense.npy"), dense)
+    for column in range(26):
+        file = category_file(column)
+        got = np.load(target / file)
+        assert got.dtype == np.int32
+        if mode == "vocabulary":
+            assert got.tolist() == vocabulary_of(cells, column)
+            assert prepared.rows[column] == got.max() + 1
+        else:
+            values = np.array([int(row[14 + column] or "0", 16) for row in cells])
+            there = np.array([bool(row[14 + column]) for row in cells])
+            assert got[there].tolist() == stable_hash(values[there], 1000, column, 3).tolist()
+            assert (got[~there] == MISSING).all()
+        assert prepared.missing[column] == sum(not row[14 + column] for row in cells)
+        assert prepared.checksums[file] == hashlib.sha256(got.tobytes()).hexdigest()
+    assert sorted(p.name for p in target.parent.iterdir()) == ["prepared"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: row[:39], "39 columns, expected 40"),
+        (lambda row: [*row, "x"], "41 columns, expected 40"),
+        (lambda row: [], "1 columns, expected 40"),
+        (
+            lambda row: [*row[:20], "0000000g", *row[21:]],
+            "column 21 must be 1 to 8 hex digits or empty, not '0000000g'",
+        ),
+        (lambda row: [*row[:20], "123456789", *row[21:]], "column 21 must be 1 to 8 hex digits"),
+        (lambda row: [*row[:5], "1.5", *row[6:]], "column 6 must be an integer or empty, not '1.5'"),
+        (lambda row: [*row[:5], "-", *row[6:]], "column 6 must be an integer"),
+        (lambda row: ["2", *row[1:]], "label"),
+        (lambda row: ["", *row[1:]], "label"),
+    ],
+)
+def test_malformed_lines_are_refused_by_number_and_nothing_is_left(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], message: str
+) -> None:
+    cells = made_up()
+    cells[41] = change(cells[41])
+    source = write(tmp_path / "train.txt", cells)
+    with pytest.raises(BadInput, match=r"^train\.txt line 42: ") as caught:
+        prepare(source, tmp_path / "out")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["train.txt"]
+
+
+def test_bad_arguments_and_files(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.txt", made_up(5))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(BadInput, match="is there already"):
+        prepare(source, tmp_path / "there")
+    with pytest.raises(BadInput, match="leave rows out"):
+        prepare(source, tmp_path / "out", mode="vocabulary", rows=10)
+    with pytest.raises(BadInput, match="rows must be one number or 26"):
+        prepare(source, tmp_path / "out", rows=(10,) * 25)
+    with pytest.raises(BadInput, match="no mode"):
+        prepare(source, tmp_path / "out", mode="other")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="no file"):
+        prepare(tmp_path / "none", tmp_path / "out")
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(BadInput, match="is empty"):
+        prepare(tmp_path / "empty", tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "there", "train.txt"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 50)), max_size=6))
+def test_vocabulary_numbers_by_first_appearance(parts: list[list[int]]) -> None:
+    vocabulary, rows = Vocabulary(), dict[int, int]()
+    for part in parts:
+        wanted = [rows.setdefault(v, len(rows)) for v in part]
+        assert vocabulary.encode(np.array(part, dtype=np.int64)).tolist() == wanted
+    assert len(vocabulary) == len(rows)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1), st.integers(1, 2**31 - 1), st.integers(0, 25), st.integers(0, 9)
+)
+def test_stable_hash_is_splitmix64(values: list[int], rows: int, category: int, seed: int) -> None:
+    got = stable_hash(np.array(values, dtype=np.int64), rows, category, seed)
+    for value, row in zip(values, got.tolist()):
+        z = (value + ((seed * 26 + category + 1) << 32) + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        assert row == (z ^ (z >> 31)) % rows
+
+
+def test_hash_spreads_evenly() -> None:
+    rows = np.bincount(stable_hash(np.arange(100_000), 100, 0), minlength=100)
+    assert ((rows - 1000.0) ** 2 / 1000.0).sum() < 99 + 6 * np.sqrt(2 * 99)
+
+
+def test_workload_reads_the_prepared_folder(tmp_path: Path) -> None:
+    cells = made_up(140)
+    prepare(write(tmp_path / "train.txt", cells), tmp_path / "criteo_kaggle", mode="vocabulary")
+    workload = CONFIG(mode="vocabulary", batch_size=5, dim=4).build(tmp_path)
+    assert workload.train_samples == 120
+    for table in (0, 13, 25):
+        raw = np.array(vocabulary_of(cells, table))
+        assert workload.tables[table].rows == raw.max() + 1
+        profile, train = workload.profiles[table], raw[:120][raw[:120] >= 0]
+        assert (profile.samples, profile.present, profile.lookups) == (120, len(train), len(train))
+        for batch in range(4):
+            bags = workload.bags(Split.TEST, batch, table)
+            part = raw[120 + 5 * batch : 125 + 5 * batch]
+            assert bags.lengths.tolist() == (part >= 0).astype(int).tolist()
+            np.testing.assert_array_equal(bags.values, workload.ranking(table)(part[part >= 0]))
+
+
+def test_workload_refuses_what_is_not_prepared_so(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="shardbench prepare"):
+        CONFIG().build(tmp_path)
+    folder = tmp_path / "criteo_kaggle"
+    prepare(write(tmp_path / "train.txt", made_up()), folder)
+    with pytest.raises(BadInput, match="was prepared by 'hash'"):
+        CONFIG(mode="vocabulary").build(tmp_path)
+    for content in (b"cut", np.zeros(3, np.int32)):
+        if isinstance(content, bytes):
+            (folder / category_file(4)).write_bytes(content)
+        else:
+            np.save(folder / category_file(4), content)
+        with pytest.raises(BadInput, match=r"C05\.npy") as caught:
+            CONFIG(batch_size=2).build(tmp_path)
+        assert "\n" not in str(caught.value)
+    (folder / "prepared.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"prepared\.json"):
+        CONFIG().build(tmp_path)
+
+
+def test_card_restates_the_published_cardinalities() -> None:
+    numbers = load_card("criteo_kaggle").numbers
+    assert list(numbers["rows"]) == cardinalities()["kaggle"]["rows"]
+    assert sum(numbers["rows"]) == numbers["total_rows"]
+    assert len(numbers["rows"]) == numbers["tables"]

@@ -1,0 +1,161 @@
+"""Text traces: parsing, refusals by line, the built-in real traces, splits."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardbench.datasets import text
+from shardbench.datasets.card import load_card
+from shardbench.datasets.text import blocks, decimals, hexadecimals
+from shardbench.datasets.trace_file import CONFIG, read_indices
+from shardbench.errors import BadInput
+from shardbench.trace import Split
+
+NOWHERE = Path("nowhere")
+
+
+def fields(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    block = np.frombuffer(b"\n".join(texts) + b"\n", dtype=np.uint8)
+    stops = np.flatnonzero(block == 10)
+    return block, np.concatenate([[0], stops[:-1] + 1]), stops
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-(10**18) + 1, 10**18 - 1), min_size=1))
+def test_decimals_read_what_was_written(numbers: list[int]) -> None:
+    values, good = decimals(*fields([str(n).encode() for n in numbers]))
+    assert good.all()
+    assert values.tolist() == numbers
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("0123456789-+. xe", max_size=25), min_size=1))
+def test_decimals_take_only_whole_numbers(texts: list[str]) -> None:
+    values, good = decimals(*fields([t.encode() for t in texts]))
+    for raw, value, fine in zip(texts, values.tolist(), good.tolist()):
+        digits = raw.removeprefix("-")
+        assert fine == (digits.isdigit() and len(digits) <= 18)
+        if fine:
+            assert value == int(raw)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("0123456789abcdefABCDEFg-x ", max_size=10), min_size=1))
+def test_hexadecimals_take_one_to_eight_hex_digits(texts: list[str]) -> None:
+    values, good = hexadecimals(*fields([t.encode() for t in texts]))
+    for raw, value, fine in zip(texts, values.tolist(), good.tolist()):
+        assert fine == (1 <= len(raw) <= 8 and all(c in "0123456789abcdefABCDEF" for c in raw))
+        if fine:
+            assert value == int(raw, 16)
+
+
+@settings(deadline=None, max_examples=30)
+@given(lines=st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), min_size=1), size=st.integers(1, 64))
+def test_blocks_are_the_file_in_whole_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("blocks") / "file.txt"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    parts = [bytes(b) for b in blocks(path, size)]
+    assert b"".join(parts) == path.read_bytes()
+    assert all(p.endswith(b"\n") for p in parts)
+
+
+@pytest.mark.parametrize("pack", [None, gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_indices_of_plain_and_packed_files(tmp_path: Path, pack: Callable[[bytes], bytes] | None, end: str) -> None:
+    content = end.join(["0", "12", "007", "499999"]).encode()
+    suffix = {None: "", gzip.compress: ".gz", zstandard.compress: ".zst"}[pack]
+    path = tmp_path / f"t.txt{suffix}"
+    path.write_bytes(content if pack is None else pack(content))
+    assert read_indices(path, 500_000).tolist() == [0, 12, 7, 499_999]
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [
+        ("-5", None),
+        ("x", None),
+        ("", None),
+        ("1.0", None),
+        ("9" * 19, None),
+        ("100", 100),
+        ("1 2", None),
+        ("caf\u00e9", None),
+    ],
+)
+def test_bad_index_is_refused_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, limit: int | None
+) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text("1\n2\n3\n" + line + "\n5\n", encoding="utf-8")
+    for size in (1, 1 << 20):
+        monkeypatch.setattr(text.blocks, "__defaults__", (size,))
+        with pytest.raises(BadInput, match=r"^bad\.txt line 4: ") as caught:
+            read_indices(path, limit)
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).isascii()
+
+
+def test_missing_empty_and_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no file"):
+        read_indices(tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(BadInput, match="is empty"):
+        read_indices(tmp_path / "empty.txt")
+    for name, packed in (
+        ("a.gz", gzip.compress(b"1\n" * 9999)),
+        ("a.zst", zstandard.compress(bytes(range(48, 58)) * 999)),
+    ):
+        for content in (packed[: len(packed) - 9], b"not packed at all"):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(BadInput, match="damaged"):
+                read_indices(tmp_path / name)
+
+
+def test_builtin_traces_have_the_cards_numbers() -> None:
+    numbers = load_card("trace").numbers
+    workload = CONFIG().build(NOWHERE)
+    indices = workload._indices
+    assert [len(i) for i in indices] == list(numbers["lookups"])
+    assert [len(np.unique(i)) for i in indices] == list(numbers["distinct_rows"])
+    assert [t.rows for t in workload.tables] == list(numbers["rows"])
+    assert indices[0][:3].tolist() == [399_535, 452_449, 427_171]
+
+
+def test_ids_are_ranked_by_the_train_split(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(map(str, [7, 7, 3, 3, 3, 9, 5, 9, 3, 7, 1, 1])))
+    workload = CONFIG(files=("a.txt",), batch_size=1, test_batches=3, pooling=2, dim=4).build(tmp_path)
+    (table,) = workload.tables
+    assert (table.name, table.rows, table.dim) == ("t0_a", 10, 4)
+    (profile,) = workload.profiles
+    assert (profile.counts, profile.row_counts, profile.samples, profile.present) == ((3, 2, 1), (1, 1, 1), 3, 3)
+    train = [workload.bags(Split.TRAIN, i, 0).values.tolist() for i in range(4)]
+    assert train == [[1, 1], [0, 0], [0, 2], [1, 1]]
+    # Never-seen rows follow in id order: 0 1 2 4 5 6 8 become ranks 3 4 5 6 7 8 9.
+    assert [workload.bags(Split.TEST, i, 0).values.tolist() for i in range(3)] == [[7, 2], [0, 1], [4, 4]]
+
+
+def test_profile_is_the_whole_train_part() -> None:
+    workload = CONFIG().build(NOWHERE)
+    for table, profile in enumerate(workload.profiles):
+        assert profile.lookups == workload.train_samples * 8
+        bags = workload.bags(Split.TEST, 0, table)
+        assert (np.diff(bags.offsets) == 8).all()
+
+
+def test_bad_configurations(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no built-in trace 'high'"):
+        CONFIG(files=("builtin:high",)).build(tmp_path)
+    with pytest.raises(BadInput, match="give one per file"):
+        CONFIG(rows=(500_000,)).build(tmp_path)
+    with pytest.raises(BadInput, match="lower batch_size"):
+        CONFIG(batch_size=100_000).build(tmp_path)
+    with pytest.raises(BadInput, match="test samples do not fill 90 batches"):
+        CONFIG(test_batches=90).build(tmp_path)
