@@ -20,18 +20,18 @@ def test_the_package_list_equals_the_folders():
 
 
 def test_datasets_refuses_to_be_another_projects_package():
-    done = subprocess.run(
-        [sys.executable, "-c", "import datasets"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); import datasets"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "another project's name" in done.stderr or "No module named 'datasets'" in done.stderr
+    assert "another project's name" in done.stderr
 
 
 def test_imports_form_a_ladder():
     ladder = [
-        "errors", "atomic", "serialise", "table", "profile", "machine", "plan", "trace", "problem", "strategy", "validate",
-        "traffic", "costmodel", "lowerbound", "workload", "materialise", "discovery", "trial", "record", "store", "suite",
-        "environment", "statistics", "launch", "execute", "conformance", "tryout", "runner", "report", "cli",
+        "errors", "atomic", "serialise", "table", "profile", "machine", "plan", "trace", "problem", "strategy",
+        "validate", "traffic", "costmodel", "lowerbound", "workload", "materialise", "discovery", "trial", "record",
+        "store", "suite", "environment", "statistics", "launch", "execute", "conformance_problems", "conformance",
+        "tryout", "runner", "listing", "progress", "report", "cli",
     ]  # fmt: skip
     height = {name: i for i, name in enumerate(ladder)}
     source = ROOT / "src" / "shardbench"
@@ -42,7 +42,7 @@ def test_imports_form_a_ladder():
         for line in path.read_text().splitlines():
             if line.startswith("from shardbench."):
                 used = line.split()[1].split(".")[1]
-                if used in height:
+                if used not in ("baselines", "datasets"):
                     assert height[used] <= height[own], f"{path.name} imports {used}, which is above it"
 
 

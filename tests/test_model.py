@@ -38,8 +38,14 @@ def test_profile_by_hand():
     assert p.share(1, 3) == pytest.approx(6 / 12)
     # Bins: 1 -> (0,1]; 3, 3 -> (2,4]; 5 -> (4,8].
     assert p.reuse_bins()[:4].tolist() == [0.25, 0, 0.5, 0.25]
-    assert p.expected_distinct(2) == pytest.approx(sum(1 - (1 - c / 12) ** 2 for c in (5, 3, 3, 1)))
-    assert p.expected_distinct(2, 1, 3) == pytest.approx(2 * (1 - (1 - 3 / 12) ** 2))
+    # Two of the sample's twelve lookups: a row seen c times is among them with 1 - (1 - 2/12)^c.
+    assert p.expected_distinct(2) == pytest.approx(sum(1 - (10 / 12) ** c for c in (5, 3, 3, 1)))
+    assert p.expected_distinct(2, 1, 3) == pytest.approx(2 * (1 - (10 / 12) ** 3))
+    assert p.expected_distinct(12) == pytest.approx(4)
+    # Twice the sample: seen rows by 1 - (1 - c/12)^24; one singleton, no doubleton: at least one row unseen.
+    more = sum(1 - (1 - c / 12) ** 24 for c in (5, 3, 3, 1))
+    assert p.expected_distinct(24, 0, 4) == pytest.approx(more)
+    assert p.expected_distinct(24) == pytest.approx(more + 1 - np.exp(-12 * 1 / (12 * 1 + 1)))
 
 
 @given(COUNTS)
@@ -56,6 +62,18 @@ def test_profile_equals_a_plain_count(counts):
             fewest = next(k for k in range(len(ends)) if ends[k] >= share - 1e-9)
             assert int(p.inverse_cdf(share)) == fewest
     assert from_json(AccessProfile, to_json(p)) == p
+
+
+@pytest.mark.parametrize("batch", [1_000, 10_000, 40_000])
+def test_expected_distinct_rows_are_those_of_a_new_sample(batch):
+    # A long-tailed law of 50,000 rows, profiled on 10,000 lookups: below, at and beyond the sample.
+    rng = np.random.default_rng(0)
+    p = 1 / np.arange(1, 50_001) ** 0.9
+    p /= p.sum()
+    sample = np.bincount(rng.choice(50_000, 10_000, p=p), minlength=50_000)
+    fresh = np.mean([len(np.unique(rng.choice(50_000, batch, p=p))) for _ in range(5)])
+    estimate = profile(sample, samples=10_000).expected_distinct(batch)
+    assert estimate == pytest.approx(fresh, rel=0.02 if batch <= 10_000 else 0.15)
 
 
 @pytest.mark.parametrize(

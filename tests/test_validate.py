@@ -1,5 +1,7 @@
 """Plans: what is valid, what is refused and with which words; JSON round trips."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -143,8 +145,6 @@ def test_capacity_is_exact():
 
 
 def test_memory_counts_optimizer_state_and_dealt_rows():
-    from dataclasses import replace
-
     on = replace(PROBLEM, optimizer=Optimizer.ROWWISE_ADAGRAD)
     spread = plan(part(0, 100, RowWise(ranks=(0, 1, 2), tier=Tier.UVM)), SECOND)
     memory = memory_bytes(spread, on)

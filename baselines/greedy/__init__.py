@@ -1,1 +1,100 @@
+"""The greedy whole-table heuristics that RecShard, AutoShard and DreamShard compare against."""
 
+from abc import abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.errors import Infeasible
+from shardbench.plan import Plan, Tier, whole_tables
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Strategy
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class _Greedy(Strategy):
+    """Dearest table first, each to the device with the smallest cost sum that has room."""
+
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE, Move.UVM})
+
+    @abstractmethod
+    def costs(self, problem: Problem) -> Floats:
+        """The fixed cost of every table, float64 [tables]."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The greedy plan (no randomness); raises Infeasible at the first table that fits nowhere."""
+        sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.int64)
+        ranks, tiers = _place(self.costs(problem), sizes, problem)
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks, tiers))
+
+
+class GreedySize(_Greedy):
+    """Cost of a table = bytes of its weights."""
+
+    name = "greedy-size"
+
+    def costs(self, problem: Problem) -> Floats:
+        """rows * dim * bytes of a weight."""
+        return np.array([float(t.rows) * t.dim * problem.precision.bytes for t in problem.tables])
+
+
+class GreedyDim(_Greedy):
+    """Cost of a table = its width."""
+
+    name = "greedy-dim"
+
+    def costs(self, problem: Problem) -> Floats:
+        """dim."""
+        return np.array([float(t.dim) for t in problem.tables])
+
+
+class GreedyLookup(_Greedy):
+    """Cost of a table = width times mean pooling factor."""
+
+    name = "greedy-lookup"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
+
+    def costs(self, problem: Problem) -> Floats:
+        """dim * mean pooling."""
+        return np.array([t.dim * p.mean_pooling for t, p in zip(problem.tables, problem.profiles)])
+
+
+class GreedySizeLookup(_Greedy):
+    """Cost of a table = width times mean pooling factor times log10 of its rows."""
+
+    name = "greedy-size-lookup"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
+
+    def costs(self, problem: Problem) -> Floats:
+        """dim * mean pooling * log10(rows)."""
+        return np.array([t.dim * p.mean_pooling * np.log10(t.rows) for t, p in zip(problem.tables, problem.profiles)])
+
+
+def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], list[Tier]]:
+    world, topology = problem.world_size, problem.topology
+    free = {Tier.HBM: np.full(world, topology.hbm_bytes), Tier.UVM: np.full(world, topology.uvm_bytes)}
+    cost_sums, used = np.zeros(world), np.zeros(world, dtype=np.int64)
+    ranks, tiers = [0] * len(costs), [Tier.HBM] * len(costs)
+    for table in np.lexsort((np.arange(len(costs)), -sizes, -costs)).tolist():
+        tier = next((tier for tier in Tier if (free[tier] >= sizes[table]).any()), None)
+        if tier is None:
+            raise Infeasible(
+                f"table '{problem.tables[table].name}' ({sizes[table]} bytes) fits on no device: at most "
+                f"{int(free[Tier.HBM].max())} bytes of HBM and {int(free[Tier.UVM].max())} of UVM are left"
+            )
+        roomy = np.flatnonzero(free[tier] >= sizes[table])
+        rank = int(roomy[np.lexsort((roomy, used[roomy], cost_sums[roomy]))[0]])
+        ranks[table], tiers[table] = rank, tier
+        free[tier][rank] -= sizes[table]
+        used[rank] += sizes[table]
+        cost_sums[rank] += costs[table]
+    return ranks, tiers
+
+
+def strategies() -> Iterable[Strategy]:
+    """One strategy per cost formula."""
+    return (GreedySize(), GreedyDim(), GreedyLookup(), GreedySizeLookup())

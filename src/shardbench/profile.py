@@ -4,6 +4,7 @@ A profile is a run-length of counts, never an array per row, so that tables of b
 rows cost what their number of *distinct* counts costs.
 """
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -117,17 +118,39 @@ class AccessProfile:
         return float(ends[1] - ends[0])
 
     def expected_distinct(self, lookups: float, row_start: int = 0, row_stop: int | None = None) -> float:
-        """Expected distinct rows of [row_start, row_stop) among ``lookups`` draws of this profile.
+        """Expected distinct rows of [row_start, row_stop) among ``lookups`` new lookups of the table.
 
-        Each row r is met with 1 - (1 - p_r)^n; runs of equal counts are one term.
+        Up to as many lookups as the sample has, by rarefaction: a row seen c times is met with
+        1 - (1 - n/N)^c, which does not underrate rarely seen rows as drawing from the sample
+        would. Beyond, seen rows are met with 1 - (1 - c/N)^n and never-seen ones are added by the
+        Chao1 extrapolation (Chao et al., Ecological Monographs 84(1), 2014, eq. 9).
         """
         counts, _, row_ends, lookup_ends = self._arrays
-        if lookup_ends[-1] == 0 or lookups <= 0:
+        sampled = lookup_ends[-1]
+        if sampled == 0 or lookups <= 0:
             return 0.0
         stop = self.rows if row_stop is None else row_stop
         rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
-        p = np.minimum(counts / lookup_ends[-1], 1.0 - 1e-12)
-        return float(rows @ -np.expm1(lookups * np.log1p(-p)))
+        if lookups <= sampled:
+            kept = np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts
+            return float(rows @ -np.expm1(kept))
+        p = np.minimum(counts / sampled, 1.0 - 1e-12)
+        seen = float(rows @ -np.expm1(lookups * np.log1p(-p)))
+        never = self.rows - self.seen_rows
+        inside = min(stop, self.rows) - max(row_start, self.seen_rows)
+        return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
+
+    def _unseen_met(self, more: float) -> float:
+        """Never-seen rows expected among ``more`` lookups beyond the sample."""
+        singles = self.row_counts[-1] if self.counts[-1] == 1 else 0
+        doubles = sum(n for c, n in zip(self.counts, self.row_counts) if c == 2)
+        if singles == 0:
+            return 0.0
+        undetected = singles**2 / (2 * doubles) if doubles else singles * (singles - 1) / 2
+        undetected = min(max(undetected, 1.0), float(self.rows - self.seen_rows))
+        if undetected == 0:
+            return 0.0
+        return undetected * -math.expm1(-more * singles / (self.lookups * undetected + singles))
 
     def reuse_bins(self) -> Floats:
         """Share of touched rows per reuse bin, float64 [17]; zeros if nothing was touched."""

@@ -1,7 +1,7 @@
 """A workload: tables, their training profiles, and seeded batches of lookups."""
 
 from abc import ABC, abstractmethod
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +92,7 @@ class WorkloadConfig(pydantic.BaseModel):
         raise NotImplementedError(f"{type(self).__name__} must define build()")
 
 
-@lru_cache(maxsize=None)
-def _generator_key(seed: int, *parts: int) -> np.random.SeedSequence:
-    return np.random.SeedSequence(entropy=seed, spawn_key=parts)
-
-
 def rng(seed: int, split: Split, batch: int, table: int) -> np.random.Generator:
     """Independent generator of one (split, batch, table); train and test never share draws."""
-    return np.random.default_rng(_generator_key(seed, 0 if split is Split.TRAIN else 1, batch, table))
+    key = (0 if split is Split.TRAIN else 1, batch, table)
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))

@@ -1,0 +1,58 @@
+"""TorchRec's sharding of every table as segments."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardbench.errors import Unsupported
+from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.problem import Problem
+from shardbench.table import Table
+
+from .ask import UVM_KERNEL
+
+
+def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
+    """Plan out of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name."""
+    segments: list[Segment] = []
+    kinds: dict[str, int] = defaultdict(int)
+    for table in problem.tables:
+        parameter = sharding[table.name]
+        kinds[parameter.sharding_type] += 1
+        segments.extend(_segments(table, parameter, problem.world_size))
+    notes: dict[str, float | int | str] = {f"tables_{kind}": kinds[kind] for kind in sorted(kinds)}
+    return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes)
+
+
+def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment]:
+    kind = parameter.sharding_type
+    tier = Tier.UVM if parameter.compute_kernel == UVM_KERNEL else Tier.HBM
+    if kind == "data_parallel":
+        yield whole_table(table, Replicated(ranks=tuple(range(world_size))))
+    elif kind in ("table_wise", "column_wise", "table_column_wise"):
+        for rank, (start, columns) in _column_shards(parameter):
+            yield _piece(table, start, columns, OnRank(rank=rank, tier=tier))
+    elif kind in ("row_wise", "table_row_wise", "grid_shard"):
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for rank, columns_at in _column_shards(parameter):
+            groups[columns_at].append(rank)
+        for (start, columns), ranks in groups.items():
+            yield _piece(table, start, columns, RowWise(ranks=tuple(sorted(ranks)), tier=tier))
+    else:
+        raise Unsupported(f"table '{table.name}': TorchRec's sharding type '{kind}' has no segments here")
+
+
+def _column_shards(parameter: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Rank, and (first column, columns), of each shard."""
+    for rank, shard in zip(parameter.ranks, parameter.sharding_spec.shards, strict=True):
+        yield rank, (shard.shard_offsets[1], shard.shard_sizes[1])
+
+
+def _piece(table: Table, start: int, columns: int, placement: OnRank | RowWise) -> Segment:
+    return Segment(
+        table=table.name,
+        row_stop=table.rows,
+        column_start=start,
+        column_stop=start + columns,
+        placement=placement,
+    )

@@ -1,0 +1,234 @@
+"""Strategies that break one rule each; conformance must reject every one by its check."""
+
+import os
+import secrets
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardbench.errors import Infeasible
+from shardbench.plan import OnRank, Plan, Replicated, whole_table
+from shardbench.problem import Problem, Sees
+from shardbench.profile import AccessProfile
+from shardbench.strategy import Budget, Move, Strategy
+from shardbench.table import DenseShape, Table
+from shardbench.trace import Bags, Split
+from shardbench.workload import Workload
+
+
+class Honest(Strategy):
+    """Largest table first to the emptiest device, in HBM; passes every check."""
+
+    name = "honest"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        used = [0] * problem.world_size
+        segments = []
+        for table in sorted(problem.tables, key=problem.weight_bytes, reverse=True):
+            rank = used.index(min(used))
+            used[rank] += problem.weight_bytes(table)
+            segments.append(whole_table(table, OnRank(rank=rank)))
+        if max(used) > problem.topology.hbm_bytes:
+            raise Infeasible("the tables do not fit the HBM")
+        return Plan(world_size=problem.world_size, segments=tuple(segments))
+
+
+class MissingRows(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        first, *rest = super().plan(problem, budget, seed).segments
+        cut = replace(first, row_stop=first.row_stop - 1)
+        return Plan(world_size=problem.world_size, segments=(cut, *rest))
+
+
+class OverlappingRows(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        first, *rest = super().plan(problem, budget, seed).segments
+        halves = (replace(first, row_stop=first.row_stop // 2 + 1), replace(first, row_start=first.row_stop // 2))
+        return Plan(world_size=problem.world_size, segments=(*halves, *rest))
+
+
+class OverfullDevice(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        segments = tuple(whole_table(t, OnRank(rank=0)) for t in problem.tables)
+        return Plan(world_size=problem.world_size, segments=segments)
+
+
+class PlansWhatDoesNotFit(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        if problem.topology.hbm_bytes > 1000:
+            return super().plan(problem, budget, seed)
+        segments = tuple(whole_table(t, OnRank(rank=0)) for t in problem.tables)
+        return Plan(world_size=problem.world_size, segments=segments)
+
+
+class DeclinesEverything(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        raise Infeasible("too hard")
+
+
+class PeeksAtProfile(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        assert problem.profiles[0].lookups >= 0
+        return super().plan(problem, budget, seed)
+
+
+class PeeksAtMachine(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        assert problem.machine.constants.launch_s >= 0
+        return super().plan(problem, budget, seed)
+
+
+class TinyWorkload(Workload):
+    name = "tiny"
+    tables = (Table(name="t0", rows=10, dim=16),)
+    dense = DenseShape()
+    batch_size = 4
+    test_batches = 1
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        return Bags(values=np.arange(4), offsets=np.arange(5))
+
+    def _profile(self, table: int) -> AccessProfile:
+        return AccessProfile.from_counts(np.ones(4, dtype=np.int64), rows=10, samples=4, present=4)
+
+    def recipe(self) -> object:
+        return {}
+
+
+class PeeksAtTestTrace(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        TinyWorkload().bags(Split.TEST, 0, 0)
+        return super().plan(problem, budget, seed)
+
+
+class ReplacesTable(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        object.__setattr__(problem.tables[0], "dim", 4)
+        return made
+
+
+class ReplacesField(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        object.__setattr__(problem, "batch_size", problem.batch_size * 2)
+        return made
+
+
+class OverwritesArrays(Honest):
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        for array in problem.profiles[0]._arrays:
+            array.setflags(write=True)
+            array[:] = 1.0
+        return super().plan(problem, budget, seed)
+
+
+class UndeclaredMove(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        first, *rest = super().plan(problem, budget, seed).segments
+        everywhere = Replicated(ranks=tuple(range(problem.world_size)))
+        return Plan(world_size=problem.world_size, segments=(replace(first, placement=everywhere), *rest))
+
+
+class Hangs(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        while True:
+            time.sleep(60.0)
+
+
+class HangsWithChild(Honest):
+    """Leaves a process behind that must die with it; its id goes to the file named by the variable."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        child = os.fork()
+        if child:
+            with open(os.environ["SHARDBENCH_TEST_PID_FILE"], "w") as file:  # noqa: PTH123
+                file.write(str(child))
+        while True:
+            time.sleep(60.0)
+
+
+class DiesSilently(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        os._exit(3)
+
+
+class Raises(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        raise KeyError("t0\nand more")
+
+
+class RollsDice(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        return replace(made, notes={"luck": secrets.randbits(40)})
+
+
+class OtherWorld(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        return replace(super().plan(problem, budget, seed), world_size=problem.world_size + 1)
+
+
+class NotAPlan(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Any:
+        return [s.placement for s in super().plan(problem, budget, seed).segments]
+
+
+class NoRoundTrip(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        made.notes["ratio"] = float("nan")
+        return made
+
+
+class NoMoves(Honest):
+    moves = frozenset()
+
+
+class NeedsTheMoon(Honest):
+    requires = ("no_such_module_anywhere",)
+
+
+class FitsFirst(Honest):
+    """Learns before it plans; without fit() it would fail."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    def fit(self, problems: Any, budget: Budget, seed: int) -> None:
+        self.ready = True
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        assert self.ready
+        return super().plan(problem, budget, seed)
+
+
+IMPOSTORS: tuple[tuple[type[Strategy], str, str], ...] = (
+    (MissingRows, "valid", "weights are not placed"),
+    (OverlappingRows, "valid", "overlap"),
+    (OverfullDevice, "valid", "needs .* bytes of HBM"),
+    (PlansWhatDoesNotFit, "declines-what-does-not-fit", "needs .* bytes of HBM"),
+    (DeclinesEverything, "plans-what-fits", "too hard"),
+    (PeeksAtProfile, "declared-information", "access_profile"),
+    (PeeksAtMachine, "declared-information", "machine"),
+    (PeeksAtTestTrace, "declared-information", "test trace"),
+    (ReplacesTable, "leaves-input-alone", "changed"),
+    (ReplacesField, "leaves-input-alone", "changed"),
+    (OverwritesArrays, "leaves-input-alone", "changed"),
+    (UndeclaredMove, "declared-moves", "replicate"),
+    (Hangs, "finishes", "killed"),
+    (DiesSilently, "raises-infeasible-only", "exit code 3"),
+    (Raises, "raises-infeasible-only", "KeyError"),
+    (RollsDice, "deterministic", "two different results"),
+    (OtherWorld, "world-size", "5 devices"),
+    (NotAPlan, "returns-a-plan", "list"),
+    (NoRoundTrip, "round-trip", "float"),
+    (NoMoves, "declares", "no moves"),
+    (NeedsTheMoon, "declares", "no_such_module_anywhere"),
+)

@@ -1,0 +1,38 @@
+"""Every strategy that discovery finds, by no name, passes every check on every problem."""
+
+import pytest
+
+from shardbench.conformance import CHECKS, check
+from shardbench.conformance_problems import cases
+from shardbench.discovery import missing_modules, strategies
+from shardbench.strategy import Strategy
+
+
+@pytest.mark.parametrize("strategy", strategies().values(), ids=lambda s: s.name)
+def test_strategy_conforms(strategy: Strategy) -> None:
+    missing = missing_modules(strategy)
+    if missing:
+        pytest.skip(f"{strategy.name} needs {', '.join(missing)}")
+    check(strategy)
+
+
+def test_something_was_discovered() -> None:
+    assert len(strategies()) >= 8
+
+
+def test_problems_cover_what_they_say() -> None:
+    named = {case.problem.name: case for case in cases()}
+    assert len(named) == len(cases())
+    crowded = named["forces-host-memory"].problem
+    total = sum(crowded.weight_bytes(t) for t in crowded.tables)
+    hbm = crowded.world_size * crowded.topology.hbm_bytes
+    assert hbm < total < hbm + crowded.world_size * crowded.topology.uvm_bytes
+    nowhere = named["fits-nowhere"].problem
+    assert max(nowhere.topology.hbm_bytes, nowhere.topology.uvm_bytes, nowhere.topology.host_bytes) < min(
+        nowhere.weight_bytes(t) for t in nowhere.tables
+    )
+    assert named["two-nodes"].problem.topology.nodes == 2
+    assert all(p.lookups == 0 for p in named["no-access-at-all"].problem.profiles)
+    assert min(t.rows for t in named["one-row-tables"].problem.tables) == 1
+    assert all(case.problem.batch_size % case.problem.world_size == 0 for case in cases())
+    assert all(len(text) > 10 for text in CHECKS.values())

@@ -1,0 +1,174 @@
+"""One path for our folders and other people's packages, and one line for whatever is wrong."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardbench import baselines, discovery
+from shardbench.discovery import get_strategy, missing_modules, strategies
+from shardbench.errors import BadInput
+from shardbench.plan import Plan, whole_tables
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Strategy
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = sorted(path.name for path in (ROOT / "baselines").iterdir() if (path / "__init__.py").is_file())
+
+
+class Mine(Strategy):
+    name = "mine"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, [0] * len(problem.tables)))
+
+
+class Taken(Mine):
+    name = "shuffle"
+
+
+class Spaced(Mine):
+    name = "my own"
+
+
+class Listed(Mine):
+    moves = (Move.TABLE,)  # type: ignore[assignment]
+
+
+class Needy(Mine):
+    name = "needy"
+    requires = ("no_such_module", "no_such_package.part", "numpy")
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
+    point = SimpleNamespace(name="x", value="pkg:obj", dist=SimpleNamespace(name="their-package"), load=load)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == discovery.GROUP else [])
+
+
+def test_all_folders_give_strategies() -> None:
+    modules = {
+        type(s).__module__.split(".")[2] for s in strategies().values() if "shardbench.baselines" in str(type(s))
+    }
+    assert {"bound", "greedy", "shuffle", "torchrec_planner"} <= modules <= set(FOLDERS)
+
+
+@pytest.mark.parametrize(
+    "provided", [Mine, Mine(), lambda: [Mine()], lambda: iter((Mine(),)), [Mine()]],
+    ids=["class", "instance", "function", "generator", "list"],
+)  # fmt: skip
+def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: Any) -> None:
+    _install(monkeypatch, lambda: provided)
+    assert isinstance(strategies()["mine"], Mine)
+    assert list(strategies()) == sorted(strategies())
+
+
+def _boom() -> Any:
+    raise RuntimeError("first\nsecond")
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        (lambda: Taken, "strategy name 'shuffle' of their-package (entry point x = pkg:obj) is already taken by"),
+        (lambda: Spaced, "Spaced must state a name without spaces"),
+        (lambda: Listed, "Listed must state moves as a frozenset of Move"),
+        (lambda: lambda: [Mine(), 3], "gives 3, which is not a Strategy"),
+        (lambda: 3, "gives 3, not an iterable of Strategy"),
+        (lambda: lambda: None, "gives None, not an iterable of Strategy"),
+        (lambda: _boom, "failed to make its strategies: RuntimeError: first second"),
+        (_boom, "cannot be imported: RuntimeError: first second"),
+        (lambda: Strategy, "failed to make its strategies: TypeError"),
+    ],
+)
+def test_faults_are_one_line_that_names_the_package(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any], message: str
+) -> None:
+    _install(monkeypatch, load)
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
+        strategies()
+    assert "their-package" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken_folder"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("import no_such_module\n")
+    monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
+    with pytest.raises(
+        BadInput, match=r"package shardbench.baselines.broken_folder cannot be imported: .*no_such_module"
+    ):
+        strategies()
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"unknown strategy 'nope'; known: .*greedy-size, .*shuffle"):
+        get_strategy("nope")
+
+
+def test_strategies_with_missing_modules_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, lambda: Needy)
+    assert missing_modules(strategies()["needy"]) == ("no_such_module", "no_such_package.part")
+
+
+def test_listing_imports_no_heavy_package() -> None:
+    program = (
+        "import sys, shardbench.discovery as d; d.strategies(); print(sorted({'torch', 'torchrec'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.strip() == "[]"
+
+
+HARNESS_WORDS = frozenset({"bound"})
+"""Strategy names that are also a word of the harness (it computes a lower bound): only their use as a name counts."""
+
+
+def _naming(names: set[str]) -> re.Pattern[str]:
+    every, telling = ("|".join(map(re.escape, sorted(n))) for n in (names, names - HARNESS_WORDS))
+    imported = rf"baselines[./](?:{every})\b|import (?:{every})\b"
+    quoted = rf"""["'](?:{telling})["']"""
+    looked_up = rf"""(?:==|!=|\bin|get_strategy\(|strategies\(\)\[)\s*[(\[{{]?\s*["'](?:{every})["']"""
+    return re.compile(f"{imported}|{quoted}|{looked_up}")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("from shardbench.baselines.bound import Bound", True),
+        ('if strategy.name == "bound":', True),
+        ('get_strategy("bound")', True),
+        ("DEFAULTS = ['greedy-size']", True),
+        ('phase="bound",', False),
+        ("shuffled = rng.permutation(n)", False),
+    ],
+)
+def test_what_counts_as_naming(line: str, named: bool) -> None:
+    assert bool(_naming({"bound", "greedy-size", "shuffle"}).search(line)) is named
+
+
+def test_the_harness_names_no_baseline() -> None:
+    words = _naming({*FOLDERS, *strategies()})
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if words.search(line)
+    ]
+    assert found == []
+
+
+def test_baselines_import_the_harness_and_nothing_of_each_other() -> None:
+    for folder in FOLDERS:
+        for path in (ROOT / "baselines" / folder).rglob("*.py"):
+            text = path.read_text()
+            others = re.findall(r"shardbench\.baselines\.(\w+)", text)
+            assert set(others) <= {folder}, path
+            assert "torch.distributed" not in text.replace("torchrec.distributed", ""), path

@@ -1,0 +1,173 @@
+"""The greedy heuristics against orders and placements worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardbench.discovery import get_strategy
+from shardbench.errors import Infeasible
+from shardbench.machine import Topology, load_machine
+from shardbench.plan import OnRank, Plan
+from shardbench.problem import Problem, Sees
+from shardbench.profile import AccessProfile
+from shardbench.strategy import Budget
+from shardbench.table import Optimizer, Table
+from shardbench.validate import validate
+
+VARIANTS = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
+
+
+def problem(
+    shapes: list[tuple[int, int, float]],
+    *,
+    devices: int = 2,
+    hbm: int = 1 << 40,
+    uvm: int = 1 << 40,
+    optimizer: Optimizer = Optimizer.SGD,
+) -> Problem:
+    """Tables of (rows, dim, mean pooling) on one node."""
+    topology = Topology(nodes=1, devices_per_node=devices, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=0)
+    machine = replace(load_machine("h100-1x8"), topology=topology)
+    tables = tuple(Table(name=f"t{i}", rows=rows, dim=dim) for i, (rows, dim, _) in enumerate(shapes))
+    profiles = tuple(
+        AccessProfile.from_counts(np.array([round(pooling * 100)]), rows=rows, samples=100, present=100)
+        for rows, _, pooling in shapes
+    )
+    return Problem.of("p", tables, profiles, machine, batch_size=64, optimizer=optimizer)
+
+
+def homes(plan: Plan) -> dict[str, str]:
+    """Table -> rank, with a u where it lies in host memory."""
+    placed = {}
+    for segment in plan.segments:
+        assert isinstance(segment.placement, OnRank)
+        placed[segment.table] = f"{segment.placement.rank}{'u' * (segment.placement.tier.value == 'uvm')}"
+    return placed
+
+
+# rows, dim, pooling;   size = rows*dim*4   dim   lookup   size-lookup
+# t0  100  32  10       12,800              32    320      640
+# t1 1000   8  10       32,000               8     80      240
+# t2   10  64   1        2,560              64     64       64
+# t3 1000  16   1       64,000              16     16       48
+SHAPES = [(100, 32, 10.0), (1000, 8, 10.0), (10, 64, 1.0), (1000, 16, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # t3 64000 -> 0; t1 32000 -> 1; t0 12800 -> 1 (44800); t2 -> 1
+        ("greedy-size", {"t3": "0", "t1": "1", "t0": "1", "t2": "1"}),
+        # t2 64 -> 0; t0 32 -> 1; t3 16 -> 1 (48); t1 8 -> 1
+        ("greedy-dim", {"t2": "0", "t0": "1", "t3": "1", "t1": "1"}),
+        # t0 320 -> 0; t1 80 -> 1; t2 64 -> 1; t3 -> 1
+        ("greedy-lookup", {"t0": "0", "t1": "1", "t2": "1", "t3": "1"}),
+        # t0 640 -> 0; t1 240 -> 1; t2 64 -> 1; t3 -> 1
+        ("greedy-size-lookup", {"t0": "0", "t1": "1", "t2": "1", "t3": "1"}),
+    ],
+)
+def test_order_and_placement(name: str, expected: dict[str, str]) -> None:
+    assert homes(get_strategy(name).plan(problem(SHAPES), Budget(), 0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "costs"),
+    [
+        ("greedy-size", [12_800.0, 32_000.0, 2_560.0, 64_000.0]),
+        ("greedy-dim", [32.0, 8.0, 64.0, 16.0]),
+        ("greedy-lookup", [320.0, 80.0, 64.0, 16.0]),
+        ("greedy-size-lookup", [640.0, 240.0, 64.0, 48.0]),
+    ],
+)
+def test_cost_formulas(name: str, costs: list[float]) -> None:
+    strategy = get_strategy(name)
+    assert strategy.costs(problem(SHAPES)).tolist() == pytest.approx(costs)  # type: ignore[attr-defined]
+
+
+def test_equal_costs_go_by_size_then_index_and_less_memory() -> None:
+    # Equal widths: larger first (t2, then t0 before t3 by index, then t1); with cost sums equal
+    # the device with less memory in use takes the next one: t2 -> 0, t0 -> 1, t3 -> 1 (1,280 < 2,560), t1 -> 0.
+    shapes = [(20, 16, 1.0), (10, 16, 1.0), (40, 16, 1.0), (20, 16, 1.0)]
+    plan = get_strategy("greedy-dim").plan(problem(shapes), Budget(), 0)
+    assert homes(plan) == {"t2": "0", "t0": "1", "t3": "1", "t1": "0"}
+
+
+def test_a_full_device_is_passed_over() -> None:
+    # HBM holds 2,560 bytes: t0 (2,560) fills rank 0, t1 and t2 (1,280 each) rank 1 although its cost is higher.
+    shapes = [(40, 16, 1.0), (20, 16, 9.0), (20, 16, 9.0)]
+    plan = get_strategy("greedy-size").plan(problem(shapes, hbm=2560), Budget(), 0)
+    assert homes(plan) == {"t0": "0", "t1": "1", "t2": "1"}
+
+
+def test_what_fits_no_hbm_spills_to_the_cheapest_device() -> None:
+    # HBM 2,560: t0 cost 144 -> rank 0 and fills it; t1 cost 128 -> rank 1 (1,280); t2 cost 112 -> rank 1, full;
+    # t3 cost 16 spills: rank 0 has the smaller sum (144 against 240); t4 cost 8 too (160 against 240).
+    shapes = [(40, 16, 9.0), (20, 16, 8.0), (20, 16, 7.0), (40, 16, 1.0), (20, 16, 0.5)]
+    plan = get_strategy("greedy-lookup").plan(problem(shapes, hbm=2560), Budget(), 0)
+    assert homes(plan) == {"t0": "0", "t1": "1", "t2": "1", "t3": "0u", "t4": "0u"}
+
+
+def test_a_later_small_table_still_gets_hbm() -> None:
+    shapes = [(100, 16, 9.0), (20, 16, 1.0)]
+    plan = get_strategy("greedy-lookup").plan(problem(shapes, hbm=2560), Budget(), 0)
+    assert homes(plan) == {"t0": "0u", "t1": "1"}
+
+
+def test_spilling_needs_host_memory_with_room() -> None:
+    # Host memory of 6,400 takes one table of 6,400 a device; the third fits nowhere.
+    shapes = [(100, 16, 3.0), (100, 16, 2.0), (100, 16, 1.0)]
+    assert homes(get_strategy("greedy-lookup").plan(problem(shapes[:2], hbm=64, uvm=6400), Budget(), 0)) == {
+        "t0": "0u",
+        "t1": "1u",
+    }
+    with pytest.raises(Infeasible, match=r"'t2' .6400 bytes. fits on no device: at most 64 bytes of HBM and 0 of UVM"):
+        get_strategy("greedy-lookup").plan(problem(shapes, hbm=64, uvm=6400), Budget(), 0)
+
+
+def test_capacity_counts_the_optimiser_state() -> None:
+    # 20 rows of 16 columns: 1,280 bytes of weights; Adam adds 2,560.
+    shapes = [(20, 16, 1.0)]
+    assert homes(get_strategy("greedy-dim").plan(problem(shapes, hbm=1280), Budget(), 0)) == {"t0": "0"}
+    with_state = problem(shapes, hbm=1280, optimizer=Optimizer.ADAM)
+    assert homes(get_strategy("greedy-dim").plan(with_state, Budget(), 0)) == {"t0": "0u"}
+
+
+@pytest.mark.parametrize("name", ["greedy-size", "greedy-dim"])
+def test_size_and_dim_see_no_profile(name: str) -> None:
+    assert get_strategy(name).sees == {Sees.TABLES}
+    get_strategy(name).plan(problem(SHAPES).restricted_to(frozenset({Sees.TABLES})), Budget(), 0)
+
+
+@pytest.mark.parametrize("name", ["greedy-lookup", "greedy-size-lookup"])
+def test_lookup_variants_see_the_profile(name: str) -> None:
+    assert get_strategy(name).sees == {Sees.TABLES, Sees.ACCESS_PROFILE}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_seed_does_not_matter(name: str) -> None:
+    asked, strategy = problem(SHAPES), get_strategy(name)
+    assert strategy.plan(asked, Budget(), 0) == strategy.plan(asked, Budget(), 1)
+
+
+def test_shuffle_is_uniform_and_respects_the_capacity() -> None:
+    strategy = get_strategy("shuffle")
+    asked = problem([(10, 16, 1.0)] * 40, devices=4)
+    ranks = [int(home) for seed in range(50) for home in homes(strategy.plan(asked, Budget(), seed)).values()]
+    counts = np.bincount(ranks, minlength=4)
+    assert counts.sum() == 2000
+    # Binomial(2000, 1/4): standard deviation 19.4, five of them.
+    assert np.abs(counts - 500).max() < 97
+    tight = problem([(10, 16, 1.0)] * 8, devices=4, hbm=640, uvm=640)
+    placed = homes(strategy.plan(tight, Budget(), 3))
+    assert sorted(placed.values()) == ["0", "0u", "1", "1u", "2", "2u", "3", "3u"]
+    validate(strategy.plan(tight, Budget(), 3), tight, strategy.moves)
+
+
+def test_shuffle_differs_by_seed_and_declines_what_does_not_fit() -> None:
+    strategy = get_strategy("shuffle")
+    asked = problem(SHAPES * 5, devices=4)
+    assert strategy.plan(asked, Budget(), 1) == strategy.plan(asked, Budget(), 1)
+    assert strategy.plan(asked, Budget(), 1) != strategy.plan(asked, Budget(), 2)
+    with pytest.raises(Infeasible, match="none of 100 random orders fits"):
+        strategy.plan(problem(SHAPES, hbm=64, uvm=64), Budget(), 0)

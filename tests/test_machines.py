@@ -1,0 +1,100 @@
+"""The machine files that come with the suite, and what a wrong one is answered."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shardbench.errors import BadInput
+from shardbench.machine import load_machine, machine_names, parse_machine
+
+FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
+NAMES = sorted(path.stem for path in FILES.glob("*.toml"))
+
+
+def text_of(name: str) -> str:
+    return (FILES / f"{name}.toml").read_text()
+
+
+def test_the_expected_machines_are_there() -> None:
+    expected = {"a100-40gb-2x8", "v100-32gb-1x8", "2080ti-1x4", "h100-1x8", "cpu-1x2", "cpu-1x4"}
+    assert expected <= set(NAMES)
+    assert set(NAMES) <= set(machine_names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_machine_loads(name: str) -> None:
+    machine = load_machine(name)
+    assert machine.name == name
+    shape = re.search(r"(\d+)x(\d+)$", name)
+    assert shape is not None
+    assert (machine.topology.nodes, machine.topology.devices_per_node) == (int(shape[1]), int(shape[2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_constants_are_plausible(name: str) -> None:
+    machine = load_machine(name)
+    constants, shape = machine.constants, machine.topology
+    gather = constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
+    assert constants.uvm_bytes_per_s <= gather < constants.cache_bytes_per_s
+    assert constants.cache_bytes < shape.hbm_bytes
+    assert constants.inter_bytes_per_s <= constants.intra_bytes_per_s
+    assert constants.intra_latency_s <= constants.inter_latency_s
+    assert 1e-6 <= constants.launch_s <= 1e-3
+    if machine.device == "cuda":
+        assert shape.devices_per_node * shape.uvm_bytes == pytest.approx(shape.host_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_says_where_it_comes_from(name: str) -> None:
+    machine = load_machine(name)
+    for field, source in machine.sources.items():
+        assert len(source.split()) >= 3, f"{name}: {field}"
+        assert source.isascii()
+        assert machine.device == "cuda" or source.startswith("rough placeholder until calibrated")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[constants.launch]", "[constants.lunch]", "constant 'launch' is missing"),
+        ('value = 3.35\nunit = "TB/s"', 'value = -3.35\nunit = "TB/s"', "hbm_bandwidth"),
+        ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "GiB"', "'hbm_bandwidth' has unit 'GiB'; use one of"),
+        ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "TB"', "'hbm_bandwidth' has unit 'TB'"),
+        ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "furlong"', "unit 'furlong'"),
+        ('value = 3.35\nunit = "TB/s"', 'value = 0\nunit = "TB/s"', "hbm_bytes_per_s"),
+        ('value = 0.358\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
+        ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', 'source = "?"', "source"),
+        ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', "", "source"),
+        ("nodes = 1", "nodes = 0", "nodes"),
+        ('device = "cuda"', 'device = "tpu"', "device"),
+        ("nodes = 1", "nodes = ", "not TOML"),
+        ("nodes = 1", "nodes = 1\nspeed = 3", "speed"),
+    ],
+)
+def test_wrong_files_are_refused_with_one_line(old: str, new: str, message: str) -> None:
+    text = text_of("h100-1x8")
+    assert old in text
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
+        parse_machine(text.replace(old, new, 1), "machine file")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("machine file: ")
+
+
+def test_an_extra_constant_is_refused() -> None:
+    extra = '\n[constants.colour]\nvalue = 1\nunit = "s"\nsource = "of the case"\n'
+    with pytest.raises(BadInput, match="unknown constant 'colour'"):
+        parse_machine(text_of("cpu-1x2") + extra, "file")
+
+
+def test_unknown_machines_are_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-40gb-2x8"):
+        load_machine("tpu")
+    with pytest.raises(BadInput, match="does not exist"):
+        load_machine(str(tmp_path / "gone.toml"))
+
+
+def test_a_file_of_ones_own_loads_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text_of("cpu-1x2").replace('name = "cpu-1x2"', 'name = "mine"'))
+    assert load_machine(str(path)).name == "mine"

@@ -1,0 +1,206 @@
+"""TorchRec's planner as a strategy: its description of our machine, and its plans as segments."""
+
+import importlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardbench.discovery import get_strategy
+from shardbench.errors import Infeasible, Unsupported
+from shardbench.machine import Topology, load_machine
+from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.problem import Problem
+from shardbench.profile import AccessProfile
+from shardbench.strategy import Budget, Move
+from shardbench.table import Optimizer, Pooling, Table
+from shardbench.validate import validate
+
+pytest.importorskip("torchrec")
+planner = importlib.import_module("shardbench.baselines.torchrec_planner.ask")
+translate = importlib.import_module("shardbench.baselines.torchrec_planner.translate").translate
+
+EVERYONE = (0, 1, 2, 3)
+
+
+def problem(
+    shapes: list[tuple[int, int]], *, hbm: int = 1 << 30, uvm: int = 1 << 30, optimizer: Optimizer = Optimizer.SGD
+) -> Problem:
+    """Tables of (rows, dim) on two nodes of two devices."""
+    topology = Topology(nodes=2, devices_per_node=2, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=0)
+    machine = replace(load_machine("a100-40gb-2x8"), topology=topology)
+    tables = tuple(Table(name=f"t{i}", rows=rows, dim=dim) for i, (rows, dim) in enumerate(shapes))
+    profiles = tuple(AccessProfile.from_counts(np.array([500]), rows=t.rows, samples=100, present=100) for t in tables)
+    return Problem.of("p", tables, profiles, machine, batch_size=256, optimizer=optimizer)
+
+
+def sharding(kind: str, ranks: list[int], shards: list[tuple[int, int, int, int]], kernel: str = "fused") -> Any:
+    """A ParameterSharding look-alike; a shard is (row, column, rows, columns)."""
+    metadata = [SimpleNamespace(shard_offsets=[r, c], shard_sizes=[rows, columns]) for r, c, rows, columns in shards]
+    spec = SimpleNamespace(shards=metadata) if kind != "data_parallel" else None
+    return SimpleNamespace(sharding_type=kind, compute_kernel=kernel, ranks=ranks, sharding_spec=spec)
+
+
+def segment(column: int, stop: int, placement: OnRank | RowWise | Replicated) -> Segment:
+    return Segment(table="t0", row_stop=100, column_start=column, column_stop=stop, placement=placement)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (sharding("table_wise", [2], [(0, 0, 100, 256)]), [segment(0, 256, OnRank(rank=2))]),
+        (
+            sharding("table_wise", [1], [(0, 0, 100, 256)], "fused_uvm"),
+            [segment(0, 256, OnRank(rank=1, tier=Tier.UVM))],
+        ),
+        (
+            sharding("column_wise", [3, 0], [(0, 0, 100, 128), (0, 128, 100, 128)]),
+            [segment(0, 128, OnRank(rank=3)), segment(128, 256, OnRank(rank=0))],
+        ),
+        (
+            sharding("table_column_wise", [2, 2], [(0, 0, 100, 128), (0, 128, 100, 128)]),
+            [segment(0, 128, OnRank(rank=2)), segment(128, 256, OnRank(rank=2))],
+        ),
+        (
+            sharding("row_wise", [0, 1, 2, 3], [(25 * i, 0, 25, 256) for i in range(4)], "fused_uvm"),
+            [segment(0, 256, RowWise(ranks=EVERYONE, tier=Tier.UVM))],
+        ),
+        (
+            sharding("table_row_wise", [2, 3], [(0, 0, 50, 256), (50, 0, 50, 256)]),
+            [segment(0, 256, RowWise(ranks=(2, 3)))],
+        ),
+        (
+            sharding("grid_shard", [2, 3, 0, 1], [(50 * (i % 2), 128 * (i // 2), 50, 128) for i in range(4)]),
+            [segment(0, 128, RowWise(ranks=(2, 3))), segment(128, 256, RowWise(ranks=(0, 1)))],
+        ),
+        (sharding("data_parallel", [0, 1, 2, 3], [], "dense"), [segment(0, 256, Replicated(ranks=EVERYONE))]),
+    ],
+    ids=lambda v: v.sharding_type if isinstance(v, SimpleNamespace) else None,
+)
+def test_translation_of_every_sharding_type(given: Any, expected: list[Segment]) -> None:
+    asked = problem([(100, 256)])
+    plan = translate({"t0": given}, asked)
+    assert list(plan.segments) == expected
+    validate(plan, asked, frozenset(Move))
+
+
+def test_an_unknown_sharding_type_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"'t0'.*'hexagonal'"):
+        translate({"t0": sharding("hexagonal", [0], [])}, problem([(100, 256)]))
+
+
+def test_the_machine_as_torchrec_sees_it() -> None:
+    asked = problem([(100, 64)], hbm=123456, uvm=654321)
+    topology = planner.describe(asked)
+    constants = asked.machine.constants
+    assert (topology.world_size, topology.local_world_size, topology.compute_device) == (4, 2, "cuda")
+    assert {(d.storage.hbm, d.storage.ddr, d.storage.ssd) for d in topology.devices} == {(123456, 654321, 0)}
+    assert topology.hbm_mem_bw == pytest.approx(constants.hbm_bytes_per_s / 1e3)
+    assert topology.hbm_to_ddr_mem_bw == pytest.approx(10 * constants.uvm_bytes_per_s / 1e3)
+    assert topology.comms_bandwidths.intra_host_bw == pytest.approx(constants.intra_bytes_per_s / 1e3)
+    assert topology.comms_bandwidths.inter_host_bw == pytest.approx(constants.inter_bytes_per_s / 1e3)
+
+
+def test_storage_equals_our_memory() -> None:
+    asked = problem([(10, 64)], optimizer=Optimizer.ROWWISE_ADAGRAD)
+    shards = [SimpleNamespace(size=[rows, 64], storage=None) for rows in (3, 3, 3, 1)]
+    tensor = np.zeros((10, 64))
+    option = SimpleNamespace(shards=shards, sharding_type="row_wise", compute_kernel="fused", tensor=tensor)
+    planner.WeightStorage(asked).estimate([option], None)
+    plan = Plan(world_size=4, segments=(replace(segment(0, 64, RowWise(ranks=EVERYONE)), row_stop=10),))
+    memory = validate(plan, asked, frozenset(Move))
+    # 64 fp32 weights and one fp32 moment a row; three, three, two and two rows.
+    assert [s.storage.hbm for s in shards] == memory.hbm.tolist() == [780, 780, 520, 520]
+    assert {s.storage.ddr for s in shards} == {0}
+
+
+def test_table_wise_uses_whole_tables_and_balances(capfd: pytest.CaptureFixture[str]) -> None:
+    strategy = get_strategy("torchrec-table-wise")
+    asked = problem([(1000, 64)] * 8)
+    plan = strategy.plan(asked, Budget(), 0)
+    validate(plan, asked, strategy.moves)
+    ranks = [s.placement.rank for s in plan.segments if isinstance(s.placement, OnRank)]
+    assert np.bincount(ranks, minlength=4).tolist() == [2, 2, 2, 2]
+    assert plan.notes == {"tables_table_wise": 8}
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_table_wise_spills_to_host_memory_and_declines() -> None:
+    strategy = get_strategy("torchrec-table-wise")
+    size = 1000 * 64 * 4
+    asked = problem([(1000, 64)] * 6, hbm=size, uvm=size)
+    memory = validate(strategy.plan(asked, Budget(), 0), asked, strategy.moves)
+    assert memory.hbm.tolist() == [size] * 4
+    assert memory.uvm.sum() == 2 * size
+    with pytest.raises(Infeasible, match=r"TorchRec's planner: .*insufficient storage") as caught:
+        strategy.plan(problem([(1000, 64)] * 6, hbm=size, uvm=0), Budget(), 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_fused_splits_a_table_that_fits_no_device() -> None:
+    strategy = get_strategy("torchrec-fused")
+    asked = problem([(10_000, 256), (50, 64), (3, 64)], hbm=10_000 * 256 * 4 // 3, uvm=0)
+    plan = strategy.plan(asked, Budget(), 0)
+    memory = validate(plan, asked, strategy.moves)
+    assert memory.uvm.sum() == 0
+    by_table = plan.by_table()
+    assert len(by_table["t0"]) > 1 or isinstance(by_table["t0"][0].placement, RowWise)
+    assert not isinstance(by_table["t2"][0].placement, RowWise) or len(by_table["t2"][0].placement.ranks) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (1, ["table_wise"]),
+        (3, ["table_wise", "table_row_wise"]),  # 1, 1, 1, 0 on four ranks
+        (5, ["table_wise", "table_row_wise"]),  # 2, 2, 1, 0
+        (9, ["table_wise", "table_row_wise"]),  # 3, 3, 3, 0
+        (8, ["table_wise", "row_wise", "table_row_wise"]),
+    ],
+)
+def test_row_wise_is_offered_only_where_no_rank_is_left_empty(rows: int, expected: list[str]) -> None:
+    offered = planner.offered_types(rows, ("table_wise", "row_wise", "table_row_wise"), problem([(8, 64)]).topology)
+    assert offered == expected
+
+
+def test_a_table_with_no_type_left_is_declined() -> None:
+    planner.ask(problem([(8, 64)]), ("row_wise",))
+    with pytest.raises(Infeasible, match=r"'t0' has too few rows .9. for row_wise"):
+        planner.ask(problem([(9, 64)]), ("row_wise",))
+
+
+def test_unpooled_tables_are_unsupported() -> None:
+    asked = problem([(100, 64)])
+    sequence = replace(asked, tables=(Table(name="t0", rows=100, dim=64, pooling=Pooling.NONE),))
+    with pytest.raises(Unsupported, match=r"'t0': torchrec-table-wise plans pooled tables only"):
+        get_strategy("torchrec-table-wise").plan(sequence, Budget(), 0)
+
+
+PROGRAM = """
+import warnings
+warnings.simplefilter("ignore")
+import torchrec
+warnings.simplefilter("error")
+from shardbench.conformance_problems import cases
+from shardbench.discovery import get_strategy
+from shardbench.strategy import Budget
+print(get_strategy("torchrec-fused").plan(cases()[4].problem, Budget(), 0).to_json())
+"""
+
+
+def test_the_plan_does_not_depend_on_the_hash_seed() -> None:
+    # The planner takes its options out of sets of strings; two processes must still agree.
+    plans = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        plans.add(run.stdout)
+    assert len(plans) == 1
