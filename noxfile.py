@@ -50,9 +50,7 @@ def reproduce(session: nox.Session) -> None:
     arguments = list(session.posargs)
     suite = arguments.pop(0) if arguments and not arguments[0].startswith("-") else DEFAULT_SUITE
     options = [] if "--results" in arguments else ["--results", "runs"]
-    session.run("shardbench", "run", suite, *options, *arguments)
-    if "--results" not in arguments:
-        session.run("shardbench", "report", suite, "--page", "--quiet", *options)
+    session.run("shardbench", "run", suite, "--page", *options, *arguments)
 
 
 @nox.session(**SHARED)

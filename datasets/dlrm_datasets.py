@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
@@ -73,6 +72,8 @@ def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
     Raises BadInput where the three parts disagree, an index is negative, or the bags do not
     divide among the tables.
     """
+    import torch  # noqa: PLC0415 - seconds, and only this workload's files need it
+
     loaded = _load(path)
     if not (isinstance(loaded, tuple | list) and len(loaded) == 3 and all(isinstance(t, torch.Tensor) for t in loaded)):
         raise BadInput(f"{path.name}: expected three tensors (indices, offsets, lengths): {_WHERE}")
@@ -100,6 +101,8 @@ def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
 
 
 def _load(path: Path) -> Any:
+    import torch  # noqa: PLC0415 - as above
+
     if not path.is_file():
         raise BadInput(f"no file {path}: {_WHERE}")
     try:

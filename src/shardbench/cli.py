@@ -32,6 +32,7 @@ app = typer.Typer(
 
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
+PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
 BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
@@ -153,6 +154,7 @@ def run(
     results: ResultsOption = DEFAULT_RESULTS,
     force: Annotated[bool, typer.Option("--force", help="Run settled trials again.")] = False,
     retry: Annotated[str, typer.Option("--retry", help="Outcomes to run again, such as oom,timeout.")] = "",
+    page: PageOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Run what is open of a suite, then write its tables; a failed trial is recorded and the run goes on."""
@@ -174,11 +176,17 @@ def run(
     from shardbench.report.files import write_tables  # noqa: PLC0415
 
     written = write_tables(results, loaded.name)
+    if page:
+        from shardbench.report.page import write_page  # noqa: PLC0415
+
+        written.append(write_page(results, loaded.name))
     counts = _count(records)
     if isinstance(listener, JsonProgress):
         listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
     else:
         _print_report(results, loaded.name)
+        if page:
+            print(f"page: {written[-1]}")
         print(_summary(len(records), counts))
     return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
 
@@ -226,7 +234,7 @@ def status(
 @app.command()
 def report(
     suite: SuiteArgument,
-    page: Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")] = False,
+    page: PageOption = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,

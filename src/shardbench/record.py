@@ -40,7 +40,7 @@ class Timing(pydantic.BaseModel):
     step_ms: tuple[Milliseconds, ...]
     """One number an iteration: the slowest rank's step."""
     phases_ms: dict[str, Milliseconds]
-    """Median over iterations of the slowest rank's phase, in the order they run."""
+    """Median over iterations of the slowest rank's phase."""
     embedding_ms: tuple[Milliseconds, ...]
     """Forward and backward embedding kernels per rank: mean over batches where simulated (what the
     bounds are proven for), median over iterations where measured."""

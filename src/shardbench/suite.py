@@ -67,6 +67,8 @@ def dataset_kinds() -> dict[str, type[WorkloadConfig]]:
     """Every workload kind by its ``dataset`` name: the modules of shardbench.datasets with a CONFIG."""
     kinds: dict[str, type[WorkloadConfig]] = {}
     for info in pkgutil.iter_modules(shardbench.datasets.__path__):
+        if info.name.startswith("fit_"):  # scripts that made the data files
+            continue
         config = getattr(import_module(f"shardbench.datasets.{info.name}"), "CONFIG", None)
         if config is not None:
             kinds[config.model_fields["dataset"].default] = config

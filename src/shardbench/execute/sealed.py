@@ -32,18 +32,20 @@ def plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int)
     seal_test_split()
     before = problem.fingerprint
     seen = problem.restricted_to(strategy.sees)
-    start = time.perf_counter()
+    fit_s = 0.0
     if type(strategy).fit is not Strategy.fit:
+        start = time.perf_counter()
         strategy.fit((seen,), budget, seed)
-    fitted = time.perf_counter()
+        fit_s = time.perf_counter() - start
+    start = time.perf_counter()
     plan = strategy.plan(seen, budget, seed)
-    end = time.perf_counter()
+    plan_s = time.perf_counter() - start
     if not isinstance(plan, Plan):
         raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan")
     problem.__dict__.pop("fingerprint", None)
     if problem.fingerprint != before:
         raise InvalidPlan("the strategy changed the problem it was given")
-    return Planning(plan=plan.to_json(), plan_s=end - fitted, fit_s=fitted - start)
+    return Planning(plan=plan.to_json(), plan_s=plan_s, fit_s=fit_s)
 
 
 def simulated_bounds(problem: Problem, batches: Batches) -> tuple[float, float]:

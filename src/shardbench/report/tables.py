@@ -24,7 +24,7 @@ ALL_TO_ALL = (
 """Collectives that exchange lookups or vectors."""
 ALL_REDUCE = ("rows_all_reduce", "dense_all_reduce")
 
-PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "all_reduce")
+PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "all_reduce", "update")
 """Known phases in the order they run; records store names sorted."""
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n")

@@ -138,6 +138,10 @@ def _share(value: float) -> str:
     return f"{significant(value)} %"
 
 
+def _seconds(value: float) -> str:
+    return "< 0.001" if 0 < value < 0.001 else significant(value)
+
+
 def _thousands(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -215,10 +219,14 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="95 % interval (ms)", text=_interval, compact=False),
         _Column(header="p95 (ms)", text=_shown("step_ms_p95")),
         _Column(header="vs best", text=_vs_best),
-        _Column(header="plan (s)", text=_shown("plan_s")),
-        _Column(header="fit (s)", text=_shown("fit_s")),
-        *(_Column(header=f"{name.removesuffix('_ms')} (ms)", text=_shown(name), compact=False) for name in phases),
+        _Column(header="plan (s)", text=_shown("plan_s", _seconds)),
+        _Column(header="fit (s)", text=_shown("fit_s", _seconds)),
+        *(_Column(header=_phase(name), text=_shown(name), compact=False) for name in phases),
     )
+
+
+def _phase(column: str) -> str:
+    return f"{column.removesuffix('_ms').replace('_', ' ')} (ms)"
 
 
 def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:

@@ -1,0 +1,325 @@
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import records as make
+
+from shardbench import cli, runner
+from shardbench.discovery import strategies
+from shardbench.errors import BadInput
+from shardbench.progress import finished_line
+from shardbench.store import RecordStore
+from shardbench.trial import Outcome
+
+SUITE = """
+name = "tiny"
+description = "for the tests of the command line"
+[[workloads]]
+name = "drawn"
+dataset = "{dataset}"
+batch_size = 16
+[[jobs]]
+workload = "drawn"
+machine = "{machine}"
+backend = "simulated"
+iterations = 1
+"""
+
+
+def refused(capsys, *arguments: str, code: int = 2) -> str:
+    """Error line of a command that must fail, and print one line and nothing else."""
+    assert cli.run_command([str(a) for a in arguments]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def suite_file(tmp_path, *, dataset="synthetic", machine="cpu-1x2"):
+    path = tmp_path / "tiny.toml"
+    path.write_text(SUITE.format(dataset=dataset, machine=machine))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path):
+    store = RecordStore(tmp_path / "results", "quick")
+    for record in make.sample():
+        store.append(record)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def fake_run(monkeypatch):
+    """Replaces the runner: 'runs' the given records, and keeps the options it was called with."""
+    called = {}
+
+    def replace(records, settled=0, interrupt_after=None):
+        def run_suite(suite, options, listener):
+            called["options"] = options
+            store = RecordStore(options.results, suite.name)
+            listener.planned(len(records) + settled, settled)
+            for number, record in enumerate(records, 1):
+                if interrupt_after is not None and number > interrupt_after:
+                    raise KeyboardInterrupt
+                listener.started(number, record.spec)
+                store.append(record)
+                listener.finished(number, record)
+            return records
+
+        monkeypatch.setattr(runner, "run_suite", run_suite)
+        return called
+
+    return replace
+
+
+# What goes wrong: one line, exit code 2.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["--frobnicate"], "No such option: --frobnicate"),
+        (["run", "quick", "--frobnicate"], "No such option: --frobnicate"),
+        (["run"], "Missing argument"),
+        (["run", "nosuch"], "unknown suite 'nosuch'; known: "),
+        (["run", "nosuch.toml"], "suite file nosuch.toml does not exist"),
+        (["run", "quick", "--backend", "guessed"], "'guessed' is not one of 'simulated', 'measured'"),
+        (["run", "quick", "--seed", "-1"], "'--seed'"),
+        (["run", "quick", "--retry", "oom,never"], "unknown outcome 'never'; known: ok, infeasible"),
+        (["list", "planets"], "'planets' is not one of"),
+        (["status", "nosuch"], "unknown suite"),
+        (["report", "nosuch"], "unknown suite"),
+        (["test", "nosuch"], "unknown strategy 'nosuch'; known: "),
+        (["prepare", "criteo_kaggle", "no-such-file", "target", "--mode", "guess"], "'guess' is not one of"),
+    ],
+)
+def test_bad_input(capsys, arguments, says):
+    assert says in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "status"])
+def test_unknown_strategy(capsys, tmp_path, command):
+    suite = suite_file(tmp_path)
+    assert "unknown strategy 'nosuch'" in refused(
+        capsys, command, suite, "--strategy", "nosuch", "--results", tmp_path / "results"
+    )
+    assert not (tmp_path / "results").exists()
+
+
+def test_unknown_machine(capsys, tmp_path):
+    suite = suite_file(tmp_path, machine="nosuch")
+    assert "unknown machine 'nosuch'; known: " in refused(capsys, "status", suite, "--results", tmp_path)
+
+
+def test_unknown_dataset(capsys, tmp_path):
+    assert "unknown dataset 'nosuch'; known: " in refused(capsys, "run", suite_file(tmp_path, dataset="nosuch"))
+
+
+def test_suite_that_is_no_toml(capsys, tmp_path):
+    (tmp_path / "bad.toml").write_text("name = ")
+    assert "not TOML" in refused(capsys, "run", tmp_path / "bad.toml")
+
+
+def test_missing_data(capsys, tmp_path):
+    suite = suite_file(tmp_path, dataset="criteo_kaggle")
+    refused(capsys, "run", suite, "--results", tmp_path / "results", "--data", tmp_path / "data")
+
+
+def test_missing_file_to_prepare(capsys, tmp_path):
+    says = refused(capsys, "prepare", "criteo_kaggle", tmp_path / "no-such-file", tmp_path / "target")
+    assert "no-such-file" in says
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("command", [["report"], ["report", "--page"], ["report", "--check"], ["report", "--json"]])
+def test_truncated_records(capsys, results, command):
+    path = results / "records" / "quick.jsonl"
+    data = path.read_bytes()[:-5]
+    path.write_bytes(data)
+    assert "line 10 is truncated" in refused(capsys, *command, "quick", "--results", results)
+    assert path.read_bytes() == data
+
+
+def test_report_without_records(capsys, tmp_path):
+    assert "run: shardbench run quick" in refused(capsys, "report", "quick", "--results", tmp_path)
+
+
+def test_results_that_cannot_be_written(capsys, results):
+    (results / "tables").write_text("in the way")
+    assert str(results / "tables") in refused(capsys, "report", "quick", "--results", results)
+
+
+def test_errors_stay_one_ascii_line(capsys, monkeypatch):
+    def fail(*_):
+        raise BadInput("first\nsecond \u00e9")
+
+    monkeypatch.setattr(runner, "run_suite", fail)
+    assert refused(capsys, "run", "quick") == "error: first second \\xe9\n"
+
+
+# What goes right.
+
+
+def test_no_arguments_is_help(capsys):
+    assert cli.run_command([]) == 0
+    assert "Usage: shardbench" in capsys.readouterr().out
+
+
+def test_list_names_everything(capsys):
+    assert cli.run_command(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed["strategies"]] == list(strategies())
+    assert "quick" in [entry["name"] for entry in listed["suites"]]
+    assert "dlrm20" in [entry["name"] for entry in listed["workloads"]]
+    assert all(entry["description"] for entries in listed.values() for entry in entries)
+
+
+def test_list_one_kind_is_a_line_each(capsys):
+    assert cli.run_command(["list", "machines"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("cpu-1x2 ") for line in lines)
+    assert all(line.isascii() and not line.startswith(" ") for line in lines)
+
+
+def test_run_hands_over_its_options(capsys, tmp_path, fake_run):
+    called = fake_run([make.ok()])
+    arguments = "run quick --backend measured --strategy a --strategy b --seed 1 --seed 2 --force --retry oom,timeout"
+    assert cli.run_command([*arguments.split(), "--results", str(tmp_path), "--data", "d"]) == 0
+    options = called["options"]
+    assert (options.backend, options.strategies, options.seeds, options.force) == ("measured", ("a", "b"), (1, 2), True)
+    assert options.retry == {Outcome.OOM, Outcome.TIMEOUT}
+    assert (options.results, str(options.data)) == (tmp_path, "d")
+
+
+def test_run_prints_a_line_a_trial_the_tables_and_where_they_lie(capsys, tmp_path, fake_run):
+    fake_run([make.ok(), make.failed(Outcome.OOM, "big")], settled=3)
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0] == "5 trials, 3 settled, 2 to run"
+    assert lines[1] == "[1/2] measured dlrm20 cpu-1x2 greedy-size r0: ok 25 ms/step (n=4)"
+    assert lines[2] == "[2/2] measured dlrm20 cpu-1x2 big r0: oom in build (rank 1): rank 1 was killed by signal 9"
+    assert "Throughput: dlrm20 on cpu-1x2: measured on real ranks" in out
+    assert f"records: {tmp_path / 'records' / 'quick.jsonl'}" in lines
+    assert lines[-1] == "2 trials: 1 ok; not ok: 1 oom"
+    assert out.isascii()
+    assert (tmp_path / "tables" / "quick" / "balance.md").is_file()
+
+
+def test_run_exits_with_1_where_a_trial_ended_in_error(tmp_path, fake_run):
+    fake_run([make.ok(), make.failed(Outcome.ERROR, "broken")])
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 1
+
+
+def test_run_of_nothing_is_refused(capsys, tmp_path, fake_run):
+    fake_run([])
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 2
+    assert "no trial for this selection" in capsys.readouterr().err
+
+
+def test_run_json_is_lines_of_json(capsys, tmp_path, fake_run):
+    fake_run([make.ok(), make.failed(Outcome.OOM, "big")])
+    assert cli.run_command(["run", "quick", "--json", "--results", str(tmp_path)]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["planned", "finished", "finished", "done"]
+    assert events[2]["record"]["failure"]["cause"] == "rank 1 was killed by signal 9"
+    assert events[3]["outcomes"] == {"ok": 1, "oom": 1}
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
+    fake_run([make.ok(), make.ok("other")], interrupt_after=1)
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path), *extra]) == 130
+    err = capsys.readouterr().err
+    assert err.startswith("error: interrupted")
+    assert err.count("\n") == 1
+    assert len(RecordStore(tmp_path, "quick").read()) == 1
+
+
+def test_status_counts(capsys, tmp_path, monkeypatch):
+    trials = [make.spec(name) for name in ("a", "b", "c")]
+    monkeypatch.setattr(runner, "list_trials", lambda suite, options: trials)
+    store = RecordStore(tmp_path, "quick")
+    for record in (make.ok("a"), make.failed(Outcome.OOM, "b"), make.ok("gone")):
+        store.append(record)
+    assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert state == {
+        "suite": "quick", "trials": 3, "settled": 2, "open": 1, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
+    }  # fmt: skip
+    assert cli.run_command(["status", "quick", "--results", str(tmp_path)]) == 0
+    assert "quick: 3 trials, 2 settled, 1 open" in capsys.readouterr().out
+
+
+def test_status_of_a_real_suite(capsys, tmp_path):
+    suite = suite_file(tmp_path)
+    assert cli.run_command(["status", str(suite), "--strategy", "greedy-size", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "tiny: 1 trials, 0 settled, 1 open\n"
+
+
+def test_report_json_is_one_document(capsys, results):
+    assert cli.run_command(["report", "quick", "--json", "--results", str(results)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["tables"]) == {"throughput", "balance", "traffic"}
+    assert document["tables"]["throughput"][4]["step_ms_p50"] == 25.5
+    assert len(document["files"]) == 6
+
+
+def test_report_check(capsys, results):
+    command = ["report", "quick", "--check", "--results", str(results)]
+    assert cli.run_command(command) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert not (results / "tables").exists(), "a check writes nothing"
+    assert cli.run_command(["report", "quick", "--results", str(results)]) == 0
+    capsys.readouterr()
+    assert cli.run_command(command) == 0
+    assert capsys.readouterr().out == "quick: tables and records agree\n"
+
+
+def test_report_page(capsys, results):
+    assert cli.run_command(["report", "quick", "--page", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"page: {results / 'pages' / 'quick.html'}"
+    assert (results / "pages" / "quick.html").stat().st_size > 1_000_000
+
+
+def test_conformance_of_a_strategy(capsys):
+    assert cli.run_command(["test", "greedy-size", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_line_of_a_record_with_newlines_is_one_line():
+    record = make.failed(rank=None)
+    failure = record.failure.model_copy(update={"cause": "a\nb"})
+    line = finished_line(3, 120, record.model_copy(update={"failure": failure}))
+    assert line == "[  3/120] measured dlrm20 cpu-1x2 greedy-size r0: oom in build: a b"
+
+
+# As a program.
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardbench.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_exit_codes_of_the_program(tmp_path):
+    done = program("report", "quick", "--results", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert program("nosuch").returncode == 2
+
+
+def test_list_is_quick_and_imports_nothing_heavy():
+    begin = time.perf_counter()
+    assert program("list").returncode == 0
+    # About 0.4 s on the slowest machine tried; torch alone would take longer than this.
+    assert time.perf_counter() - begin < 3.0
+    code = "import sys, shardbench.cli; print([m for m in ('torch', 'pandas', 'plotly', 'scipy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,70 @@
+import getpass
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from shardbench import environment
+from shardbench.environment import Environment, load
+from shardbench.errors import BadInput
+from shardbench.serialise import to_json
+
+
+def test_here_is_filled():
+    here = Environment.here()
+    assert here.python == platform.python_version()
+    assert 1 <= here.cores <= (os.cpu_count() or 1)
+    assert here.memory_gib > 0
+    assert here.gpus.count == len(here.gpus.names)
+    assert here.versions["shardbench"]
+    assert here.versions["numpy"]
+
+
+def test_names_no_host_path_or_user():
+    text = to_json(Environment.here())
+    assert platform.node() not in text
+    assert "/home" not in text
+    assert str(Path.cwd()) not in text
+    assert getpass.getuser() not in text.replace("processor", "")
+
+
+def test_absent_package_is_null(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-distribution"))
+    versions = Environment.here().versions
+    assert versions["no-such-distribution"] is None
+    assert versions["numpy"]
+
+
+def test_thread_variables_change_the_hash(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    one = Environment.here()
+    assert one.threads == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": None}
+    assert Environment.here().hash == one.hash
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert Environment.here().hash != one.hash
+
+
+def test_saved_once_and_loaded(tmp_path):
+    here = Environment.here()
+    path = here.save(tmp_path)
+    assert path == tmp_path / "environments" / f"{here.hash}.json"
+    before = path.stat().st_mtime_ns
+    assert here.save(tmp_path) == path
+    assert path.stat().st_mtime_ns == before
+    assert load(tmp_path, here.hash) == here
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "no temporary file is left"
+
+
+def test_missing_and_edited_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="does not exist"):
+        load(tmp_path, "0" * 16)
+    here = Environment.here()
+    path = here.save(tmp_path)
+    path.write_text(path.read_text().replace(f'"cores":{here.cores}', f'"cores":{here.cores + 1}'))
+    with pytest.raises(BadInput, match="edited"):
+        load(tmp_path, here.hash)
+    path.write_text("{")
+    with pytest.raises(BadInput, match=str(path)):
+        load(tmp_path, here.hash)

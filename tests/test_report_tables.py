@@ -1,0 +1,330 @@
+import csv
+import io
+import random
+
+import pandas as pd
+import pytest
+import records as make
+
+from shardbench.errors import BadInput
+from shardbench.report.files import check_tables, csv_text, json_rows, markdown_text, write_tables
+from shardbench.report.groups import current, groups
+from shardbench.report.tables import ALL_REDUCE, ALL_TO_ALL, PHASES, balance, tables, throughput, traffic
+from shardbench.report.terminal import plain_text
+from shardbench.report.view import readable_bytes, sections, significant
+from shardbench.store import RecordStore
+from shardbench.strategy import Role
+from shardbench.table import Optimizer
+from shardbench.traffic import COLLECTIVES
+from shardbench.trial import Backend, Outcome
+
+
+def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Series:
+    found = frame[(frame.strategy == strategy) & (frame.backend == backend)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def numbers(frame: pd.DataFrame) -> list[str]:
+    kept = {"n", "batch_size", "trials", "trials_ok"}
+    return [c for c in frame.columns if frame[c].dtype in ("float64", "int64", "boolean") and c not in kept]
+
+
+FIRST_COLUMNS = {
+    "throughput": (
+        "workload machine backend strategy outcome n samples_per_s step_ms_p50 step_ms_p95 plan_s fit_s step_ms_low "
+        "step_ms_high vs_best_pct noise_pct same_as_best batch_size "
+    ),
+    "balance": (
+        "workload machine backend strategy outcome n emb_ms_min emb_ms_mean emb_ms_max emb_ms_std max_over_mean "
+        "bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct ceiling_ms over_ceiling_pct "
+        "predicted_emb_ms_max "
+    ),
+    "traffic": (
+        "workload machine backend strategy outcome n hbm_bytes uvm_bytes host_bytes a2a_intra_bytes a2a_inter_bytes "
+        "allreduce_bytes off_hbm_lookups_pct "
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_COLUMNS)
+def test_first_columns_are_as_promised(name):
+    columns = list(tables(make.sample())[name].columns)
+    assert " ".join(columns).startswith(FIRST_COLUMNS[name])
+    assert columns[-1] == "cause"
+
+
+def test_throughput_by_hand():
+    frame = throughput(make.sample())
+    greedy, torchrec = row(frame, "greedy-size"), row(frame, "torchrec")
+    # 10 11 20 21 30 31 40 41: median 25.5; 95th percentile at 6.65 of 0..7 = 40 + 0.65 * 1.
+    assert greedy.n == 8
+    assert greedy.step_ms_p50 == 25.5
+    assert greedy.step_ms_p95 == pytest.approx(40.65)
+    assert greedy.samples_per_s == pytest.approx(1000 / 0.0255)
+    assert greedy.step_ms_low <= 25.5 <= greedy.step_ms_high
+    # 50 50 51 52 53 53 54 55: median 52.5.
+    assert torchrec.vs_best_pct == pytest.approx(100 * (52.5 / 25.5 - 1))
+    # A/A medians 25 and 26, 51 and 53: spreads 1/25 and 2/51, 90th percentile between them.
+    assert greedy.noise_pct == pytest.approx(100 * (2 / 51 + 0.9 * (1 / 25 - 2 / 51)))
+    assert bool(greedy.same_as_best)
+    assert not bool(torchrec.same_as_best)
+    assert (greedy.input_ms, greedy.lookup_ms) == (1.0, 2.0)
+
+
+def test_balance_by_hand():
+    frame = balance(make.sample())
+    greedy = row(frame, "greedy-size", "simulated")
+    assert (greedy.emb_ms_min, greedy.emb_ms_mean, greedy.emb_ms_max, greedy.emb_ms_std) == (3.0, 3.5, 4.0, 0.5)
+    assert greedy.max_over_mean == pytest.approx(4 / 3.5)
+    assert greedy.over_bound_pct == pytest.approx(60.0)
+    assert greedy.over_whole_table_bound_pct == pytest.approx(25.0)
+    assert greedy.ceiling_ms == 3.4
+    assert greedy.over_ceiling_pct == pytest.approx(100 * (4 / 3.4 - 1))
+    assert pd.isna(greedy.predicted_emb_ms_max)
+    # Two repeats: (2, 4) and (2.2, 4.4); medians over trials.
+    measured = row(frame, "greedy-size")
+    assert measured.emb_ms_max == pytest.approx(4.2)
+    assert measured.predicted_emb_ms_max == pytest.approx(4.2)
+    assert measured[["bound_ms", "over_bound_pct", "whole_table_bound_ms", "ceiling_ms"]].isna().all()
+
+
+def test_measured_rows_have_no_bound_even_where_the_record_has():
+    frame = balance([make.ok(changes={"bound_ms": 1.0, "whole_table_bound_ms": 2.0})])
+    assert frame[["bound_ms", "whole_table_bound_ms", "over_bound_pct"]].isna().all(axis=None)
+
+
+def test_traffic_by_hand():
+    greedy = row(traffic(make.sample()), "greedy-size")
+    assert (greedy.hbm_bytes, greedy.uvm_bytes, greedy.host_bytes) == (12800, 640, 0)
+    assert greedy.a2a_intra_bytes == 1 + 10 + 100 + 1000
+    assert greedy.a2a_inter_bytes == 2 + 20 + 200 + 2000
+    assert greedy.allreduce_bytes == 3 + 4 + 30 + 40
+    assert greedy.off_hbm_lookups_pct == 25.0
+    assert greedy.output_all_to_all_bytes == 300
+    assert (greedy.hbm_memory_bytes_max, greedy.distinct_rows_max) == (6000, 60)
+
+
+def test_every_collective_is_in_one_sum():
+    assert sorted(ALL_TO_ALL + ALL_REDUCE) == sorted(COLLECTIVES)
+
+
+def test_unknown_collective_is_refused():
+    record = make.ok(changes={"traffic": make.totals(collectives={"gossip": (1.0, 1.0)})})
+    with pytest.raises(BadInput, match="gossip"):
+        traffic([record])
+
+
+def test_phases_are_the_cost_models_in_order():
+    phases = dict.fromkeys(sorted(PHASES), 1.0)
+    frame = throughput([make.ok(changes={"timing": make.timing((1.0,), (1.0,), **phases)})])
+    assert [c.removesuffix("_ms") for c in frame.columns if c.removesuffix("_ms") in PHASES] == list(PHASES)
+
+
+@pytest.mark.parametrize("name", ["throughput", "balance", "traffic"])
+def test_failed_rows_have_a_cause_and_no_number(name):
+    frame = tables(make.sample())[name]
+    bad = frame[frame.outcome != "ok"]
+    assert sorted(bad.outcome) == ["infeasible", "oom"]
+    assert bad[numbers(frame)].isna().all(axis=None)
+    assert (bad.cause != "").all()
+    good = frame[frame.outcome == "ok"]
+    assert (good.cause == "").all()
+    assert (good.n > 0).all()
+
+
+def test_repeats_that_differ_show_the_worst_and_how_many_were_ok():
+    found = row(throughput(make.sample()), "random")
+    assert (found.outcome, found.n, found.trials_ok, found.trials) == ("oom", 0, 1, 2)
+    assert found.cause == "build of rank 1: rank 1 was killed by signal 9 (1 of 2 trials ok)"
+
+
+def test_a_failed_row_is_never_the_best():
+    records = [make.ok("fast", (1.0,)), make.failed(Outcome.TIMEOUT, "fast", repeat=1), make.ok("slow", (9.0,))]
+    frame = throughput(records)
+    assert row(frame, "slow").vs_best_pct == 0.0
+
+
+def test_ceiling_does_not_compete():
+    frame = throughput(make.sample())
+    assert row(frame, "local-search", "simulated").vs_best_pct == pytest.approx(-6.25)
+    assert row(frame, "greedy-size", "simulated").vs_best_pct == 0.0
+
+
+def test_same_as_best_below_the_noise_floor():
+    records = [
+        make.ok("a", (100.0,) * 4, repeat=0), make.ok("a", (110.0,) * 4, repeat=1),
+        make.ok("b", (109.0,) * 8, repeat=0), make.ok("c", (130.0,) * 8, repeat=0),
+    ]  # fmt: skip
+    frame = throughput(records)
+    # a is best with 105, floor 10 %: b is 3.8 % off, c 23.8 %.
+    assert row(frame, "a").noise_pct == pytest.approx(10.0)
+    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
+
+
+def test_same_as_best_by_overlap_where_nothing_was_repeated():
+    wide = tuple(float(x) for x in range(80, 121, 5))
+    frame = throughput([make.ok("a", wide), make.ok("b", tuple(x + 2 for x in wide)), make.ok("c", (500.0,) * 9)])
+    assert pd.isna(row(frame, "a").noise_pct)
+    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
+
+
+def test_simulated_times_are_the_same_only_where_equal():
+    records = [
+        make.ok(name, (t, t + 9), backend=Backend.SIMULATED) for name, t in (("a", 5.0), ("b", 5.0), ("c", 5.01))
+    ]
+    frame = throughput(records)
+    assert [bool(row(frame, name, "simulated").same_as_best) for name in "abc"] == [True, True, False]
+
+
+def test_repeats_with_another_plan_are_not_noise():
+    other = {"planned": make.planned(plan_hash="1" * 16)}
+    frame = throughput([make.ok("a", (10.0,)), make.ok("a", (20.0,), repeat=1, changes=other)])
+    assert frame.noise_pct.isna().all()
+
+
+def test_seeds_are_pooled_but_are_no_repeats():
+    frame = throughput([make.ok("a", (10.0, 10.0)), make.ok("a", (30.0, 30.0), seed=1)])
+    assert len(frame) == 1
+    assert (frame.n[0], frame.step_ms_p50[0]) == (4, 20.0)
+    assert frame.noise_pct.isna().all()
+
+
+def test_conditions_are_not_mixed():
+    frame = throughput([make.ok(), make.ok(batch_size=2000), make.ok(optimizer=Optimizer.ADAM)])
+    assert len(frame) == 3
+    assert list(frame.n) == [4, 4, 4]
+
+
+def test_superseded_records_do_not_count():
+    old = make.ok("a", (1.0,), workload_fingerprint="0" * 16)
+    gone = make.ok("b", (1.0,), machine_hash="0" * 16)
+    new, again = make.ok("a", (5.0,), iterations=1), make.ok("a", (6.0,), iterations=2)
+    assert current([old, gone, new, again]) == [again]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_records_does_not_count(seed):
+    shuffled = make.sample()
+    random.Random(seed).shuffle(shuffled)
+    for name, frame in tables(make.sample()).items():
+        assert csv_text(tables(shuffled)[name]) == csv_text(frame)
+
+
+def test_csv_is_fixed_and_readable_by_programs():
+    frame = throughput(make.sample())
+    text = csv_text(frame)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows[4]["strategy"] == "greedy-size"
+    assert (rows[4]["step_ms_p50"], rows[4]["samples_per_s"], rows[4]["same_as_best"]) == (
+        "25.50000",
+        "39215.7",
+        "true",
+    )
+    assert rows[5]["step_ms_p50"] == rows[5]["same_as_best"] == ""
+    assert rows[0]["vs_best_pct"] == "0.000", "no minus zero"
+    assert text.isascii()
+    assert "\r" not in text
+
+
+def test_large_byte_counts_keep_their_digits():
+    record = make.ok(changes={"traffic": make.totals(hbm_bytes=123456789012.0)})
+    assert "123456789012" in csv_text(traffic([record]))
+
+
+def test_json_rows_are_plain():
+    rows = json_rows(throughput(make.sample()))
+    assert rows[2]["step_ms_p50"] is None
+    assert rows[2]["same_as_best"] is None
+    assert rows[0]["same_as_best"] is True
+
+
+def test_markdown_marks_simulation_noise_and_failures():
+    text = markdown_text("throughput", throughput(make.sample()), "quick")
+    assert "## dlrm20 on a100-40gb-2x8: SIMULATED by the cost model, not a measurement" in text
+    assert "noise floor 4.0 %" in text
+    assert "oom (1/2 ok)" in text
+    assert "local-search (ceiling)" in text
+    assert text.isascii()
+    body = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in body[:6]}) == 1
+
+
+def test_equal_marks_and_order():
+    frame = throughput([make.ok("a", (5.0,)), make.ok("b", (5.0,)), make.ok("c", (9.0,))])
+    (section,) = sections("throughput", frame)
+    place = section.headers.index("vs best")
+    assert [r[0] for r in section.rows] == ["a", "b", "c"]
+    assert [r[place] for r in section.rows] == ["best", "best", "+80.0 %"]
+    near = [make.ok("a", (10.0, 11.0)), make.ok("b", (10.2, 11.0))]
+    (section,) = sections("throughput", throughput(near))
+    assert section.rows[1][section.headers.index("vs best")] == "="
+
+
+def test_pipes_and_newlines_do_not_break_the_grid():
+    record = make.failed()
+    failure = record.failure.model_copy(update={"cause": "a | b\nc \u00e9"})
+    text = markdown_text("throughput", throughput([record.model_copy(update={"failure": failure})]), "quick")
+    assert "a \\| b c \\xe9" in text
+
+
+def test_plain_text_is_aligned():
+    (simulated, _) = sections("balance", balance(make.sample()), compact=True)
+    lines = plain_text("Balance", simulated).splitlines()
+    assert lines[2].index("max (ms)") + len("max (ms)") == lines[3].index("3.40") + 4
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (54.21, "54.2"), (0.01234, "0.0123"), (1234.6, "1235"), (-3.14159, "-3.14")]
+)
+def test_significant(value, text):
+    assert significant(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (12800, "12.8 kB"), (1.5e12, "1.50 TB")])
+def test_readable_bytes(value, text):
+    assert readable_bytes(value) == text
+
+
+@pytest.fixture
+def results(tmp_path):
+    store = RecordStore(tmp_path, "quick")
+    for record in make.sample():
+        store.append(record)
+    return tmp_path
+
+
+def test_written_twice_is_the_same_bytes(results):
+    first = {path: path.read_bytes() for path in write_tables(results, "quick")}
+    assert len(first) == 6
+    assert {path: path.read_bytes() for path in write_tables(results, "quick")} == first
+    assert sorted(p.name for p in (results / "tables" / "quick").iterdir()) == sorted(p.name for p in first)
+
+
+def test_check_finds_what_differs(results):
+    assert len(check_tables(results, "quick")) == 6
+    write_tables(results, "quick")
+    assert check_tables(results, "quick") == []
+    path = results / "tables" / "quick" / "throughput.csv"
+    path.write_text(path.read_text().replace("25.50000", "24.50000"))
+    (difference,) = check_tables(results, "quick")
+    assert str(path) in difference
+    assert "line 6" in difference
+    path.unlink()
+    assert check_tables(results, "quick") == [f"{path}: missing; run: shardbench report quick"]
+
+
+def test_tables_without_records_are_a_difference(results):
+    write_tables(results, "quick")
+    (results / "records" / "quick.jsonl").unlink()
+    assert len(check_tables(results, "quick")) == 6
+    assert check_tables(results, "other") == []
+    with pytest.raises(BadInput, match="shardbench run quick"):
+        write_tables(results, "quick")
+
+
+def test_groups_know_their_ceiling():
+    simulated = next(group for group in groups(make.sample()) if group.condition.backend is Backend.SIMULATED)
+    assert [found.strategy for found in simulated.ceilings] == ["local-search"]
+    assert simulated.ceilings[0].worst.role is Role.CEILING

@@ -1,0 +1,135 @@
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import records as make
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardbench.errors import BadInput
+from shardbench.record import Record
+from shardbench.serialise import from_json, to_json
+from shardbench.store import RecordStore, is_settled
+from shardbench.strategy import Role
+from shardbench.trial import Outcome
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path, "quick")
+
+
+def test_absent_file_is_no_records(store):
+    assert store.read() == []
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
+def test_failures_round_trip(store, outcome):
+    record = make.failed(outcome)
+    store.append(record)
+    assert store.read() == [record]
+
+
+def test_order_is_kept_and_the_last_of_a_key_counts(store):
+    first, other, again = make.failed(Outcome.OOM), make.ok("other"), make.ok()
+    for record in (first, other, again):
+        store.append(record)
+    assert store.read() == [first, other, again]
+    assert store.latest() == {again.key: again, other.key: other}
+
+
+def test_truncated_file_is_refused_and_left_alone(store):
+    store.append(make.ok("a"))
+    store.append(make.ok("b"))
+    data = store.path.read_bytes()[:-10]
+    store.path.write_bytes(data)
+    with pytest.raises(BadInput, match="line 2 is truncated") as caught:
+        store.read()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="truncated"):
+        store.append(make.ok("c"))
+    assert store.path.read_bytes() == data
+
+
+def test_what_the_message_says_repairs_the_file(store):
+    store.append(make.ok("a"))
+    store.append(make.ok("b"))
+    store.path.write_bytes(store.path.read_bytes()[:-10])
+    lines = store.path.read_bytes().splitlines(keepends=True)
+    store.path.write_bytes(b"".join(lines[:1]))
+    store.append(make.ok("b"))
+    assert [record.spec.strategy for record in store.read()] == ["a", "b"]
+
+
+def test_edited_line_is_refused_by_its_number(store):
+    store.append(make.ok("a"))
+    store.append(make.ok("b"))
+    store.path.write_text(store.path.read_text().replace('"strategy":"b"', '"strategy":"z"'))
+    with pytest.raises(BadInput, match=r"line 2: .*edited") as caught:
+        store.read()
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_field_is_refused(store):
+    store.append(make.ok())
+    store.path.write_text(store.path.read_text().replace('"schema_version"', '"bonus":1,"schema_version"'))
+    with pytest.raises(BadInput, match="line 1: bonus"):
+        store.read()
+
+
+def _append_some(folder: str, name: str) -> None:
+    store = RecordStore(Path(folder), "quick")
+    for repeat in range(20):
+        store.append(make.ok(name, repeat=repeat))
+
+
+def test_several_processes_append_whole_lines(tmp_path, store):
+    context = multiprocessing.get_context("fork")
+    names = ["a", "b", "c", "d"]
+    writers = [context.Process(target=_append_some, args=(str(tmp_path), name)) for name in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(30)
+        assert writer.exitcode == 0
+    found = store.read()
+    assert sorted((r.spec.strategy, r.spec.repeat) for r in found) == [(n, i) for n in names for i in range(20)]
+
+
+def test_settled():
+    oom = make.failed(Outcome.OOM)
+    assert is_settled(oom, force=False, retry=frozenset())
+    assert not is_settled(oom, force=False, retry=frozenset({Outcome.OOM}))
+    assert not is_settled(oom, force=True, retry=frozenset())
+    assert not is_settled(None, force=False, retry=frozenset())
+
+
+times = st.floats(min_value=0, max_value=1e9)
+many = st.lists(times, min_size=1, max_size=4).map(tuple)
+counts = st.dictionaries(st.sampled_from(sorted(make.COLLECTIVES)), st.tuples(times, times))
+
+
+@st.composite
+def any_record(draw):
+    trial = {"seed": draw(st.integers(0, 9)), "repeat": draw(st.integers(0, 9)), "batch_size": draw(st.integers(1, 99))}
+    bad = draw(st.sampled_from([None, *(outcome for outcome in Outcome if outcome is not Outcome.OK)]))
+    if bad is not None:
+        return make.failed(bad, rank=draw(st.none() | st.integers(0, 9)), **trial)
+    changes = {
+        "timing": make.timing(draw(many), draw(many), lookup=draw(times)),
+        "traffic": make.totals(collectives=draw(counts), distinct_rows=draw(many)),
+        "measured_bytes": draw(st.none() | st.dictionaries(st.sampled_from(sorted(make.COLLECTIVES)), times)),
+        "bound_ms": draw(st.none() | times),
+        "planned": make.planned(notes=draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5)))),
+    }
+    return make.ok(role=draw(st.sampled_from(Role)), changes=changes, **trial)
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_record())
+def test_records_survive_json(record):
+    text = to_json(record)
+    assert from_json(Record, text) == record
+    assert text.isascii()
+    assert "\n" not in text
