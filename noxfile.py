@@ -1,21 +1,22 @@
 """One command a job: each session installs what it needs, once, and runs.
 
-All sessions share one environment (.nox/shardbench); it is filled again only when a file
-under requirements/ or pyproject.toml changes.
+All sessions share one environment (.nox/shardbench); it is made again only when a file under
+requirements/ or pyproject.toml changes.
 """
 
 import hashlib
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import nox
 
 nox.options.sessions = ["tests"]
-nox.options.reuse_existing_virtualenvs = True
-nox.needs_version = ">=2024.4"
+nox.options.default_venv_backend = "none"  # all sessions share the environment that install() makes
 
 ROOT = Path(__file__).parent
-SHARED = {"venv_location": ".nox/shardbench", "reuse_venv": True}
+VENV = ROOT / ".nox" / "shardbench"
 ENVIRONMENT = {
     # `datasets/` must never be importable as the top-level package of that name.
     "PYTHONSAFEPATH": "1",
@@ -26,86 +27,99 @@ ENVIRONMENT = {
 DEFAULT_SUITE = "quick"
 
 
+def run(session: nox.Session, *command: str, **environment: str) -> None:
+    """Run a command of the shared environment."""
+    env = {**ENVIRONMENT, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}", **environment}
+    session.run(str(VENV / "bin" / command[0]), *command[1:], env=env, external=True)
+
+
 def install(session: nox.Session) -> None:
     """The engine, torchrec without its CUDA-only dependency, the suite (editable) and the tools."""
-    session.env.update(ENVIRONMENT)
     engine = "engine-cuda.txt" if shutil.which("nvidia-smi") else "engine-cpu.txt"
-    files = [ROOT / "requirements" / name for name in (engine, "engine-common.txt", "torchrec.txt", "dev.txt")]
-    digest = hashlib.sha256(b"".join(f.read_bytes() for f in [*files, ROOT / "pyproject.toml"])).hexdigest()
-    stamp = Path(session.virtualenv.location) / "installed.sha256"
+    names = (engine, "engine-common.txt", "torchrec.txt", "dev.txt")
+    files = [ROOT / "requirements" / name for name in names]
+    content = b"".join(f.read_bytes() for f in [*files, ROOT / "pyproject.toml"])
+    digest = hashlib.sha256(content + sys.version.encode()).hexdigest()
+    stamp = VENV / "installed.sha256"
     if stamp.exists() and stamp.read_text() == digest:
         return
-    session.log("installing into %s (once; a few minutes)", session.virtualenv.location)
-    session.install("-q", "-r", str(files[0]))
-    session.install("-q", "--no-deps", "-r", str(files[2]))
-    session.install("-q", "-r", str(files[3]))
-    session.install("-q", "-e", ".")
+    if sys.version_info < (3, 11):
+        session.error(f"ShardBench needs Python 3.11 or later; nox runs on {sys.version.split()[0]}")
+    session.log(f"installing into {VENV.relative_to(ROOT)} (once; a few minutes)")
+    session.run(sys.executable, "-m", "venv", "--clear", str(VENV), external=True)
+    pip = ("python", "-m", "pip", "install", "--quiet")
+    run(session, *pip, "-r", str(files[0]))
+    run(session, *pip, "--no-deps", "-r", str(files[2]))
+    run(session, *pip, "-r", str(files[3]))
+    run(session, *pip, "-e", ".")
     stamp.write_text(digest)
 
 
-@nox.session(**SHARED)
+@nox.session
 def reproduce(session: nox.Session) -> None:
     """Run a suite (default: quick) and print its tables. Records go to runs/. Options go to `shardbench run`."""
     install(session)
     arguments = list(session.posargs)
     suite = arguments.pop(0) if arguments and not arguments[0].startswith("-") else DEFAULT_SUITE
     options = [] if "--results" in arguments else ["--results", "runs"]
-    session.run("shardbench", "run", suite, "--page", *options, *arguments)
+    run(session, "shardbench", "run", suite, "--page", *options, *arguments)
 
 
-@nox.session(**SHARED)
+@nox.session
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/."""
     install(session)
     suite = session.posargs[0] if session.posargs else DEFAULT_SUITE
     (ROOT / "results" / "records" / f"{suite}.jsonl").unlink(missing_ok=True)
-    session.run("shardbench", "run", suite, "--results", "results")
+    run(session, "shardbench", "run", suite, "--results", "results")
 
 
-@nox.session(**SHARED)
+@nox.session
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)
-    session.run("python", "-m", "pytest", "--durations=10", *session.posargs)
+    run(session, "python", "-m", "pytest", "--durations=10", *session.posargs)
 
 
-@nox.session(**SHARED)
+@nox.session
 def tests_slow(session: nox.Session) -> None:
     """Tests of minutes: the full synthetic workload, planners at scale, many random plans."""
     install(session)
-    session.run("python", "-m", "pytest", "-m", "slow", "--durations=10", *session.posargs)
+    run(session, "python", "-m", "pytest", "-m", "slow", "--durations=10", *session.posargs)
 
 
-@nox.session(**SHARED)
+@nox.session
 def tests_gpu(session: nox.Session) -> None:
     """Tests that need a CUDA device."""
     install(session)
-    session.run("python", "-m", "pytest", "-m", "gpu", *session.posargs)
+    run(session, "python", "-m", "pytest", "-m", "gpu", *session.posargs)
 
 
-@nox.session(**SHARED)
+@nox.session
 def micro(session: nox.Session) -> None:
     """Micro-benchmarks (pytest-benchmark), the harness against a hand-written TorchRec loop among them."""
     install(session)
-    session.run("python", "-m", "pytest", "benchmarks/micro", "-m", "", "--benchmark-only", *session.posargs)
+    run(session, "python", "-m", "pytest", "benchmarks/micro", "-m", "", "--benchmark-only", *session.posargs)
 
 
-@nox.session(**SHARED)
+@nox.session
 def regression(session: nox.Session) -> None:
     """Regression benchmarks (asv) of this working tree; `-- continuous main HEAD` compares commits."""
     install(session)
     arguments = session.posargs or ["run", "--python=same", "--quick", "--dry-run", "--show-stderr"]
-    session.run("asv", "--config", "asv.conf.json", *arguments)
+    run(session, "asv", "--config", "asv.conf.json", *arguments)
 
 
-@nox.session(**SHARED)
+@nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, and mypy --strict against the built wheel (an editable install hides packaging faults)."""
     install(session)
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
+    run(session, "ruff", "check", ".")
+    run(session, "ruff", "format", "--check", ".")
     site = Path(session.create_tmp()) / "site"
     shutil.rmtree(site, ignore_errors=True)
-    session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), ".")
+    run(
+        session, "python", "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), "."
+    )
     config = str(ROOT / "pyproject.toml")
-    session.run("mypy", "--config-file", config, "-p", "shardbench", env={"MYPYPATH": str(site)})
+    run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))

@@ -23,7 +23,7 @@ class SentBytes(TorchDispatchMode):
     """
 
     def __init__(self, devices_per_node: int, dense_group: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.phase = "input"
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._local = devices_per_node
