@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shardbench.costmodel import embedding_ms
 from shardbench.discovery import get_strategy
 from shardbench.errors import Infeasible
+from shardbench.load import Load
 from shardbench.lowerbound import expected_table_loads, in_uvm, lower_bound_ms, table_loads
 from shardbench.machine import Constants, Machine, Topology
 from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_tables
@@ -21,7 +22,7 @@ from shardbench.profile import AccessProfile
 from shardbench.strategy import Budget, Move, Role
 from shardbench.table import DenseShape, Optimizer, Table
 from shardbench.trace import Bags
-from shardbench.traffic import Load, count, expect
+from shardbench.traffic import count, expect
 from shardbench.validate import used_moves, validate
 
 search = importlib.import_module("shardbench.baselines.bound.search")

@@ -29,7 +29,7 @@ def test_datasets_refuses_to_be_another_projects_package():
 def test_imports_form_a_ladder():
     ladder = [
         "errors", "atomic", "serialise", "table", "profile", "machine", "plan", "trace", "problem", "strategy",
-        "validate", "traffic", "costmodel", "lowerbound", "workload", "materialise", "discovery", "trial", "record",
+        "validate", "load", "lookups", "traffic", "costmodel", "lowerbound", "workload", "materialise", "discovery", "trial", "record",
         "store", "suite", "environment", "statistics", "launch", "execute", "conformance_problems", "conformance",
         "tryout", "runner", "listing", "progress", "report", "cli",
     ]  # fmt: skip

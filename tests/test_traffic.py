@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
 from shardbench.errors import BadInput, Unsupported
+from shardbench.lookups import CountedLookups
 from shardbench.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.problem import Problem
 from shardbench.profile import AccessProfile
 from shardbench.table import DenseShape, Optimizer, Precision, Table
 from shardbench.trace import Bags, Split
-from shardbench.traffic import CountedLookups, count, expect
+from shardbench.traffic import count, expect
 
 DENSE = DenseShape(features=2, bottom=(4,), top=(1,))
 

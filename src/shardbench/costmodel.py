@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.load import Load
 from shardbench.machine import Constants, Machine
 from shardbench.plan import Plan
 from shardbench.problem import Problem
 from shardbench.table import DenseShape, Table
-from shardbench.traffic import INDEX_BYTES, Collective, Load, Traffic, expect
+from shardbench.traffic import INDEX_BYTES, Collective, Traffic, expect
 
 Floats = NDArray[np.float64]
 

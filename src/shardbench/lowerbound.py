@@ -32,13 +32,15 @@ from numpy.typing import NDArray
 
 from shardbench.costmodel import embedding_ms
 from shardbench.errors import Unsupported
+from shardbench.load import Load, segment_load
+from shardbench.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.machine import Constants, Machine
 from shardbench.plan import Tier
 from shardbench.problem import Problem
 from shardbench.strategy import Move
 from shardbench.table import Pooling
 from shardbench.trace import Bags
-from shardbench.traffic import INDEX_BYTES, CountedLookups, ExpectedLookups, Load, TableLookups, segment_load
+from shardbench.traffic import INDEX_BYTES
 
 Floats = NDArray[np.float64]
 

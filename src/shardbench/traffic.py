@@ -11,68 +11,21 @@ twice that for an all-reduce.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardbench.errors import BadInput, Unsupported
+from shardbench.load import VECTOR_BYTES, Floats, Load, segment_load, zeros
+from shardbench.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Pooling, Precision
-from shardbench.trace import Bags, check_rows
-
-Floats = NDArray[np.float64]
+from shardbench.table import DenseShape, Pooling
+from shardbench.trace import Bags
 
 INDEX_BYTES = 8
 LENGTH_BYTES = 4
-VECTOR_BYTES = 4
-"""Pooled vectors and their gradients travel as fp32, whatever the weights are."""
 SPLIT_BYTES = 3 * 8
 """Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
-
-
-def _zeros(n: int) -> Floats:
-    return np.zeros(n, dtype=np.float64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What embedding kernels of ``n`` devices do in one iteration; float64 [n] each.
-
-    ``*_bytes`` of lookups and rows are weight bytes; ``state_bytes`` is optimiser state of the
-    distinct rows. ``bags`` are pooled output vectors of ``bag_bytes`` (fp32) in all.
-    """
-
-    lookups: Floats
-    lookup_bytes: Floats
-    distinct: Floats
-    distinct_bytes: Floats
-    state_bytes: Floats
-    uvm_lookups: Floats
-    uvm_lookup_bytes: Floats
-    uvm_distinct: Floats
-    uvm_distinct_bytes: Floats
-    bags: Floats
-    bag_bytes: Floats
-    gradient_bytes: Floats
-    """fp32 gradient bytes read, one row a lookup."""
-
-    @classmethod
-    def zeros(cls, n: int) -> "Load":
-        """No load on ``n`` devices."""
-        return cls(**{f.name: _zeros(n) for f in fields(cls)})
-
-    def add(self, at: int | list[int] | slice, other: "dict[str, Floats | float]") -> None:
-        """Add values to the devices ``at``, in place."""
-        for name, value in other.items():
-            getattr(self, name)[at] += value
-
-    @property
-    def all_lookups(self) -> Floats:
-        """Lookups of both tiers."""
-        return self.lookups + self.uvm_lookups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +40,7 @@ class Collective:
     @classmethod
     def zeros(cls, n: int) -> "Collective":
         """Nothing sent."""
-        return cls(**{f.name: _zeros(n) for f in fields(cls)})
+        return cls(**{f.name: zeros(n) for f in fields(cls)})
 
     @property
     def sent(self) -> Floats:
@@ -112,104 +65,6 @@ class Traffic:
     collectives: dict[str, Collective] = field(default_factory=dict)
 
 
-class TableLookups(Protocol):
-    """Lookups of one table in one global batch, by source rank; exact or expected."""
-
-    def by_source(self, start: int, stop: int) -> Floats:
-        """Lookups of rows [start, stop) by the rank whose sample asks, [world]."""
-
-    def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """Same, further split by owner (row - start) % ways, [world, ways]."""
-
-    def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """Distinct rows of the global batch by owner, [ways]."""
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Distinct rows of each rank's own samples, [world]."""
-
-
-class CountedLookups:
-    """Exact lookups of a batch; vectorised over lookups."""
-
-    def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch") -> None:
-        if bags.batch_size % world_size:
-            raise BadInput(f"{what}: batch size {bags.batch_size} is not a multiple of {world_size} ranks")
-        check_rows(bags.values, rows, what)
-        self.values = bags.values
-        self.rows = rows
-        self.world = world_size
-        self.ends = bags.offsets[:: bags.batch_size // world_size]
-        self._marks: NDArray[np.bool_] | None = None
-
-    def _below(self, row: int) -> NDArray[np.int64]:
-        if row <= 0:
-            return np.zeros(self.world, dtype=np.int64)
-        if row >= self.rows:
-            return np.diff(self.ends)
-        running = np.concatenate([[0], np.cumsum(self.values < row)])
-        return np.diff(running[self.ends])
-
-    def by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
-        return (self._below(stop) - self._below(start)).astype(np.float64)
-
-    def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
-        source = np.repeat(np.arange(self.world) * ways, np.diff(self.ends))
-        values = self.values
-        if start > 0 or stop < self.rows:
-            inside = (values >= start) & (values < stop)
-            values, source = values[inside], source[inside]
-        counts = np.bincount(source + (values - start) % ways, minlength=self.world * ways)
-        return counts.reshape(self.world, ways).astype(np.float64)
-
-    def _touched(self) -> NDArray[np.bool_]:
-        if self._marks is None:
-            self._marks = np.zeros(self.rows, dtype=np.bool_)
-            self._marks[self.values] = True
-        return self._marks
-
-    def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
-        touched = self._touched()[start:stop]
-        if ways == 1:
-            return np.array([np.count_nonzero(touched)], dtype=np.float64)
-        return np.bincount(np.flatnonzero(touched) % ways, minlength=ways).astype(np.float64)
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
-        counts = _zeros(self.world)
-        for rank, (low, high) in enumerate(zip(self.ends[:-1], self.ends[1:])):
-            rows = np.unique(self.values[low:high])
-            counts[rank] = np.searchsorted(rows, stop) - np.searchsorted(rows, start)
-        return counts
-
-
-class ExpectedLookups:
-    """Expected lookups of a batch under the training profile."""
-
-    def __init__(self, profile: AccessProfile, batch_size: int, world_size: int) -> None:
-        self.profile = profile
-        self.total = profile.mean_pooling * batch_size
-        self.world = world_size
-
-    def by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
-        return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
-
-    def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups; hot rows are dealt round-robin, so owners get equal shares."""
-        return np.repeat(self.by_source(start, stop)[:, None] / ways, ways, axis=1)
-
-    def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
-        return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
-        return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
-
-
 def count(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Traffic:
     """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i]."""
 
@@ -230,24 +85,6 @@ def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Tra
     return _account(plan, problem, lookups, dense)
 
 
-def segment_load(
-    rows: dict[str, Floats | float], columns: int, tier: Tier, precision: Precision, state: int
-) -> dict[str, Floats | float]:
-    """Load of a segment from its ``lookups``, ``distinct`` rows and ``bags`` (same shapes out as in)."""
-    width = columns * precision.bytes
-    prefix = "uvm_" if tier is Tier.UVM else ""
-    return {
-        prefix + "lookups": rows["lookups"],
-        prefix + "lookup_bytes": rows["lookups"] * width,
-        prefix + "distinct": rows["distinct"],
-        prefix + "distinct_bytes": rows["distinct"] * width,
-        "state_bytes": rows["distinct"] * state,
-        "bags": rows["bags"],
-        "bag_bytes": rows["bags"] * columns * VECTOR_BYTES,
-        "gradient_bytes": rows["lookups"] * columns * VECTOR_BYTES,
-    }
-
-
 class _Account:
     """Accumulates segments into loads and link bytes of one iteration."""
 
@@ -259,10 +96,10 @@ class _Account:
         self.load = Load.zeros(self.world)
         self.to = np.zeros((self.world, self.world))
         """Input bytes from source to owner."""
-        self.vector_columns = _zeros(self.world)
+        self.vector_columns = zeros(self.world)
         """Pooled columns that each rank sends to every sample's rank (table-wise)."""
         self.world_columns = 0
-        self.node_columns = _zeros(self.topology.nodes)
+        self.node_columns = zeros(self.topology.nodes)
         self.replicated_weights = 0
         self.groups: set[str] = set()
 
@@ -372,7 +209,7 @@ class _Account:
         local = self.topology.devices_per_node
         payload = np.repeat(self.node_columns, local) * self.problem.batch_size * VECTOR_BYTES
         intra = payload * (local - 1) / local
-        none = _zeros(self.world)
+        none = zeros(self.world)
         return Collective(sent_intra=intra, sent_inter=none, received_intra=intra, received_inter=none)
 
 

@@ -1,0 +1,109 @@
+"""Lookups of one table in one global batch, by source rank, owner and distinct row: exact or expected."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.errors import BadInput
+from shardbench.load import Floats, zeros
+from shardbench.profile import AccessProfile
+from shardbench.trace import Bags, check_rows
+
+
+class TableLookups(Protocol):
+    """Lookups of one table in one global batch, by source rank; exact or expected."""
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """Lookups of rows [start, stop) by the rank whose sample asks, [world]."""
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """Same, further split by owner (row - start) % ways, [world, ways]."""
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """Distinct rows of the global batch by owner, [ways]."""
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """Distinct rows of each rank's own samples, [world]."""
+
+
+class CountedLookups:
+    """Exact lookups of a batch; vectorised over lookups."""
+
+    def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch") -> None:
+        if bags.batch_size % world_size:
+            raise BadInput(f"{what}: batch size {bags.batch_size} is not a multiple of {world_size} ranks")
+        check_rows(bags.values, rows, what)
+        self.values = bags.values
+        self.rows = rows
+        self.world = world_size
+        self.ends = bags.offsets[:: bags.batch_size // world_size]
+        self._marks: NDArray[np.bool_] | None = None
+
+    def _below(self, row: int) -> NDArray[np.int64]:
+        if row <= 0:
+            return np.zeros(self.world, dtype=np.int64)
+        if row >= self.rows:
+            return np.diff(self.ends)
+        running = np.concatenate([[0], np.cumsum(self.values < row)])
+        return np.diff(running[self.ends])
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return (self._below(stop) - self._below(start)).astype(np.float64)
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        source = np.repeat(np.arange(self.world) * ways, np.diff(self.ends))
+        values = self.values
+        if start > 0 or stop < self.rows:
+            inside = (values >= start) & (values < stop)
+            values, source = values[inside], source[inside]
+        counts = np.bincount(source + (values - start) % ways, minlength=self.world * ways)
+        return counts.reshape(self.world, ways).astype(np.float64)
+
+    def _touched(self) -> NDArray[np.bool_]:
+        if self._marks is None:
+            self._marks = np.zeros(self.rows, dtype=np.bool_)
+            self._marks[self.values] = True
+        return self._marks
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        touched = self._touched()[start:stop]
+        if ways == 1:
+            return np.array([np.count_nonzero(touched)], dtype=np.float64)
+        return np.bincount(np.flatnonzero(touched) % ways, minlength=ways).astype(np.float64)
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        counts = zeros(self.world)
+        for rank, (low, high) in enumerate(zip(self.ends[:-1], self.ends[1:])):
+            rows = np.unique(self.values[low:high])
+            counts[rank] = np.searchsorted(rows, stop) - np.searchsorted(rows, start)
+        return counts
+
+
+class ExpectedLookups:
+    """Expected lookups of a batch under the training profile."""
+
+    def __init__(self, profile: AccessProfile, batch_size: int, world_size: int) -> None:
+        self.profile = profile
+        self.total = profile.mean_pooling * batch_size
+        self.world = world_size
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups; hot rows are dealt round-robin, so owners get equal shares."""
+        return np.repeat(self.by_source(start, stop)[:, None] / ways, ways, axis=1)
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
