@@ -1,0 +1,70 @@
+"""Committed results fit the code that made them: tables equal records, records equal what the code gives now."""
+
+from pathlib import Path
+
+import pytest
+
+from shardbench.report.files import check_tables
+from shardbench.runner import RunOptions, list_trials, run_suite
+from shardbench.store import RecordStore
+from shardbench.suite import load_suite
+from shardbench.trial import Backend, Outcome
+
+RESULTS = Path(__file__).parent.parent / "results"
+SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))
+AGAIN = "make them again with: nox -s publish -- {}"
+
+
+class Silent:
+    """Listener of no interest."""
+
+    def planned(self, total, settled):
+        """Nothing."""
+
+    def started(self, number, spec):
+        """Nothing."""
+
+    def finished(self, number, record):
+        """Nothing."""
+
+
+def test_there_are_committed_results():
+    assert "quick" in SUITES
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_tables_are_what_the_records_give(suite):
+    assert check_tables(RESULTS, suite) == [], AGAIN.format(suite)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_trial_of_the_suite_has_a_record(suite):
+    known = RecordStore(RESULTS, suite).latest()
+    trials = list_trials(load_suite(suite), RunOptions(results=RESULTS, data=Path("data")))
+    missing = [f"{t.strategy} on {t.workload} {t.machine}" for t in trials if t.key not in known]
+    assert missing == [], AGAIN.format(suite)
+    assert len(known) == len(trials), "records of trials that the suite no longer has; " + AGAIN.format(suite)
+    environments = {path.stem for path in (RESULTS / "environments").glob("*.json")}
+    assert {record.environment for record in known.values()} <= environments
+
+
+def test_simulated_records_are_what_the_code_gives_now(tmp_path):
+    options = RunOptions(results=tmp_path, data=Path("data"), backend=Backend.SIMULATED)
+    known = RecordStore(RESULTS, "quick").latest()
+    for record in run_suite(load_suite("quick"), options, Silent()):
+        committed, where = known[record.key], f"{record.spec.strategy} on {record.spec.workload}"
+        assert record.outcome is committed.outcome is Outcome.OK
+        assert record.planned.plan_hash == committed.planned.plan_hash, (
+            f"{where}: another plan; {AGAIN.format('quick')}"
+        )
+        assert record.timing.step_ms == pytest.approx(committed.timing.step_ms, rel=1e-6), where
+        assert record.traffic == committed.traffic, where
+        assert record.bound_ms == pytest.approx(committed.bound_ms, rel=1e-6), where
+
+
+def test_measured_records_sent_what_was_counted():
+    measured = [r for r in RecordStore(RESULTS, "quick").read() if r.spec.backend is Backend.MEASURED]
+    assert measured
+    for record in measured:
+        counted = {name: sum(links) for name, links in record.traffic.collectives.items() if sum(links)}
+        assert {k: v for k, v in record.measured_bytes.items() if v} == pytest.approx(counted)
