@@ -5,13 +5,14 @@ import numpy as np
 from shardbench.machine import Constants, Machine, Topology
 from shardbench.problem import Problem
 from shardbench.profile import AccessProfile
-from shardbench.table import Table
+from shardbench.table import Pooling, Table
 from shardbench.trace import Bags, Split
 from shardbench.workload import DenseShape, Workload
 
 CONSTANTS = Constants(
-    hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, uvm_bytes_per_s=1e10, host_bytes_per_s=5e10,
+    hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, cache_reach_ratio=2, uvm_bytes_per_s=1e10, host_bytes_per_s=5e10,
     gather_efficiency_ratio=0.5, access_overhead_bytes=32, sort_bytes=32, launch_s=1e-5,
+    dispatch_s=2e-5, bag_step_s=1e-7, peer_latency_s=1e-6,
     intra_bytes_per_s=1e11, inter_bytes_per_s=1e10, intra_latency_s=1e-5, inter_latency_s=3e-5, dense_flop_per_s=1e13,
 )  # fmt: skip
 
@@ -23,11 +24,21 @@ def machine(nodes: int = 1, devices: int = 2, hbm: int = 10**9, uvm: int = 10**1
 
 
 class RandomWorkload(Workload):
-    """Uniform lookups of random lengths."""
+    """Skewed lookups of random bag lengths; tables numbered in ``unpooled`` are sequences."""
 
-    def __init__(self, shapes: list[tuple[int, int]], batch_size: int, pooling: int = 5, seed: int = 0) -> None:
+    def __init__(
+        self,
+        shapes: list[tuple[int, int]],
+        batch_size: int,
+        pooling: int = 5,
+        seed: int = 0,
+        unpooled: frozenset[int] = frozenset(),
+    ) -> None:
         self.name = "random"
-        self.tables = tuple(Table(name=f"table{i}", rows=r, dim=d) for i, (r, d) in enumerate(shapes))
+        self.tables = tuple(
+            Table(name=f"table{i}", rows=r, dim=d, pooling=Pooling.NONE if i in unpooled else Pooling.SUM)
+            for i, (r, d) in enumerate(shapes)
+        )
         self.dense = DenseShape(features=4, bottom=(8, shapes[0][1]), top=(8, 1))
         self.batch_size = batch_size
         self.test_batches = 2

@@ -26,6 +26,12 @@ class TableLookups(Protocol):
     def distinct_by_source(self, start: int, stop: int) -> Floats:
         """Distinct rows of each rank's own samples, [world]."""
 
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """Distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """Most lookups that one sample makes to one owner, by group of successive samples, [groups, ways]."""
+
 
 class CountedLookups:
     """Exact lookups of a batch; vectorised over lookups."""
@@ -37,6 +43,7 @@ class CountedLookups:
         self.values = bags.values
         self.rows = rows
         self.world = world_size
+        self.offsets = bags.offsets
         self.ends = bags.offsets[:: bags.batch_size // world_size]
         self._marks: NDArray[np.bool_] | None = None
 
@@ -83,6 +90,26 @@ class CountedLookups:
             counts[rank] = np.searchsorted(rows, stop) - np.searchsorted(rows, start)
         return counts
 
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """See TableLookups."""
+        ends = self.ends[:: self.world // nodes]
+        counts = np.empty((nodes, ways))
+        for node, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
+            rows = np.unique(self.values[low:high])
+            inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+            counts[node] = np.bincount((inside - start) % ways, minlength=ways)
+        return counts
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """See TableLookups."""
+        lengths = np.diff(self.offsets)
+        if ways > 1 or start > 0 or stop < self.rows:
+            sample = np.repeat(np.arange(len(lengths)), lengths)
+            inside = (self.values >= start) & (self.values < stop)
+            owner = (self.values[inside] - start) % ways
+            lengths = np.bincount(sample[inside] * ways + owner, minlength=len(lengths) * ways)
+        return lengths.reshape(groups, -1, ways).max(axis=1).astype(np.float64)
+
 
 class ExpectedLookups:
     """Expected lookups of a batch under the training profile."""
@@ -107,3 +134,11 @@ class ExpectedLookups:
     def distinct_by_source(self, start: int, stop: int) -> Floats:
         """See TableLookups."""
         return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
+
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full((nodes, ways), self.profile.expected_distinct(self.total / nodes, start, stop) / ways)
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """See TableLookups; a profile knows no single bag, so zero."""
+        return np.zeros((groups, ways))

@@ -1,6 +1,7 @@
 """What the ranks of a measured trial are given, and what each gives back."""
 
 import pydantic
+from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.machine import Topology
 from shardbench.plan import Plan
@@ -25,8 +26,8 @@ class RankJob(pydantic.BaseModel):
     precision: Precision
     optimizer: Optimizer
     learning_rate: float = 0.01
-    warmup: int
-    iterations: int
+    warmup: NonNegativeInt
+    iterations: PositiveInt
     seed: int
     timeout_s: float
     batches: str

@@ -1,4 +1,4 @@
-"""Lowering: a plan becomes logical TorchRec tables, one a segment, and a sharding plan.
+"""Lowering: a plan becomes logical tables, one a segment, grouped into the modules that run them.
 
 Row ids arrive in frequency order. A row-wise segment is padded to equal blocks and its rows
 are permuted (row j -> block j % ways, place j // ways), so that TorchRec's contiguous blocks
@@ -7,28 +7,37 @@ deal rows round-robin. A column range is a logical table of its own on its rank.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import NamedTuple
 
 import torch
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.sharding_plan import (
-    construct_module_sharding_plan,
-    data_parallel,
-    row_wise,
-    table_row_wise,
-    table_wise,
-)
-from torchrec.distributed.types import EmbeddingModuleShardingPlan
-from torchrec.modules.embedding_configs import DataType
+from torchrec import KeyedJaggedTensor
 
 from shardbench.errors import Unsupported
+from shardbench.execute.cut import cut_bags
 from shardbench.machine import Topology
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
-from shardbench.table import Pooling, Precision, Table
+from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment
+from shardbench.table import Optimizer, Pooling, Precision, Table
 from shardbench.trace import Bags
 
-_DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16}
+
+class Scope(StrEnum):
+    """Over which ranks a module exchanges lookups and vectors."""
+
+    WORLD = "world"
+    NODE = "node"
+    """Within each node, for rows that every node has a copy of."""
+    LOCAL = "local"
+    """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
+
+
+class ModuleKey(NamedTuple):
+    """Which module a logical table is in; TorchRec's unpooled modules hold tables of one width."""
+
+    pooled: bool
+    scope: Scope
+    columns: int
+    """0 where pooled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,7 @@ class LogicalTable:
     name: str
     table: int
     segment: Segment
+    module: ModuleKey
     ways: int
     """Ranks its rows are dealt over; 1 if not row-wise."""
 
@@ -77,135 +87,133 @@ class LogicalTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalLookups:
+    """A rank's lookups of one batch.
+
+    ``jagged`` holds one key a logical table for each module. Of unpooled tables also ``lengths``
+    (table -> int64 [bags]) and ``positions`` (logical name -> places of its lookups among the
+    table's, None for all in order).
+    """
+
+    jagged: dict[ModuleKey, KeyedJaggedTensor]
+    lengths: dict[int, torch.Tensor]
+    positions: dict[str, torch.Tensor | None]
+
+    def to(self, device: torch.device) -> "LocalLookups":
+        """The same on another device."""
+        return LocalLookups(
+            jagged={key: jagged.to(device) for key, jagged in self.jagged.items()},
+            lengths={i: lengths.to(device) for i, lengths in self.lengths.items()},
+            positions={name: None if at is None else at.to(device) for name, at in self.positions.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A plan as TorchRec sees it."""
+    """A plan as the modules see it."""
 
     tables: tuple[Table, ...]
     logical: tuple[LogicalTable, ...]
     topology: Topology
     precision: Precision
 
-    def module(self) -> EmbeddingBagCollection:
-        """The collection of logical tables on the meta device."""
-        configs = [
-            EmbeddingBagConfig(
-                name=t.name,
-                embedding_dim=t.segment.columns,
-                num_embeddings=t.rows,
-                feature_names=[t.name],
-                data_type=_DATA_TYPES[self.precision],
-            )
-            for t in self.logical
-        ]
-        return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+    @property
+    def modules(self) -> dict[ModuleKey, list[LogicalTable]]:
+        """Logical tables of every module, modules in a fixed order."""
+        grouped: dict[ModuleKey, list[LogicalTable]] = {}
+        for table in self.logical:
+            grouped.setdefault(table.module, []).append(table)
+        return dict(sorted(grouped.items()))
 
-    def sharding_plan(self, module: EmbeddingBagCollection, device: str) -> EmbeddingModuleShardingPlan:
-        """TorchRec's sharding plan for ``module()``."""
-        generators = {t.name: _generator(t.segment, self.topology, device) for t in self.logical}
-        return construct_module_sharding_plan(
-            module,
-            generators,
-            EmbeddingBagCollectionSharder(),
-            local_size=self.topology.devices_per_node,
-            world_size=self.topology.world_size,
-            device_type=device,
-        )
-
-    def jagged(self, bags: Callable[[int], Bags]) -> KeyedJaggedTensor:
-        """A rank's local lookups as one KeyedJaggedTensor, one key a logical table.
-
-        ``bags(i)`` gives table i's local bags in frequency-ranked ids.
-        """
-        keys, values, lengths = [], [], []
-        by_table: dict[int, list[LogicalTable]] = {}
-        for t in self.logical:
-            by_table.setdefault(t.table, []).append(t)
-        for i, parts in by_table.items():
-            ids, bag_lengths = _tensors(bags(i))
-            cuts = sorted({(t.segment.row_start, t.segment.row_stop) for t in parts})
-            cut_ids = _cut(ids, bag_lengths, cuts, self.tables[i].rows)
+    def local_lookups(self, bags: Callable[[int], Bags]) -> LocalLookups:
+        """A rank's lookups; ``bags(i)`` gives table i's local bags in frequency-ranked ids."""
+        ids: dict[str, torch.Tensor] = {}
+        counts: dict[str, torch.Tensor] = {}
+        positions: dict[str, torch.Tensor | None] = {}
+        lengths: dict[int, torch.Tensor] = {}
+        for i, table in enumerate(self.tables):
+            parts = [t for t in self.logical if t.table == i]
+            local = bags(i)
+            cuts = cut_bags(local, sorted({(t.segment.row_start, t.segment.row_stop) for t in parts}), table.rows)
             for t in parts:
-                local, local_lengths = cut_ids[(t.segment.row_start, t.segment.row_stop)]
-                keys.append(t.name)
-                values.append(t.local_ids(local))
-                lengths.append(local_lengths)
-        return KeyedJaggedTensor(keys=keys, values=torch.cat(values), lengths=torch.cat(lengths))
+                cut = cuts[(t.segment.row_start, t.segment.row_stop)]
+                ids[t.name], counts[t.name] = t.local_ids(cut.ids), cut.lengths
+                positions[t.name] = cut.positions
+            if table.pooling is Pooling.NONE:
+                lengths[i] = torch.from_numpy(local.lengths.copy())
+        jagged = {key: _jagged([t.name for t in parts], ids, counts) for key, parts in self.modules.items()}
+        return LocalLookups(jagged=jagged, lengths=lengths, positions=positions)
 
 
-def lower(plan: Plan, tables: Sequence[Table], topology: Topology, precision: Precision) -> Lowered:
-    """Raises Unsupported for placements that this version cannot run."""
+def _jagged(keys: list[str], ids: dict[str, torch.Tensor], counts: dict[str, torch.Tensor]) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(
+        keys=keys, values=torch.cat([ids[key] for key in keys]), lengths=torch.cat([counts[key] for key in keys])
+    )
+
+
+def lower(
+    plan: Plan,
+    tables: Sequence[Table],
+    topology: Topology,
+    precision: Precision,
+    *,
+    optimizer: Optimizer = Optimizer.SGD,
+    device: str = "cpu",
+) -> Lowered:
+    """Raises Unsupported for what the modules cannot run."""
     if plan.schedule is not None:
-        raise Unsupported("running of batch schedules is not built yet")
-    index = {table.name: i for i, table in enumerate(tables)}
+        raise Unsupported("batch schedules are not run by the measured backend yet")
     by_table = plan.by_table()
     logical = []
-    for table in tables:
-        if table.pooling is not Pooling.SUM:
-            raise Unsupported(f"table '{table.name}': running of unpooled tables is not built yet")
+    for i, table in enumerate(tables):
         for k, segment in enumerate(by_table[table.name]):
-            ways = len(segment.placement.ranks) if isinstance(segment.placement, RowWise) else 1
-            i = index[segment.table]
-            logical.append(LogicalTable(name=f"t{i}_s{k}", table=i, segment=segment, ways=ways))
-            _generator(segment, topology, "cpu")
+            # Groups of replicas partition the world: together they are one replica on every rank.
+            if isinstance(segment.placement, Replicated) and segment.placement.ranks[0] != 0:
+                continue
+            _check(segment, table, topology, optimizer, device)
+            logical.append(
+                LogicalTable(
+                    name=f"t{i}_s{k}",
+                    table=i,
+                    segment=segment,
+                    module=_module(segment, table),
+                    ways=_ways(segment, topology),
+                )
+            )
     return Lowered(tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision)
 
 
-def _generator(segment: Segment, topology: Topology, device: str) -> Any:
+def _ways(segment: Segment, topology: Topology) -> int:
+    if isinstance(segment.placement, RowWise):
+        return len(segment.placement.ranks)
+    return topology.devices_per_node if isinstance(segment.placement, NodeSharded) else 1
+
+
+def _module(segment: Segment, table: Table) -> ModuleKey:
+    pooled = table.pooling is Pooling.SUM
+    scope = Scope.NODE if isinstance(segment.placement, NodeSharded) else Scope.WORLD
+    if isinstance(segment.placement, Replicated) and not pooled:
+        scope = Scope.LOCAL
+    return ModuleKey(pooled, scope, 0 if pooled else segment.columns)
+
+
+def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:
     place = segment.placement
-    kernel = "fused"
-    if getattr(place, "tier", Tier.HBM) is Tier.UVM and device == "cuda":
-        kernel = "fused_uvm"
+    if isinstance(place, NodeSharded) and optimizer is not Optimizer.SGD:
+        raise Unsupported(f"table '{table.name}': copies a node are kept equal by averaging, exact for sgd only")
+    if isinstance(place, Host) and device == "cuda":
+        raise Unsupported(f"table '{table.name}': looking up on the host of a GPU is not built yet")
+    if not isinstance(place, RowWise) or len(place.ranks) == topology.world_size:
+        return
+    if place.ranks not in {topology.node_ranks(node) for node in range(topology.nodes)}:
+        raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
+    if table.pooling is Pooling.NONE:
+        raise Unsupported(f"table '{table.name}': unpooled row-wise runs over all ranks, not over one node")
+
+
+def home_rank(segment: Segment, topology: Topology) -> int | None:
+    """The one rank that holds a segment (a host's rows are looked up by its node's first rank), or None."""
+    place = segment.placement
     if isinstance(place, OnRank):
-        return table_wise(rank=place.rank, compute_kernel=kernel)
-    if isinstance(place, RowWise) and len(place.ranks) == topology.world_size:
-        return row_wise(compute_kernel=kernel)
-    if isinstance(place, RowWise) and place.ranks in {topology.node_ranks(n) for n in range(topology.nodes)}:
-        return _with_kernel(table_row_wise(host_index=topology.node_of(place.ranks[0])), kernel)
-    if isinstance(place, Replicated) and len(place.ranks) == topology.world_size:
-        return data_parallel()
-    raise Unsupported(f"table '{segment.table}': this version cannot run '{place.kind}' over part of the world")
-
-
-def _with_kernel(generator: Any, kernel: str) -> Any:
-    # TorchRec's table_row_wise takes no kernel and would fall back to the dense one.
-    def sized(*args: Any) -> Any:
-        sharding = generator(*args)
-        sharding.compute_kernel = kernel
-        return sharding
-
-    return sized
-
-
-def _tensors(bags: Bags) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.from_numpy(bags.values.astype("int64"))
-    return ids, torch.from_numpy(bags.lengths.astype("int32"))
-
-
-Cut = dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]]
-
-
-def _cut(ids: torch.Tensor, lengths: torch.Tensor, cuts: list[tuple[int, int]], rows: int) -> Cut:
-    """Ids and bag lengths of each row range, ids relative to the range."""
-    if cuts == [(0, rows)]:
-        return {cuts[0]: (ids, lengths)}
-    if all(a[1] == b[0] for a, b in zip(cuts, cuts[1:])):
-        return _bucketize(ids, lengths, cuts)
-    return {cut: _select(ids, lengths, cut) for cut in cuts}
-
-
-def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, cuts: list[tuple[int, int]]) -> Cut:
-    edges = torch.tensor([cuts[0][0], *(stop for _, stop in cuts)])
-    size = torch.tensor([int(edges[-1])])
-    out = torch.ops.fbgemm.block_bucketize_sparse_features(
-        lengths, ids, False, False, size, len(cuts), block_bucketize_pos=[edges]
-    )
-    pieces_lengths = out[0].view(len(cuts), -1)
-    pieces = torch.split(out[1], pieces_lengths.sum(dim=1).tolist())
-    return {cut: (pieces[k], pieces_lengths[k]) for k, cut in enumerate(cuts)}
-
-
-def _select(ids: torch.Tensor, lengths: torch.Tensor, cut: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    inside = (ids >= cut[0]) & (ids < cut[1])
-    bag = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
-    counts = torch.bincount(bag[inside], minlength=len(lengths))
-    return ids[inside] - cut[0], counts.to(torch.int32)
+        return place.rank
+    return topology.node_ranks(place.node)[0] if isinstance(place, Host) else None

@@ -27,6 +27,10 @@ from shardbench.serialise import from_json
 from shardbench.table import DenseShape, Table
 
 
+SETTLING_STEPS = 3
+"""DDP's first steps exchange control messages (used parameters, rebuilt buckets) that later ones do not."""
+
+
 def seeded_weights(table: Table, index: int, seed: int) -> torch.Tensor:
     """Reproducible fp32 weights [rows, dim] of a table."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + index)
@@ -80,16 +84,18 @@ class Rank:
         os.environ["LOCAL_WORLD_SIZE"] = str(job.topology.devices_per_node)
         os.environ["LOCAL_RANK"] = str(self.rank % job.topology.devices_per_node)
         clock: Clock = CudaClock() if self.device.type == "cuda" else CpuClock()
-        lowered = lower(job.plan, job.tables, job.topology, job.precision)
+        lowered = lower(
+            job.plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=self.device.type
+        )
         settings = StepSettings(
             dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed
         )
         step = TrainingStep(lowered, settings, self.device, clock)
         if job.dump:
-            set_weights(lowered, step.tables, lambda i: seeded_weights(job.tables[i], i, job.seed))
+            set_weights(step, lambda i: seeded_weights(job.tables[i], i, job.seed))
         batches = self._local_batches(lowered)
         if job.dump:
-            self._dump(step, lowered, batches)
+            self._dump(step, batches)
         ms = self._time(step, clock, batches)
         sent = self._count(step, batches)
         return RankResult(rank=self.rank, ms=ms, sent=sent, peak_bytes=self._peak_bytes())
@@ -100,7 +106,7 @@ class Rank:
         start, stop = self.rank * share, (self.rank + 1) * share
         made = []
         for batch in range(len(store.numbers)):
-            sparse = lowered.jagged(lambda i, b=batch: store.bags(b, i, start, stop))  # type: ignore[misc]
+            sparse = lowered.local_lookups(lambda i, b=batch: store.bags(b, i, start, stop))  # type: ignore[misc]
             dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
             made.append(
                 LocalBatch(
@@ -128,9 +134,8 @@ class Rank:
     def _count(self, step: TrainingStep, batches: list[LocalBatch]) -> list[dict[str, tuple[float, float]]]:
         self.phase("bytes")
         counted = []
-        # DDP's first backward pass sends a control message that later ones do not.
-        if not self.job.warmup and not self.job.iterations:
-            step(batches[0])
+        for batch in batches[:1] * max(0, SETTLING_STEPS - self.job.warmup - self.job.iterations):
+            step(batch)
         for batch in batches:
             mode = SentBytes(self.job.topology.devices_per_node, step.dense_group.group_name)
             step.bytes = mode
@@ -140,11 +145,11 @@ class Rank:
             counted.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
         return counted
 
-    def _dump(self, step: TrainingStep, lowered: Lowered, batches: list[LocalBatch]) -> None:
+    def _dump(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
         self.phase("reference")
         logits = [step(batch)[0].cpu().numpy() for batch in batches]
         arrays = {f"logits_{i}": array for i, array in enumerate(logits)}
-        for name, shards in local_shards(lowered, step.tables).items():
+        for name, shards in local_shards(step.modules).items():
             for first, tensor in shards:
                 arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
         np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **arrays)

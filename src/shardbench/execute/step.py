@@ -1,4 +1,4 @@
-"""One training step on one rank: TorchRec's sharded tables, the dense model, and stamps between them."""
+"""One training step on one rank: sharded tables, the dense model, and stamps between them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,18 +7,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torchrec import KeyedJaggedTensor
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
-from torchrec.distributed.types import ShardingEnv
 from torchrec.optim import RowWiseAdagrad
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.errors import Unsupported
+from shardbench.execute.blocks import Assembler
 from shardbench.execute.clock import Clock
-from shardbench.execute.lower import Lowered
-from shardbench.execute.model import DenseModel, assembler
+from shardbench.execute.lower import LocalLookups, Lowered, Scope
+from shardbench.execute.model import DenseModel
+from shardbench.execute.modules import Groups, Shards, TableModule, make_modules
 from shardbench.execute.sent import SentBytes
-from shardbench.table import DenseShape, Optimizer
+from shardbench.table import DenseShape, Optimizer, Pooling
 
 _OPTIMIZERS: dict[Optimizer, Any] = {
     Optimizer.SGD: torch.optim.SGD,
@@ -32,7 +30,7 @@ class LocalBatch:
     """A rank's share of a batch: dense features [b, features], lookups, labels [b]."""
 
     dense: torch.Tensor
-    sparse: KeyedJaggedTensor
+    sparse: LocalLookups
     labels: torch.Tensor
 
 
@@ -78,13 +76,16 @@ class TrainingStep:
     """Sharded tables and dense model on this rank; call it with a local batch.
 
     Phases are TorchRec's own: ``input_dist``, ``compute``, ``output_dist``, then the dense
-    model, backward (with the fused optimiser) and the optimisers of dense and replicated weights.
+    model, backward (with the fused optimiser), and what is left to step: the dense model,
+    replicated rows, and the copies that nodes keep equal.
     """
 
     def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
         self.lowered = lowered
         self.clock = clock
-        self.tables = _shard(lowered, settings, device)
+        self.groups = Groups(lowered.topology)
+        kind = _OPTIMIZERS[settings.optimizer]
+        self.modules = make_modules(lowered, self.groups, (kind, {"lr": settings.learning_rate}), device)
         torch.manual_seed(settings.dense_seed)
         model = DenseModel(settings.dense, lowered.tables).to(device)
         # A group of its own tells dense gradients from those of replicated rows.
@@ -95,10 +96,13 @@ class TrainingStep:
         )
         self.loss = torch.nn.BCEWithLogitsLoss()
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=settings.learning_rate)]
-        replicated = _replicated_parameters(lowered, self.tables)
+        replicated = [p for module in self.modules for p in module.replicated_parameters()]
         if replicated:
-            self.optimizers.append(_OPTIMIZERS[settings.optimizer](replicated, lr=settings.learning_rate))
-        self._assemble = assembler(lowered)
+            self.optimizers.append(kind(replicated, lr=settings.learning_rate))
+        self._copies = [t for m in self.modules if m.key.scope is Scope.NODE for s in m.shards().values() for _, t in s]
+        layouts = [layout for module in self.modules for layout in module.layouts]
+        self._assemble = Assembler([t.dim for t in lowered.tables], layouts)
+        self._pooled = [i for i, t in enumerate(lowered.tables) if t.pooling is Pooling.SUM]
         self.bytes: SentBytes | None = None
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
@@ -106,16 +110,15 @@ class TrainingStep:
         now, stamps = self.clock.now, Stamps()
         stamps.marks.append(now())
         self._phase("input")
-        context = self.tables.create_context()
-        lookups = self.tables.input_dist(context, batch.sparse).wait().wait()
+        received = [module.input(batch.sparse.jagged[module.key]) for module in self.modules]
         stamps.marks.append(now())
-        pooled = self.tables.compute(context, lookups)
+        looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
         self._phase("output")
-        self._watch_lookups(pooled, stamps)
-        vectors = self.tables.output_dist(context, pooled).wait().to_dict()
+        self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
+        outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
-        assembled = self._assemble(vectors)
+        assembled = self._vectors(outputs, batch.sparse)
         self._watch_vectors(assembled, stamps)
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
@@ -127,12 +130,46 @@ class TrainingStep:
         stamps.marks.append(now())
         for optimizer in self.optimizers:
             optimizer.step()
+        self._average_copies()
         stamps.marks.append(now())
         return logits.detach(), stamps
 
     def _phase(self, name: str) -> None:
         if self.bytes is not None:
             self.bytes.phase = name
+
+    def _vectors(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor]:
+        """One [b, dim] a table, in the tables' order; unpooled bags are summed here, on the sample's rank."""
+        pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
+        whole = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
+        rows = {name: t for m, out in zip(self.modules, outputs) if not m.key.pooled for name, t in out.items()}
+        for i, lengths in lookups.lengths.items():
+            whole[i] = _sum_bags(self._sequence(i, rows, lookups), lengths)
+        return [whole[i] for i in range(len(self.lowered.tables))]
+
+    def _sequence(self, table: int, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
+        """Vectors [lookups, dim] of an unpooled table, its segments' rows back in place."""
+        total = int(lookups.lengths[table].sum())
+        parts = [t for t in self.lowered.logical if t.table == table]
+        edges = sorted({(t.segment.column_start, t.segment.column_stop) for t in parts})
+        if any(a[1] != b[0] for a, b in zip(edges, edges[1:])):
+            raise Unsupported(f"table '{self.lowered.tables[table].name}': unpooled column ranges must tile evenly")
+        columns = []
+        for low, high in edges:
+            pieces = [t for t in parts if (t.segment.column_start, t.segment.column_stop) == (low, high)]
+            if lookups.positions[pieces[0].name] is None:
+                columns.append(rows[pieces[0].name])
+                continue
+            placed = torch.cat([rows[t.name] for t in pieces])
+            at = torch.cat([position for t in pieces if (position := lookups.positions[t.name]) is not None])
+            columns.append(placed.new_zeros((total, high - low)).index_copy(0, at, placed))
+        return torch.cat(columns, dim=1)
+
+    def _average_copies(self) -> None:
+        """Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient."""
+        for copy in self._copies:
+            dist.all_reduce(copy, group=self.groups.across)
+            copy.div_(self.lowered.topology.nodes)
 
     def _watch_vectors(self, vectors: list[torch.Tensor], stamps: Stamps) -> None:
         stamp = self.clock.now
@@ -142,6 +179,11 @@ class TrainingStep:
     def _watch_lookups(self, pooled: list[torch.Tensor], stamps: Stamps) -> None:
         for node in _kernel_nodes(pooled):
             _time_node(node, self.clock, stamps)
+
+
+def _sum_bags(vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    bag = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    return vectors.new_zeros((len(lengths), vectors.shape[1])).index_add(0, bag, vectors)
 
 
 def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:
@@ -163,41 +205,16 @@ def _kernel_nodes(pooled: list[torch.Tensor]) -> list[Any]:
     return list(found)
 
 
-def _shard(lowered: Lowered, settings: StepSettings, device: torch.device) -> ShardedEmbeddingBagCollection:
-    module = lowered.module()
-    replicated = {t.name for t in lowered.logical if t.is_replicated}
-    fused = [p for name, p in module.named_parameters() if name.split(".")[1] not in replicated]
-    if fused:
-        apply_optimizer_in_backward(_OPTIMIZERS[settings.optimizer], fused, {"lr": settings.learning_rate})
-    plan = lowered.sharding_plan(module, device.type)
-    env = ShardingEnv.from_process_group(dist.group.WORLD)
-    return EmbeddingBagCollectionSharder().shard(module, plan, env, device)
-
-
-def _replicated_parameters(lowered: Lowered, tables: ShardedEmbeddingBagCollection) -> list[torch.nn.Parameter]:
-    replicated = {t.name for t in lowered.logical if t.is_replicated}
-    return [p for name, p in tables.named_parameters() if name.split(".")[1] in replicated]
-
-
-def local_shards(lowered: Lowered, tables: ShardedEmbeddingBagCollection) -> dict[str, list[tuple[int, torch.Tensor]]]:
+def local_shards(modules: list[TableModule]) -> Shards:
     """This rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
-    shards: dict[str, list[tuple[int, torch.Tensor]]] = {t.name: [] for t in lowered.logical}
-    for key, value in tables.state_dict().items():
-        name = key.split(".")[1]
-        if name not in shards:
-            raise Unsupported(f"TorchRec returned weights '{key}' that no segment explains")
-        if hasattr(value, "local_shards"):
-            shards[name] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
-        else:
-            shards[name] = [(0, value)]
-    return shards
+    return {name: shards for module in modules for name, shards in module.shards().items()}
 
 
-def set_weights(lowered: Lowered, tables: ShardedEmbeddingBagCollection, full: Callable[[int], torch.Tensor]) -> None:
+def set_weights(step: TrainingStep, full: Callable[[int], torch.Tensor]) -> None:
     """Write whole-table weights (``full(i)`` [rows, dim]) into this rank's shards."""
-    logical = {t.name: t for t in lowered.logical}
+    logical = {t.name: t for t in step.lowered.logical}
     with torch.no_grad():
-        for name, shards in local_shards(lowered, tables).items():
+        for name, shards in local_shards(step.modules).items():
             for first, tensor in shards:
                 table = logical[name]
                 tensor.copy_(table.weights(full(table.table))[first : first + tensor.shape[0]])

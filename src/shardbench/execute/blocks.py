@@ -1,0 +1,132 @@
+"""Blocks of columns: pooling segments together before they are sent, and assembling tables after."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Columns [start, stop) of a table, as a run of columns of some tensor."""
+
+    table: int
+    start: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.stop - self.start
+
+
+Piece = tuple[int, int, int]
+"""Tensor, first and last column in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Adds the blocks that hold the same columns of the same table: sum pooling is linear.
+
+    ``blocks`` are what is left, in order; ``parts[i]`` the column runs of the input that add up
+    to block i.
+    """
+
+    blocks: tuple[Block, ...]
+    parts: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any two blocks meet."""
+        return any(len(runs) > 1 for runs in self.parts)
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of each block that is left."""
+        return [block.width for block in self.blocks]
+
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Vectors [samples, columns in] -> [samples, columns left]."""
+        merged = []
+        for runs in self.parts:
+            total = vectors[:, runs[0][0] : runs[0][1]]
+            for low, high in runs[1:]:
+                total = total + vectors[:, low:high]
+            merged.append(total)
+        return torch.cat(merged, dim=1) if merged else vectors
+
+
+def merge(blocks: Sequence[Block]) -> Merge:
+    """Merge of a tensor whose columns are these blocks in order."""
+    offsets = _offsets(blocks)
+    left: list[Block] = []
+    parts: list[tuple[tuple[int, int], ...]] = []
+    for table in dict.fromkeys(block.table for block in blocks):
+        mine = [(block, offset) for block, offset in zip(blocks, offsets) if block.table == table]
+        edges = sorted({edge for block, _ in mine for edge in (block.start, block.stop)})
+        if not _overlap([block for block, _ in mine]):
+            edges = []
+            left += [block for block, _ in mine]
+            parts += [((offset, offset + block.width),) for block, offset in mine]
+        for low, high in zip(edges, edges[1:]):
+            runs = tuple(
+                (offset + low - block.start, offset + high - block.start)
+                for block, offset in mine
+                if block.start <= low and high <= block.stop
+            )
+            if runs:
+                left.append(Block(table=table, start=low, stop=high))
+                parts.append(runs)
+    return Merge(blocks=tuple(left), parts=tuple(parts))
+
+
+def _overlap(blocks: list[Block]) -> bool:
+    ordered = sorted(blocks, key=lambda block: block.start)
+    return any(a.stop > b.start for a, b in zip(ordered, ordered[1:]))
+
+
+def _offsets(blocks: Sequence[Block]) -> list[int]:
+    offsets, at = [], 0
+    for block in blocks:
+        offsets.append(at)
+        at += block.width
+    return offsets
+
+
+class Assembler:
+    """Whole vectors [samples, dim] of every table out of tensors whose columns are known blocks."""
+
+    def __init__(self, dims: Sequence[int], layouts: Sequence[Sequence[Block]]) -> None:
+        self._recipes = [_recipe(table, layouts) for table in range(len(dims))]
+
+    def __call__(self, tensors: Sequence[torch.Tensor], tables: Sequence[int]) -> list[torch.Tensor]:
+        """Vectors of the chosen tables, float32 [samples, dim] each."""
+        return [_join(self._recipes[table], tensors) for table in tables]
+
+
+def _recipe(table: int, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]:
+    placed = [
+        (tensor, offset, block)
+        for tensor, layout in enumerate(layouts)
+        for block, offset in zip(layout, _offsets(layout))
+        if block.table == table
+    ]
+    edges = sorted({edge for _, _, block in placed for edge in (block.start, block.stop)})
+    return [
+        [
+            (tensor, offset + low - block.start, offset + high - block.start)
+            for tensor, offset, block in placed
+            if block.start <= low and high <= block.stop
+        ]
+        for low, high in zip(edges, edges[1:])
+    ]
+
+
+def _join(recipe: list[list[Piece]], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    columns = []
+    for (first, low, high), *others in recipe:
+        total = tensors[first][:, low:high]
+        for tensor, start, stop in others:
+            total = total + tensors[tensor][:, start:stop]
+        columns.append(total)
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)

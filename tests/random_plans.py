@@ -1,0 +1,67 @@
+"""Random plans over all placements, for property tests."""
+
+from hypothesis import strategies as st
+from problems import RandomWorkload, machine
+
+from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.problem import Problem
+from shardbench.table import Pooling, Table
+
+WORLDS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
+"""Nodes and devices a node."""
+
+
+def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling) -> object:
+    """Any placement that the engine can run."""
+    world = nodes * devices
+    tier = draw(st.sampled_from(Tier))
+    choices = [
+        OnRank(rank=draw(st.integers(0, world - 1)), tier=tier),
+        RowWise(ranks=tuple(range(world)), tier=tier),
+        Replicated(ranks=tuple(range(world))),
+        NodeSharded(tier=tier),
+        Host(node=draw(st.integers(0, nodes - 1))),
+    ]
+    if nodes > 1 and pooling is Pooling.SUM:
+        node = draw(st.integers(0, nodes - 1))
+        choices.append(RowWise(ranks=tuple(range(node * devices, (node + 1) * devices)), tier=tier))
+    return draw(st.sampled_from(choices))
+
+
+def table_segments(draw: st.DrawFn, table: Table, nodes: int, devices: int) -> list[Segment]:
+    """Up to three row ranges, each whole or in two column ranges; unpooled ones share their column cut."""
+    cuts = sorted({0, table.rows, *draw(st.lists(st.integers(8, table.rows - 8), max_size=2))})
+    ranges = [(a, b) for a, b in zip(cuts, cuts[1:])]
+    if any(b - a < 8 for a, b in ranges):
+        ranges = [(0, table.rows)]
+    column_cut = draw(st.sampled_from([0, 4, 8][: 1 + table.dim // 8]))
+    segments = []
+    for start, stop in ranges:
+        if table.pooling is Pooling.SUM:
+            column_cut = draw(st.sampled_from([0, 4, 8][: 1 + table.dim // 8]))
+        edges = [0, column_cut, table.dim] if 0 < column_cut < table.dim else [0, table.dim]
+        for low, high in zip(edges, edges[1:]):
+            segments.append(
+                Segment(
+                    table=table.name,
+                    row_start=start,
+                    row_stop=stop,
+                    column_start=low,
+                    column_stop=high,
+                    placement=placements(draw, nodes, devices, table.pooling),
+                )
+            )
+    return segments
+
+
+@st.composite
+def random_plans(draw: st.DrawFn) -> tuple[RandomWorkload, Problem, Plan]:
+    """A small workload (pooled and unpooled tables, widths 8 and 16), its problem, and a valid plan."""
+    nodes, devices = draw(st.sampled_from(WORLDS))
+    shapes = [(draw(st.integers(40, 120)), draw(st.sampled_from([8, 16]))) for _ in range(draw(st.integers(1, 4)))]
+    unpooled = frozenset(i for i in range(len(shapes)) if draw(st.integers(0, 2)) == 0)
+    seed = draw(st.integers(0, 1000))
+    workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled)
+    problem = workload.problem(machine(nodes, devices))
+    segments = [s for table in workload.tables for s in table_segments(draw, table, nodes, devices)]
+    return workload, problem, Plan(world_size=nodes * devices, segments=tuple(segments))

@@ -1,0 +1,61 @@
+"""Measured equals counted, and sharded equals unsharded, for random plans over all placements."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from random_plans import random_plans
+
+from shardbench.execute.measure import measure, rank_job
+from shardbench.execute.reference import read_sharded, train_unsharded
+from shardbench.materialise import materialise
+from shardbench.strategy import Move
+from shardbench.traffic import COLLECTIVES, count
+from shardbench.validate import validate
+
+DEFAULT, MANY = 30, 200
+SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}
+
+
+def check(workload, problem, plan) -> None:
+    """One step on one batch; bytes are compared per rank, collective and link."""
+    validate(plan, problem, frozenset(Move))
+    folder = Path(tempfile.mkdtemp(prefix="random-plan-"))
+    try:
+        batches = materialise(workload, folder / "batches", range(1))
+        job = rank_job(
+            plan, problem, workload.dense, folder / "batches",
+            warmup=0, iterations=1, seed=1, timeout_s=100, learning_rate=0.5, dump=True,
+        )  # fmt: skip
+        measured = measure(job, folder / "job")
+        traffic = count(plan, problem, lambda i: batches.bags(0, i), workload.dense)
+        for rank in measured.ranks:
+            for name in COLLECTIVES:
+                counted = traffic.collectives[name]
+                expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
+                assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (rank.rank, name)
+            assert set(rank.sent[0]) <= set(COLLECTIVES)
+        sharded, reference = read_sharded(job, folder / "job"), train_unsharded(job)
+        np.testing.assert_allclose(sharded.logits[0], reference.logits[0], atol=1e-5)
+        for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=5e-6)
+    finally:
+        if "KEEP_RANDOM_PLANS" not in os.environ:
+            shutil.rmtree(folder)
+
+
+@settings(max_examples=DEFAULT, **SETTINGS)
+@given(random_plans())
+def test_measured_equals_counted(case):
+    check(*case)
+
+
+@pytest.mark.slow
+@settings(max_examples=MANY, **SETTINGS)
+@given(random_plans())
+def test_measured_equals_counted_over_many_plans(case):
+    check(*case)
