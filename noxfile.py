@@ -75,6 +75,15 @@ def publish(session: nox.Session) -> None:
 
 
 @nox.session
+def scale(session: nox.Session) -> None:
+    """Count the full synthetic workload against plans for 8, 128 and 1,024 devices; write the table."""
+    install(session)
+    out = ROOT / "results" / "tables" / "scale" / "counting.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run(session, "python", "benchmarks/micro/counting_scale.py", "856", str(out))
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)

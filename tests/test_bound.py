@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from shardbench.costmodel import embedding_ms
 from shardbench.discovery import get_strategy
 from shardbench.errors import Infeasible
-from shardbench.load import Load
-from shardbench.lowerbound import expected_table_loads, in_uvm, lower_bound_ms, table_loads
+from shardbench.load import LONGEST, Load, in_uvm
+from shardbench.lowerbound import expected_table_loads, lower_bound_ms, table_loads
 from shardbench.machine import Constants, Machine, Topology
 from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_tables
 from shardbench.problem import Problem
@@ -43,16 +43,20 @@ def machine(rng: np.random.Generator, world: int = WORLD, hbm: int = 1 << 40) ->
             hbm_bytes_per_s=1e9,
             cache_bytes_per_s=float(10 ** rng.uniform(8, 11)),
             cache_bytes=float(10 ** rng.uniform(1, 5)),
+            cache_reach_ratio=float(rng.uniform(0.5, 4.0)),
             uvm_bytes_per_s=float(10 ** rng.uniform(7, 10)),
             host_bytes_per_s=1e9,
             gather_efficiency_ratio=float(rng.uniform(0.1, 1.0)),
             access_overhead_bytes=float(rng.choice([0.0, 32.0])),
             sort_bytes=float(rng.choice([0.0, 128.0])),
             launch_s=float(rng.choice([0.0, 1e-6])),
+            dispatch_s=float(rng.choice([0.0, 1e-6, 1e-4])),
+            bag_step_s=float(rng.choice([0.0, 1e-7, 1e-5])),
             intra_bytes_per_s=1e9,
             inter_bytes_per_s=1e9,
             intra_latency_s=0.0,
             inter_latency_s=0.0,
+            peer_latency_s=0.0,
             dense_flop_per_s=1e9,
         ),
         sources={},
@@ -86,7 +90,9 @@ def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> ND
     sums = {}
     for field in fields(Load):
         values = np.array([getattr(x, field.name) for x in tiers])[tier, np.arange(len(load.bags))]
-        sums[field.name] = np.stack([(values * (rank == device)).sum(axis=1) for device in range(world)], axis=1)
+        held = [values * (rank == device) for device in range(world)]
+        together = [v.max(axis=1) if field.name == LONGEST else v.sum(axis=1) for v in held]
+        sums[field.name] = np.stack(together, axis=1)
     return embedding_ms(Load(**sums), constants).max(axis=1)
 
 
@@ -167,6 +173,7 @@ def slowest_and_bound(
     profile = AccessProfile(rows=BATCH, samples=BATCH, present=0, counts=(), row_counts=())
     made = machine(np.random.default_rng(0))
     plain = {"access_overhead_bytes": 0.0, "sort_bytes": 0.0, "launch_s": 0.0, "hbm_bytes_per_s": 1e15}
+    plain |= {"dispatch_s": 0.0, "bag_step_s": 0.0}
     made = replace(made, constants=replace(made.constants, **plain, **rates))
     problem = Problem.of("p", tables, (profile,) * len(tables), made, batch_size=BATCH)
     segments = tuple(
@@ -239,7 +246,13 @@ def linear_machine(world: int) -> Machine:
     """A device whose time is exactly the gradient bytes read, in milliseconds per byte."""
     made = machine(np.random.default_rng(0), world)
     constants = replace(
-        made.constants, hbm_bytes_per_s=1e3, gather_efficiency_ratio=1.0, cache_bytes_per_s=1.0, launch_s=0.0
+        made.constants,
+        hbm_bytes_per_s=1e3,
+        gather_efficiency_ratio=1.0,
+        cache_bytes_per_s=1.0,
+        launch_s=0.0,
+        dispatch_s=0.0,
+        bag_step_s=0.0,
     )
     return replace(made, constants=constants)
 

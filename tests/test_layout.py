@@ -29,9 +29,10 @@ def test_datasets_refuses_to_be_another_projects_package():
 def test_imports_form_a_ladder():
     ladder = [
         "errors", "atomic", "serialise", "table", "profile", "machine", "plan", "trace", "problem", "strategy",
-        "validate", "load", "lookups", "traffic", "costmodel", "lowerbound", "workload", "materialise", "discovery",
-        "trial", "record", "store", "suite", "environment", "statistics", "launch", "execute",
-        "conformance_problems", "conformance", "tryout", "runner", "listing", "progress", "report", "cli",
+        "validate", "load", "distinct", "lookups", "links", "accounting", "traffic", "costmodel", "published",
+        "published_steps", "validation", "lowerbound", "workload", "materialise", "discovery", "trial", "record",
+        "store", "suite", "environment", "statistics", "launch", "execute", "conformance_problems", "conformance",
+        "tryout", "runner", "listing", "progress", "report", "cli",
     ]  # fmt: skip
     height = {name: i for i, name in enumerate(ladder)}
     source = ROOT / "src" / "shardbench"

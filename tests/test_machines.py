@@ -63,7 +63,7 @@ def test_every_number_says_where_it_comes_from(name: str) -> None:
         ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "TB"', "'hbm_bandwidth' has unit 'TB'"),
         ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "furlong"', "unit 'furlong'"),
         ('value = 3.35\nunit = "TB/s"', 'value = 0\nunit = "TB/s"', "hbm_bytes_per_s"),
-        ('value = 0.358\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
+        ('value = 0.569\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
         ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', 'source = "?"', "source"),
         ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', "", "source"),
         ("nodes = 1", "nodes = 0", "nodes"),

@@ -34,7 +34,8 @@ CONSTANTS = {
     "uvm_bandwidth": (10, "GB/s"), "host_bandwidth": (10, "GB/s"), "gather_efficiency": (0.5, "ratio"),
     "access_overhead": (32, "B"), "sort_traffic": (32, "B"), "launch": (10, "us"), "intra_bandwidth": (1, "GB/s"),
     "inter_bandwidth": (1, "GB/s"), "intra_latency": (10, "us"), "inter_latency": (10, "us"),
-    "dense_rate": (1, "GFLOP/s"),
+    "dense_rate": (1, "GFLOP/s"), "cache_reach": (2, "ratio"), "dispatch": (20, "us"), "bag_step": (100, "ns"),
+    "peer_latency": (1, "us"),
 }  # fmt: skip
 
 

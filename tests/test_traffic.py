@@ -6,12 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
+from shardbench.accounting import distinct_columns
 from shardbench.errors import BadInput, Unsupported
 from shardbench.lookups import CountedLookups
-from shardbench.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
+from shardbench.plan import (
+    BatchSchedule,
+    Host,
+    NodeSharded,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    whole_table,
+    whole_tables,
+)
 from shardbench.problem import Problem
 from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Optimizer, Precision, Table
+from shardbench.table import DenseShape, Optimizer, Pooling, Precision, Table
 from shardbench.trace import Bags, Split
 from shardbench.traffic import count, expect
 
@@ -122,9 +137,101 @@ def test_columns_send_their_ids_to_every_owner():
     assert traffic.collectives["input_all_to_all"].sent_intra.tolist() == [3 * 8 + 8, (3 + 2) * 8 + 16]
 
 
-def test_what_is_not_counted_is_named():
-    with pytest.raises(Unsupported, match=r"table 'a'.*host"):
-        counted(Host(node=0), OnRank(rank=0))
+def test_host_rows_are_looked_up_by_the_nodes_first_rank():
+    on = problem(nodes=2, devices=1)
+    traffic = counted(Host(node=1), OnRank(rank=0), on)
+    assert traffic.host.lookups.tolist() == [0, 6]
+    assert traffic.host.distinct.tolist() == [0, 3]
+    assert traffic.load.lookups.tolist() == [4, 0]
+    # All 4 samples' vectors of 4 floats go up to the device, rank 1, and from there to their ranks.
+    assert traffic.host_to_device_bytes.tolist() == [0, 4 * 16]
+    assert traffic.collectives["output_all_to_all"].sent_inter.tolist() == [2 * 16, 2 * 16]
+
+
+def test_node_copies_by_hand():
+    # Two nodes of two devices, one sample each; a is copied to both nodes, dealt over the node's two devices.
+    on = problem(nodes=2, devices=2)
+    traffic = counted(NodeSharded(), OnRank(rank=0), on)
+    # Node 0 (samples 0, 1) asks for rows 0, 1, 1: row 0 on device 0, row 1 twice on device 1.
+    # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 0, row 5 on device 1.
+    assert traffic.load.lookups.tolist() == [1 + 4, 2, 2, 1]
+    assert traffic.load.distinct.tolist() == [1 + 2, 1, 1, 1]
+    sent = traffic.collectives["input_all_to_all"]
+    # a: ranks 0 and 1 each send one lookup of row 1 or none, and a length, to the node's other device.
+    # b, on rank 0: a length from everyone, one lookup from rank 1, two from rank 2.
+    assert sent.sent_intra.tolist() == [1 * 8 + 4, 4 + (1 * 8 + 4), 4, 2 * 8 + 4]
+    assert sent.sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
+    # Reduce-scatter inside the node: two samples of 4 floats, half of it leaves; then back.
+    assert traffic.collectives["output_reduce_scatter"].sent_intra.tolist() == [2 * 16 / 2] * 4
+    assert traffic.collectives["output_reduce_scatter"].sent_inter.sum() == 0
+    # Each device averages its 3 of 6 rows with its twin: ring of two, 2 * 1/2 of 3 * 16 bytes.
+    assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [3 * 16] * 4
+    assert traffic.collectives["rows_all_reduce"].sent_intra.sum() == 0
+    # Splits: b's exchange over 4 ranks, a's inside the node.
+    assert traffic.collectives["input_splits"].sent_intra.tolist() == [2 * 24] * 4
+    assert traffic.collectives["input_splits"].sent_inter.tolist() == [2 * 24] * 4
+
+
+def test_unpooled_tables_send_every_vector():
+    on = problem()
+    tables = (Table(name="a", rows=6, dim=4, pooling=Pooling.NONE), on.tables[1])
+    on = Problem.of("hand", tables, on.profiles, on.machine, batch_size=4)
+    traffic = counted(OnRank(rank=0), OnRank(rank=1), on)
+    # Rank 0 owns a: it returns rank 1's 3 vectors; rank 1 owns b: one pooled vector for each of 2 samples.
+    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [3 * 16, 2 * 16]
+    assert traffic.load.bags.tolist() == [6, 4]
+    # Pooled and unpooled tables are in modules of their own: two exchanges of splits.
+    assert traffic.collectives["input_splits"].sent_intra.tolist() == [48, 48]
+    dealt = counted(RowWise(ranks=(0, 1)), OnRank(rank=1), on)
+    # Rank 0 has row 0 (asked once by rank 0, twice by rank 1), rank 1 has rows 1, 1 (rank 0) and 5 (rank 1).
+    assert dealt.collectives["output_all_to_all"].sent_intra.tolist() == [2 * 16, 2 * 16 + 2 * 16]
+    assert dealt.collectives["output_reduce_scatter"].sent.sum() == 0
+
+
+def test_segments_that_meet_on_a_rank_send_one_vector():
+    on = problem()
+    whole = counted(OnRank(rank=0), OnRank(rank=1), on)
+    halves = [
+        Segment(table="a", row_start=0, row_stop=1, column_stop=4, placement=OnRank(rank=0)),
+        Segment(table="a", row_start=1, row_stop=6, column_stop=4, placement=OnRank(rank=0, tier=Tier.UVM)),
+    ]
+    plan = Plan(world_size=2, segments=(*halves, whole_table(on.tables[1], OnRank(rank=1))))
+    cut = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
+    assert cut.collectives["output_all_to_all"].sent.tolist() == whole.collectives["output_all_to_all"].sent.tolist()
+    # Lengths of both segments are sent, lookups once: one more length for each of rank 1's two samples.
+    extra = cut.collectives["input_all_to_all"].sent - whole.collectives["input_all_to_all"].sent
+    assert extra.tolist() == [0, 2 * 4]
+    assert (cut.load.lookups[0], cut.load.uvm_lookups[0]) == (3, 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), max_size=6))
+def test_distinct_columns_equal_a_plain_set(starts):
+    ranges = [(start, start + width) for start, width in starts]
+    assert distinct_columns(ranges) == len({c for low, high in ranges for c in range(low, high)})
+
+
+def test_schedules_count_their_copies():
+    on = problem(optimizer=Optimizer.ROWWISE_ADAGRAD)
+    phases = [Phase(kind=PhaseKind(k), batches=n) for k, n in (("cold", 3), ("hot", 2), ("cold", 4), ("hot", 1))]
+    plan = Plan(
+        world_size=2,
+        segments=(
+            Segment(table="a", row_stop=2, column_stop=4, placement=Replicated(ranks=(0, 1))),
+            Segment(table="a", row_start=2, row_stop=6, column_stop=4, placement=Host(node=0)),
+            whole_table(on.tables[1], Host(node=0)),
+        ),
+        schedule=BatchSchedule(phases=tuple(phases)),
+    )
+    sync = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE).synchronisation
+    # 2 hot rows of 16 bytes and 4 of state: up to both devices before each hot phase, down once after the first.
+    assert sync.to_device_bytes == 2 * (2 * 2 * 20) / 10
+    assert sync.to_host_bytes == 1 * (2 * 20) / 10
+
+
+def test_what_no_module_serves_is_named():
+    on = problem(nodes=2, devices=2)
+    with pytest.raises(Unsupported, match="table 'a': row-wise runs over all ranks or all ranks of one node"):
+        counted(RowWise(ranks=(0, 2)), OnRank(rank=0), on)
 
 
 def test_batch_must_divide_and_rows_must_exist():
@@ -156,6 +263,8 @@ def test_counted_lookups_equal_a_plain_loop(case):
         len({v for v in touched if (v - start) % ways == w}) for w in range(ways)
     ]
     assert lookups.distinct_by_source(start, stop).tolist() == [len(set(half)) for half in inside]
+    by_node = [[len({v for v in half if (v - start) % ways == w}) for w in range(ways)] for half in inside]
+    assert lookups.distinct_by_node(start, stop, 2, ways).tolist() == by_node
 
 
 @settings(max_examples=30, deadline=None)
@@ -164,7 +273,9 @@ def test_any_split_conserves_lookups_bytes_and_vectors(data):
     workload = RandomWorkload([(40, 8), (30, 8)], 8)
     on = workload.problem(machine(2, 2))
     everyone = (0, 1, 2, 3)
-    choices = [OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone)]
+    choices = [
+        OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone), NodeSharded(),
+    ]  # fmt: skip
     segments = []
     for table in on.tables:
         cut = data.draw(st.integers(8, table.rows - 8))

@@ -1,12 +1,14 @@
 """Lookups of one table in one global batch, by source rank, owner and distinct row: exact or expected."""
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.distinct import Ids, distinct_ids, distinct_per_chunk
 from shardbench.errors import BadInput
-from shardbench.load import Floats, zeros
+from shardbench.load import Floats
 from shardbench.profile import AccessProfile
 from shardbench.trace import Bags, check_rows
 
@@ -45,7 +47,6 @@ class CountedLookups:
         self.world = world_size
         self.offsets = bags.offsets
         self.ends = bags.offsets[:: bags.batch_size // world_size]
-        self._marks: NDArray[np.bool_] | None = None
 
     def _below(self, row: int) -> NDArray[np.int64]:
         if row <= 0:
@@ -69,36 +70,29 @@ class CountedLookups:
         counts = np.bincount(source + (values - start) % ways, minlength=self.world * ways)
         return counts.reshape(self.world, ways).astype(np.float64)
 
-    def _touched(self) -> NDArray[np.bool_]:
-        if self._marks is None:
-            self._marks = np.zeros(self.rows, dtype=np.bool_)
-            self._marks[self.values] = True
-        return self._marks
+    @cached_property
+    def _touched(self) -> Ids:
+        return distinct_ids(self.values, self.rows)
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """See TableLookups."""
-        touched = self._touched()[start:stop]
+        return self._by_owner(self._touched, start, stop, ways)
+
+    def _by_owner(self, ids: Ids, start: int, stop: int, ways: int) -> Floats:
+        inside = ids if start <= 0 and stop >= self.rows else ids[(ids >= start) & (ids < stop)]
         if ways == 1:
-            return np.array([np.count_nonzero(touched)], dtype=np.float64)
-        return np.bincount(np.flatnonzero(touched) % ways, minlength=ways).astype(np.float64)
+            return np.array([len(inside)], dtype=np.float64)
+        return np.bincount((inside - start) % ways, minlength=ways).astype(np.float64)
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
         """See TableLookups."""
-        counts = zeros(self.world)
-        for rank, (low, high) in enumerate(zip(self.ends[:-1], self.ends[1:])):
-            rows = np.unique(self.values[low:high])
-            counts[rank] = np.searchsorted(rows, stop) - np.searchsorted(rows, start)
-        return counts
+        return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
 
     def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
         """See TableLookups."""
         ends = self.ends[:: self.world // nodes]
-        counts = np.empty((nodes, ways))
-        for node, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
-            rows = np.unique(self.values[low:high])
-            inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
-            counts[node] = np.bincount((inside - start) % ways, minlength=ways)
-        return counts
+        chunks = [distinct_ids(self.values[low:high], self.rows) for low, high in zip(ends[:-1], ends[1:])]
+        return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """See TableLookups."""
@@ -108,7 +102,7 @@ class CountedLookups:
             inside = (self.values >= start) & (self.values < stop)
             owner = (self.values[inside] - start) % ways
             lengths = np.bincount(sample[inside] * ways + owner, minlength=len(lengths) * ways)
-        return lengths.reshape(groups, -1, ways).max(axis=1).astype(np.float64)
+        return np.asarray(lengths.reshape(groups, -1, ways).max(axis=1), dtype=np.float64)
 
 
 class ExpectedLookups:

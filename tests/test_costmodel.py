@@ -1,0 +1,275 @@
+"""The cost model: formulas as arithmetic, monotonicity, what fusing tables costs, the longest bag."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import CONSTANTS, RandomWorkload, machine
+from random_plans import random_plans
+
+from shardbench.costmodel import (
+    StepTime,
+    backward_s,
+    backward_work_s,
+    collective_s,
+    embedding_ms,
+    estimate,
+    forward_s,
+    forward_work_s,
+    hit_share,
+    step_time,
+    work_ms,
+)
+from shardbench.links import pairwise
+from shardbench.load import LONGEST, Load, in_uvm, segment_load
+from shardbench.lookups import CountedLookups
+from shardbench.machine import Constants
+from shardbench.plan import Plan, Replicated, RowWise, Tier, whole_tables
+from shardbench.table import DenseShape, Optimizer, Precision
+from shardbench.trace import Bags, Split
+from shardbench.traffic import count
+
+# Memory 1000 B/s, gathering at half of it, the cache at 4000 B/s with a reach of 2 x 100 B.
+PLAIN = replace(
+    CONSTANTS, hbm_bytes_per_s=1e3, cache_bytes_per_s=4e3, cache_bytes=100, cache_reach_ratio=2, uvm_bytes_per_s=100,
+    gather_efficiency_ratio=0.5, access_overhead_bytes=10, sort_bytes=20, launch_s=3, dispatch_s=0, bag_step_s=0,
+)  # fmt: skip
+
+
+def one_table(
+    lookups: float, distinct: float, bags: float, dim: int, *, tier: Tier = Tier.HBM,
+    optimizer: Optimizer = Optimizer.SGD, longest: float = 0.0,
+) -> Load:  # fmt: skip
+    """A rank with one fp32 table."""
+    load = Load.zeros(1)
+    rows = {"lookups": lookups, "distinct": distinct, "bags": bags, LONGEST: longest}
+    load.add(0, segment_load(dict(rows), dim, tier, Precision.FP32, optimizer.state_bytes(dim)))
+    return load
+
+
+def together(*loads: Load) -> Load:
+    """One rank with the tables of all loads."""
+    whole = Load.zeros(1)
+    for load in loads:
+        whole.add(slice(None), {f.name: getattr(load, f.name) for f in fields(Load)})
+    return whole
+
+
+def test_forward_by_hand() -> None:
+    # 10 lookups of 4 rows of 20 bytes in 5 bags: 80 bytes first, 120 again, working set 80 of a reach of 200.
+    load = one_table(10, 4, 5, 5)
+    hit = 200 / 280
+    assert hit_share(np.array([120.0]), load.repeat_set_bytes2, PLAIN)[0] == pytest.approx(hit)
+    gather = (80 + 4 * 10) / 500 + 120 * (hit / 4000 + (1 - hit) / 500) + 6 * 10 / 4000
+    streams = (10 * 8 + 5 * 20) / 1000
+    assert forward_work_s(load, PLAIN)[0] == pytest.approx(gather + streams)
+    assert forward_s(load, PLAIN)[0] == pytest.approx(3 + gather + streams)
+
+
+def test_forward_from_host_memory_by_hand() -> None:
+    load = one_table(10, 4, 5, 5, tier=Tier.UVM)
+    hit = 200 / 280
+    gather = (80 + 4 * 10) / 100 + 120 * (hit / 4000 + (1 - hit) / 100) + 6 * 10 / 4000
+    assert forward_work_s(load, PLAIN)[0] == pytest.approx(gather + (10 * 8 + 5 * 20) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"), [(Optimizer.SGD, 0), (Optimizer.ROWWISE_ADAGRAD, 4), (Optimizer.ADAM, 40)]
+)
+def test_backward_by_hand(optimizer: Optimizer, state: int) -> None:
+    # 200 gradient bytes, of which the 5 bags' 100 are read first; the other 100 compete with those 100.
+    hit = 200 / 300
+    gradients = 100 / 500 + 100 * (hit / 4000 + (1 - hit) / 500)
+    sort = 20 * 10 / 1000
+    hbm = backward_s(one_table(10, 4, 5, 5, optimizer=optimizer), PLAIN)[0]
+    assert hbm == pytest.approx(3 + gradients + sort + 2 * (80 + 4 * 10 + 4 * state) / 500)
+    # In host memory rows are read and written at once; a row-wise state stays on the device.
+    uvm = backward_s(one_table(10, 4, 5, 5, tier=Tier.UVM, optimizer=optimizer), PLAIN)[0]
+    moved = 4 * state if state > 4 else 0
+    assert uvm == pytest.approx(3 + gradients + sort + (120 + moved) / 100 + 2 * (4 * state - moved) / 500)
+
+
+def test_in_uvm_moves_what_the_counter_moves() -> None:
+    for optimizer in Optimizer:
+        moved = in_uvm(one_table(10, 4, 5, 5, optimizer=optimizer))
+        counted = one_table(10, 4, 5, 5, tier=Tier.UVM, optimizer=optimizer)
+        for field in fields(Load):
+            np.testing.assert_array_equal(getattr(moved, field.name), getattr(counted, field.name), field.name)
+
+
+def test_floors_by_hand() -> None:
+    load = one_table(10, 4, 5, 5, longest=7)
+    work = forward_work_s(load, PLAIN)[0]
+    assert forward_s(load, replace(PLAIN, dispatch_s=50))[0] == 50  # the host is slower than the device
+    assert forward_s(load, replace(PLAIN, bag_step_s=2))[0] == 3 + 7 * 2  # the longest bag ends last
+    assert forward_s(load, replace(PLAIN, bag_step_s=work / 8))[0] == pytest.approx(3 + work)
+    assert backward_s(load, replace(PLAIN, dispatch_s=50, bag_step_s=2))[0] == backward_s(load, PLAIN)[0]
+    assert embedding_ms(Load.zeros(2), replace(PLAIN, dispatch_s=50)).tolist() == [0, 0]
+
+
+def test_collective_by_hand() -> None:
+    toy = machine(nodes=2, devices=2)
+    constants = replace(
+        toy.constants,
+        intra_bytes_per_s=100,
+        inter_bytes_per_s=10,
+        inter_latency_s=7,
+        intra_latency_s=5,
+        peer_latency_s=1,
+    )
+    toy = replace(toy, constants=constants)
+    sent = np.full((4, 4), 20.0)
+    # Each of 3 peers costs 1 s; 40 bytes leave the node at 10 B/s, 20 stay in it at 100 B/s.
+    assert collective_s(pairwise(sent, toy.topology), toy) == pytest.approx(7 + 3 + 40 / 10)
+    assert collective_s(pairwise(np.zeros((4, 4)), toy.topology), toy) == 0
+    one_node = replace(toy, topology=replace(toy.topology, nodes=1, devices_per_node=4))
+    assert collective_s(pairwise(sent, one_node.topology), one_node) == pytest.approx(5 + 3 + 60 / 100)
+
+
+def test_straggler_wait_is_the_distance_to_the_slowest() -> None:
+    time = StepTime(forward_ms=np.array([1.0, 4.0]), backward_ms=np.array([5.0, 2.0]), phases_ms={})
+    assert time.wait_ms.tolist() == [3.0, 3.0]
+
+
+def test_a_step_takes_the_slowest_rank_of_every_phase() -> None:
+    workload = RandomWorkload([(50, 8), (90, 16), (70, 8)], 16)
+    problem = workload.problem(machine())
+    plan = Plan(world_size=2, segments=whole_tables(workload.tables, (0, 1, 1)))
+    dense = DenseShape(features=4, bottom=(8,), top=(4, 1))
+    traffic = count(plan, problem, lambda i: workload.bags(Split.TEST, 0, i), dense)
+    time = step_time(traffic, problem.machine, dense, workload.tables, 16)
+    assert time.phases_ms["lookup"] == time.forward_ms.max()
+    assert time.phases_ms["lookup_backward"] == time.backward_ms.max()
+    assert time.step_ms == pytest.approx(sum(time.phases_ms.values()))
+    np.testing.assert_allclose(time.embedding_ms, embedding_ms(traffic.load, problem.machine.constants))
+
+
+tables = st.builds(
+    lambda distinct, times, bags, dim, tier, optimizer: one_table(
+        distinct * times, distinct, bags, 4 * dim, tier=tier, optimizer=optimizer, longest=min(distinct * times, 9)
+    ),
+    distinct=st.integers(1, 10**6), times=st.floats(1, 100), bags=st.integers(1, 10**6), dim=st.integers(1, 256),
+    tier=st.sampled_from(Tier), optimizer=st.sampled_from(Optimizer),
+)  # fmt: skip
+constants = st.builds(
+    lambda cache, rate, uvm, dispatch, step: replace(
+        CONSTANTS, cache_bytes=cache, cache_bytes_per_s=rate, uvm_bytes_per_s=uvm, dispatch_s=dispatch, bag_step_s=step
+    ),
+    cache=st.floats(1e3, 1e9), rate=st.floats(1e9, 1e13), uvm=st.floats(1e9, 2e12),
+    dispatch=st.sampled_from([0.0, 1e-4]), step=st.sampled_from([0.0, 1e-6]),
+)  # fmt: skip
+ROUNDING = 1 + 1e-9
+
+
+@given(st.lists(tables, min_size=1, max_size=6), constants)
+def test_fused_work_is_at_least_the_sum_of_the_single_tables(loads: list[Load], rates: Constants) -> None:
+    fused, single = together(*loads), sum(work_ms(load, rates)[0] for load in loads)
+    assert work_ms(fused, rates)[0] * ROUNDING >= single
+    # With launches: one forward and one backward for all, dispatched once.
+    floors = 1e3 * (len(loads) - 1) * (max(rates.launch_s, rates.dispatch_s) + rates.launch_s)
+    tails = sum(1e3 * rates.bag_step_s * load.longest_bag[0] for load in loads)
+    assert embedding_ms(fused, rates)[0] * ROUNDING >= sum(embedding_ms(x, rates)[0] for x in loads) - floors - tails
+    assert embedding_ms(fused, rates)[0] * ROUNDING >= max(embedding_ms(x, rates)[0] for x in loads)
+
+
+def test_fusing_is_not_additive_either_way() -> None:
+    small, large = one_table(8e5, 1e2, 1e3, 16), one_table(8e5, 2e5, 1e3, 128)
+    rates = replace(CONSTANTS, launch_s=0.0, dispatch_s=0.0)
+    assert work_ms(together(small, large), rates)[0] > 1.01 * (work_ms(small, rates)[0] + work_ms(large, rates)[0])
+    tiny = one_table(10, 10, 10, 16)
+    assert embedding_ms(together(tiny, tiny), CONSTANTS)[0] < 1.01 * embedding_ms(tiny, CONSTANTS)[0]
+
+
+@given(
+    st.integers(1, 10**5),
+    st.integers(0, 10**5),
+    st.integers(0, 10**5),
+    st.integers(1, 10**5),
+    st.integers(1, 128),
+    constants,
+)
+def test_more_lookups_and_more_distinct_rows_never_cost_less(
+    distinct: int, repeats: int, more: int, bags: int, dim: int, rates: Constants
+) -> None:
+    for tier in Tier:
+        less = embedding_ms(one_table(distinct + repeats, distinct, bags, dim, tier=tier, longest=1), rates)[0]
+        again = embedding_ms(one_table(distinct + repeats + more, distinct, bags, dim, tier=tier, longest=2), rates)[0]
+        assert again * ROUNDING >= less
+    lookups = distinct + repeats + more
+    narrow = embedding_ms(one_table(lookups, distinct, bags, dim), rates)[0]
+    assert embedding_ms(one_table(lookups, min(lookups, distinct + more), bags, dim), rates)[0] * ROUNDING >= narrow
+
+
+@given(st.integers(1, 10**5), st.floats(1, 50), st.integers(1, 10**5), st.integers(1, 128), constants)
+def test_wider_rows_cost_more_but_less_than_in_proportion(
+    distinct: int, times: float, bags: int, dim: int, rates: Constants
+) -> None:
+    plain = replace(rates, launch_s=0.0, dispatch_s=0.0, bag_step_s=0.0, cache_bytes=1e15)
+    for tier in Tier:
+        one, two = (one_table(distinct * times, distinct, bags, width, tier=tier) for width in (dim, 2 * dim))
+        assert embedding_ms(two, rates)[0] * ROUNDING >= embedding_ms(one, rates)[0]
+        assert embedding_ms(two, plain)[0] <= 2 * embedding_ms(one, plain)[0] * ROUNDING
+
+
+BETTER: dict[str, Callable[[float], float]] = {
+    "hbm_bytes_per_s": lambda x: 2 * x, "cache_bytes_per_s": lambda x: 2 * x, "uvm_bytes_per_s": lambda x: 2 * x,
+    "gather_efficiency_ratio": lambda x: min(1.0, 2 * x), "cache_bytes": lambda x: 2 * x,
+    "cache_reach_ratio": lambda x: 2 * x, "launch_s": lambda x: x / 2, "dispatch_s": lambda x: x / 2,
+    "bag_step_s": lambda x: x / 2, "sort_bytes": lambda x: x / 2, "access_overhead_bytes": lambda x: x / 2,
+}  # fmt: skip
+
+
+@given(tables, tables, constants, st.sampled_from(sorted(BETTER)))
+def test_a_better_machine_is_never_slower(one: Load, two: Load, rates: Constants, name: str) -> None:
+    better = replace(rates, **{name: BETTER[name](getattr(rates, name))})
+    load = together(one, two)
+    assert embedding_ms(load, better)[0] <= embedding_ms(load, rates)[0] * ROUNDING
+
+
+@given(st.lists(tables, min_size=2, max_size=4), constants)
+def test_arrays_of_any_shape_are_rated_like_single_devices(loads: list[Load], rates: Constants) -> None:
+    stacked = Load(**{f.name: np.array([[getattr(x, f.name)[0] for x in loads]] * 2) for f in fields(Load)})
+    rated = embedding_ms(stacked, rates)
+    assert rated.shape == (2, len(loads))
+    np.testing.assert_array_equal(rated[1], [embedding_ms(x, rates)[0] for x in loads])
+    assert (forward_work_s(stacked, rates) >= 0).all()
+    assert (backward_work_s(stacked, rates) >= 0).all()
+
+
+def test_longest_bag_by_hand() -> None:
+    # Four samples of two ranks ask for [0 1 2], [5 5], [] and [4 4 4 4 1].
+    bags = Bags(values=np.array([0, 1, 2, 5, 5, 4, 4, 4, 4, 1]), offsets=np.array([0, 3, 5, 5, 10]))
+    lookups = CountedLookups(bags, 6, 2)
+    assert lookups.longest_bag(0, 6, 1, 1).tolist() == [[5]]
+    assert lookups.longest_bag(0, 6, 2, 1).tolist() == [[3], [5]]
+    assert lookups.longest_bag(0, 6, 1, 2).tolist() == [[4, 2]]  # even rows: four of row 4; odd: two of row 5
+    assert lookups.longest_bag(1, 3, 2, 1).tolist() == [[2], [1]]
+    assert lookups.longest_bag(1, 6, 1, 2).tolist() == [[2, 4]]  # owners deal from row 1 on
+
+
+def test_the_longest_bag_is_counted_and_not_expected() -> None:
+    workload = RandomWorkload([(50, 8), (90, 8)], 16, pooling=4)
+    problem = workload.problem(machine())
+    bags = [workload.bags(Split.TEST, 0, i) for i in range(2)]
+    plan = Plan(world_size=2, segments=whole_tables(workload.tables, (0, 1)))
+    counted = count(plan, problem, lambda i: bags[i], DenseShape()).load
+    assert counted.longest_bag.tolist() == [b.lengths.max() for b in bags]
+    fused = Plan(world_size=2, segments=whole_tables(workload.tables, (1, 1)))
+    counted = count(fused, problem, lambda i: bags[i], DenseShape()).load
+    assert counted.longest_bag.tolist() == [0, max(b.lengths.max() for b in bags)]
+    assert estimate(plan, problem).forward_ms.min() > 0
+
+
+@given(random_plans())
+def test_no_rank_sees_a_longer_bag_than_there_is(case: tuple[RandomWorkload, object, Plan]) -> None:
+    workload, problem, plan = case
+    bags = [workload.bags(Split.TEST, 0, i) for i in range(len(workload.tables))]
+    load = count(plan, problem, lambda i: bags[i], DenseShape()).load  # type: ignore[arg-type]
+    assert load.longest_bag.max() <= max(b.lengths.max() for b in bags)
+    assert (load.longest_bag <= load.all_lookups).all()
+    assert (load.gradient_first_bytes <= load.gradient_bytes).all()
+    split = any(isinstance(s.placement, RowWise | Replicated) for s in plan.segments)
+    assert split or (load.longest_bag >= 0).all()
