@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
@@ -16,11 +17,11 @@ from shardbench.errors import Infeasible
 from shardbench.load import LONGEST, Load, in_uvm
 from shardbench.lowerbound import expected_table_loads, lower_bound_ms, table_loads
 from shardbench.machine import Constants, Machine, Topology
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_tables
+from shardbench.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier, whole_tables
 from shardbench.problem import Problem
 from shardbench.profile import AccessProfile
 from shardbench.strategy import Budget, Move, Role
-from shardbench.table import DenseShape, Optimizer, Table
+from shardbench.table import DenseShape, Optimizer, Pooling, Table
 from shardbench.trace import Bags
 from shardbench.traffic import count, expect
 from shardbench.validate import used_moves, validate
@@ -81,6 +82,12 @@ def random_problem(seed: int, tables: int, hbm: int = 1 << 40) -> tuple[Problem,
     return problem, bags
 
 
+def unpooled(problem: Problem) -> Problem:
+    """The same problem with every other table a sequence."""
+    kinds = [Pooling.NONE if i % 2 else Pooling.SUM for i in range(len(problem.tables))]
+    return replace(problem, tables=tuple(replace(t, pooling=k) for t, k in zip(problem.tables, kinds)))
+
+
 def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> NDArray[np.float64]:
     """Slowest device of every placement of whole tables (and tiers, if ``uvm``)."""
     tiers = (load, in_uvm(load)) if uvm else (load,)
@@ -100,6 +107,7 @@ def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> ND
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 6))
 def test_bound_is_below_every_whole_table_plan(seed: int, tables: int) -> None:
     problem, bags = random_problem(seed, tables)
+    problem = unpooled(problem) if seed % 2 else problem
     for load in (table_loads(problem, lambda i: bags[i]), expected_table_loads(problem)):
         bound = lower_bound_ms(load, problem.machine, frozenset({Move.TABLE}))
         optimum = enumerated_ms(load, problem.machine.constants, WORLD, uvm=False).min()
@@ -126,9 +134,9 @@ def split_plan(problem: Problem, rng: np.random.Generator) -> Plan:
             itertools.pairwise(rows), itertools.pairwise(columns)
         ):
             tier = Tier(str(rng.choice(["hbm", "uvm"])))
-            choices = [OnRank(rank=int(rng.integers(WORLD)), tier=tier), Replicated(ranks=everyone)]
+            choices: list[Placement] = [OnRank(rank=int(rng.integers(WORLD)), tier=tier), Replicated(ranks=everyone)]
             if row_stop - row >= WORLD:
-                choices.append(RowWise(ranks=everyone, tier=tier))
+                choices += [RowWise(ranks=everyone, tier=tier), NodeSharded(tier=tier)]
             segments.append(
                 Segment(
                     table=table.name,
@@ -140,6 +148,19 @@ def split_plan(problem: Problem, rng: np.random.Generator) -> Plan:
                 )
             )
     return Plan(world_size=WORLD, segments=tuple(segments))
+
+
+def test_the_tail_of_one_table_and_the_hosts_dispatch_are_in_the_bound() -> None:
+    problem, bags = random_problem(4, 3)
+    loads = table_loads(problem, lambda i: bags[i])
+    for name, floor_s in (("bag_step_s", 2.0 * loads.longest_bag.max()), ("dispatch_s", 2.0)):
+        constants = replace(problem.machine.constants, **{name: 2.0})
+        slow = replace(problem.machine, constants=constants)
+        whole = lower_bound_ms(loads, slow, frozenset({Move.TABLE}))
+        assert 1e3 * floor_s * (1 - 1e-6) <= whole <= embedding_ms(loads, constants).max()
+        split = lower_bound_ms(loads, slow, frozenset({Move.TABLE, Move.ROWS}))
+        assert split <= whole
+        assert (split > 1e3) == (name == "dispatch_s")  # the parts of a long bag may be short
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,8 +244,10 @@ def test_split_bound_holds_for_a_replica_that_one_rank_uses_alone() -> None:
     assert bound <= slowest
 
 
-def test_table_loads_equal_the_accounting_of_one_table_a_rank() -> None:
+@pytest.mark.parametrize("kind", [lambda problem: problem, unpooled], ids=["pooled", "unpooled"])
+def test_table_loads_equal_the_accounting_of_one_table_a_rank(kind: Callable[[Problem], Problem]) -> None:
     problem, bags = random_problem(5, WORLD)
+    problem = kind(problem)
     plan = Plan(world_size=WORLD, segments=whole_tables(problem.tables, range(WORLD)))
     counted = count(plan, problem, lambda i: bags[i], DenseShape()).load
     for field in fields(Load):

@@ -20,17 +20,20 @@ from shardbench.costmodel import (
     forward_s,
     forward_work_s,
     hit_share,
+    host_backward_s,
+    host_forward_s,
     step_time,
+    synchronisation_s,
     work_ms,
 )
 from shardbench.links import pairwise
 from shardbench.load import LONGEST, Load, in_uvm, segment_load
 from shardbench.lookups import CountedLookups
 from shardbench.machine import Constants
-from shardbench.plan import Plan, Replicated, RowWise, Tier, whole_tables
+from shardbench.plan import Host, Plan, Tier, whole_tables
 from shardbench.table import DenseShape, Optimizer, Precision
 from shardbench.trace import Bags, Split
-from shardbench.traffic import count
+from shardbench.traffic import Synchronisation, count
 
 # Memory 1000 B/s, gathering at half of it, the cache at 4000 B/s with a reach of 2 x 100 B.
 PLAIN = replace(
@@ -108,6 +111,36 @@ def test_floors_by_hand() -> None:
     assert forward_s(load, replace(PLAIN, bag_step_s=work / 8))[0] == pytest.approx(3 + work)
     assert backward_s(load, replace(PLAIN, dispatch_s=50, bag_step_s=2))[0] == backward_s(load, PLAIN)[0]
     assert embedding_ms(Load.zeros(2), replace(PLAIN, dispatch_s=50)).tolist() == [0, 0]
+
+
+def test_host_lookups_and_copies_by_hand() -> None:
+    rates = replace(PLAIN, host_bytes_per_s=200)
+    load = one_table(10, 4, 5, 5, optimizer=Optimizer.ADAM)
+    assert host_forward_s(load, rates)[0] == pytest.approx((200 + 10 * 10 + 80 + 100) / 200 + 100 / 100)
+    update = 2 * (80 + 4 * 10 + 4 * 40)
+    assert host_backward_s(load, rates)[0] == pytest.approx((200 + 20 * 10 + update) / 200 + 100 / 100)
+    toy = replace(machine(devices=4), constants=rates)
+    copies = Synchronisation(to_device_bytes=80, to_host_bytes=30)
+    assert synchronisation_s(copies, toy) == pytest.approx((80 / 4 + 30) / 100)
+
+
+def test_host_lookups_slow_the_first_rank_of_their_node() -> None:
+    workload = RandomWorkload([(50, 8), (90, 8)], 16)
+    problem = workload.problem(machine(nodes=2, devices=2))
+    at_rank = whole_tables(workload.tables, (3, 3))
+    on_host = (at_rank[0], replace(at_rank[1], placement=Host(node=1)))
+    times = []
+    for segments in (at_rank, on_host):
+        plan = Plan(world_size=4, segments=tuple(segments))
+        traffic = count(plan, problem, lambda i: workload.bags(Split.TEST, 0, i), DenseShape())
+        times.append(step_time(traffic, problem.machine, DenseShape(), workload.tables, 16))
+    assert (times[0].embedding_ms > 0).tolist() == [False, False, False, True]
+    assert (times[1].embedding_ms > 0).tolist() == [False, False, True, True]
+    assert times[1].phases_ms["lookup"] == times[1].forward_ms.max()
+    assert "synchronise" not in times[1].phases_ms
+    copied = replace(traffic, synchronisation=Synchronisation(to_host_bytes=1e10))
+    slower = step_time(copied, problem.machine, DenseShape(), workload.tables, 16)
+    assert slower.step_ms == pytest.approx(times[1].step_ms + 1e3 * 1e10 / problem.machine.constants.uvm_bytes_per_s)
 
 
 def test_collective_by_hand() -> None:
@@ -245,9 +278,9 @@ def test_longest_bag_by_hand() -> None:
     lookups = CountedLookups(bags, 6, 2)
     assert lookups.longest_bag(0, 6, 1, 1).tolist() == [[5]]
     assert lookups.longest_bag(0, 6, 2, 1).tolist() == [[3], [5]]
-    assert lookups.longest_bag(0, 6, 1, 2).tolist() == [[4, 2]]  # even rows: four of row 4; odd: two of row 5
+    assert lookups.longest_bag(0, 6, 1, 2).tolist() == [[3, 3]]  # dealt: an even share, rounded up
     assert lookups.longest_bag(1, 3, 2, 1).tolist() == [[2], [1]]
-    assert lookups.longest_bag(1, 6, 1, 2).tolist() == [[2, 4]]  # owners deal from row 1 on
+    assert lookups.longest_bag(1, 6, 1, 2).tolist() == [[3, 3]]
 
 
 def test_the_longest_bag_is_counted_and_not_expected() -> None:
@@ -271,5 +304,3 @@ def test_no_rank_sees_a_longer_bag_than_there_is(case: tuple[RandomWorkload, obj
     assert load.longest_bag.max() <= max(b.lengths.max() for b in bags)
     assert (load.longest_bag <= load.all_lookups).all()
     assert (load.gradient_first_bytes <= load.gradient_bytes).all()
-    split = any(isinstance(s.placement, RowWise | Replicated) for s in plan.segments)
-    assert split or (load.longest_bag >= 0).all()

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from shardbench.cli import run_command
 from shardbench.errors import BadInput
 from shardbench.machine import load_machine, machine_names, parse_machine
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
+CPU_SOURCES = (
+    "rough placeholder until calibrated", "measured by shardbench doctor --calibrate", "reported by the system",
+    "not measured on one node",
+)  # fmt: skip
 NAMES = sorted(path.stem for path in FILES.glob("*.toml"))
 
 
@@ -51,7 +56,8 @@ def test_every_number_says_where_it_comes_from(name: str) -> None:
     for field, source in machine.sources.items():
         assert len(source.split()) >= 3, f"{name}: {field}"
         assert source.isascii()
-        assert machine.device == "cuda" or source.startswith("rough placeholder until calibrated")
+        if machine.device == "cpu":
+            assert source.startswith(CPU_SOURCES), f"{name}: {field}"
 
 
 @pytest.mark.parametrize(
@@ -98,3 +104,29 @@ def test_a_file_of_ones_own_loads_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text_of("cpu-1x2").replace('name = "cpu-1x2"', 'name = "mine"'))
     assert load_machine(str(path)).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[constants.launch]", "[constants.lunch]", "constant 'launch' is missing"),
+        ("[constants.dense_rate]\nvalue = ", "[constants.dense_rate]\nvalue = -", "dense_rate"),
+        ('unit = "GFLOP/s"', 'unit = "GB/s"', "constant 'dense_rate' has unit 'GB/s'; use one of GFLOP/s, TFLOP/s"),
+    ],
+)
+def test_the_command_line_refuses_wrong_files_with_one_line(tmp_path: Path, capsys, old: str, new: str, says: str):
+    text = text_of("cpu-1x2")
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    suite = tmp_path / "suite.toml"
+    suite.write_text(
+        'name = "own"\ndescription = "own machine"\n[[workloads]]\nname = "w"\ndataset = "synthetic"\n'
+        f'[[jobs]]\nworkload = "w"\nmachine = "{tmp_path / "mine.toml"}"\nbackend = "simulated"\niterations = 1\n'
+    )
+    assert run_command(["run", str(suite), "--results", str(tmp_path / "results")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert says in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "results").exists()

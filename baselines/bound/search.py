@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.costmodel import embedding_ms
-from shardbench.load import Load
-from shardbench.lowerbound import in_uvm
+from shardbench.load import Load, in_uvm
 from shardbench.machine import Constants
 from shardbench.plan import Tier
 from shardbench.problem import Problem

@@ -1,10 +1,12 @@
 """Time from traffic and machine constants: the simulated backend and the strategies' oracle.
 
-Per rank, forward:   launch + gather + (indices + outputs) / hbm
-Per rank, backward:  launch + gradients + sort + (2 rows + 2 state) / gather rate
-where repeated rows are served by the cache as far as the rank's distinct rows fit it, which
-makes a fused set of tables dearer than the sum of its single tables (``docs/costmodel.md``).
+Per rank, forward:   max(dispatch, launch + max(gather + (indices + outputs) / hbm, longest bag x step))
+Per rank, backward:  launch + gradients + sort + update
+A row that a table meets again is served by the cache with a share that falls with the working set
+of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
+(``docs/costmodel.md``: every formula, every constant, and how far published times are off).
 Collective: latency + bytes over the slower link, done when the slowest rank is.
+Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
 """
 
 from dataclasses import dataclass
@@ -12,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.load import Load
+from shardbench.accounting import INDEX_BYTES
+from shardbench.links import Collective
+from shardbench.load import Load, TierRows
 from shardbench.machine import Constants, Machine
-from shardbench.plan import Plan
+from shardbench.plan import Plan, Tier
 from shardbench.problem import Problem
 from shardbench.table import DenseShape, Table
-from shardbench.traffic import INDEX_BYTES, Collective, Traffic, expect
+from shardbench.traffic import Synchronisation, Traffic, expect
 
 Floats = NDArray[np.float64]
 
@@ -40,44 +44,106 @@ class StepTime:
         return self.forward_ms + self.backward_ms
 
     @property
+    def wait_ms(self) -> Floats:
+        """What each rank idles for the slowest one in the collectives after forward and backward."""
+        waits = (self.forward_ms.max() - self.forward_ms) + (self.backward_ms.max() - self.backward_ms)
+        return np.asarray(waits)
+
+    @property
     def step_ms(self) -> float:
         """The whole step."""
         return sum(self.phases_ms.values())
 
 
-def gather_s(load: Load, constants: Constants) -> Floats:
-    """Seconds to read every looked-up row once, HBM and UVM, [n]."""
+def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
+    """Share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
+
+    ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
+    share is convex in the working set: that is what makes work super-additive (lowerbound.py).
+    """
+    reach = constants.cache_reach_ratio * constants.cache_bytes
+    working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
+    return np.asarray(reach / (reach + working_set))
+
+
+def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants) -> Floats:
+    """Seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
+    hit = hit_share(repeats, set_bytes2, constants)
+    cached = max(constants.cache_bytes_per_s, rate)
+    return np.asarray(repeats * (hit / cached + (1.0 - hit) / rate))
+
+
+def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
+    """Seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
     overhead = constants.access_overhead_bytes
-    rate = constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
-    first = load.distinct_bytes + overhead * load.distinct
-    repeats = load.lookup_bytes - load.distinct_bytes + overhead * (load.lookups - load.distinct)
-    hit = constants.cache_bytes / np.maximum(first, constants.cache_bytes)
-    cache_rate = max(constants.cache_bytes_per_s, rate)
-    hbm = (first + (1.0 - hit) * repeats) / rate + hit * repeats / cache_rate
-    uvm = (load.uvm_lookup_bytes + overhead * load.uvm_lookups) / constants.uvm_bytes_per_s
-    return np.asarray(hbm + uvm)
+    first = (rows.distinct_bytes + overhead * rows.distinct) / rate
+    repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
+    again = _repeated_s(repeats, rows.repeat_set_bytes2, rate, constants)
+    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / max(constants.cache_bytes_per_s, rate)
+    return np.asarray(first + again + wasted)
+
+
+def gather_rate(constants: Constants) -> float:
+    """Bytes a second of random rows out of HBM."""
+    return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
+
+
+def forward_work_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of memory traffic of the forward lookup, [n]."""
+    hbm = _gather_s(load.tier(Tier.HBM), gather_rate(constants), constants)
+    uvm = _gather_s(load.tier(Tier.UVM), constants.uvm_bytes_per_s, constants)
+    return np.asarray(hbm + uvm + (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s)
+
+
+def backward_work_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of memory traffic of backward and optimiser, [n]: gradients, sort, rows and state read and written."""
+    rate, overhead = gather_rate(constants), constants.access_overhead_bytes
+    # One gradient row is read per lookup; the lookups of one bag share it.
+    repeats = load.gradient_bytes - load.gradient_first_bytes
+    again = _repeated_s(repeats, load.gradient_set_bytes2, rate, constants)
+    gradients = load.gradient_first_bytes / rate + again
+    sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
+    update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
+    # Written back while the next rows are read: the host link is full duplex.
+    uvm = load.uvm_distinct_bytes + overhead * load.uvm_distinct + load.uvm_state_bytes
+    return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s)
+
+
+def work_ms(load: Load, constants: Constants) -> Floats:
+    """Forward and backward milliseconds without launches, dispatch and tail, [n]: super-additive over tables."""
+    return np.asarray(1e3 * (forward_work_s(load, constants) + backward_work_s(load, constants)))
 
 
 def forward_s(load: Load, constants: Constants) -> Floats:
     """Seconds of the fused forward lookup, [n]; zero where a rank has no bag."""
-    streamed = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
-    return np.where(load.bags > 0, constants.launch_s + gather_s(load, constants) + streamed, 0.0)
+    tail = constants.bag_step_s * load.longest_bag
+    busy = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
+    return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
 
 
 def backward_s(load: Load, constants: Constants) -> Floats:
     """Seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
-    rate = constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
-    overhead = constants.access_overhead_bytes
-    # One gradient row is read per lookup; rows of one bag share it, so the cache helps as in forward.
-    first = np.minimum(load.bag_bytes, load.gradient_bytes)
-    hit = constants.cache_bytes / np.maximum(first, constants.cache_bytes)
-    repeats = load.gradient_bytes - first
-    cache_rate = max(constants.cache_bytes_per_s, rate)
-    gradients = (first + (1.0 - hit) * repeats) / rate + hit * repeats / cache_rate
-    sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
-    update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
-    uvm = 2.0 * (load.uvm_distinct_bytes + overhead * load.uvm_distinct) / constants.uvm_bytes_per_s
-    return np.where(load.bags > 0, constants.launch_s + gradients + sort + update + uvm, 0.0)
+    return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
+
+
+def host_forward_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes]."""
+    rows = load.lookup_bytes + constants.access_overhead_bytes * load.lookups
+    streamed = INDEX_BYTES * load.lookups + load.bag_bytes
+    return np.asarray((rows + streamed) / constants.host_bytes_per_s + load.bag_bytes / constants.uvm_bytes_per_s)
+
+
+def host_backward_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of the gradients' copy to the host and of its CPUs' update, [nodes]."""
+    rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
+    moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
+    return np.asarray(moved / constants.host_bytes_per_s + load.bag_bytes / constants.uvm_bytes_per_s)
+
+
+def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
+    """Seconds of the copies of hot rows that a batch schedule needs, per iteration; devices copy side by side."""
+    each = copies.to_device_bytes / machine.topology.world_size + copies.to_host_bytes
+    return each / machine.constants.uvm_bytes_per_s
 
 
 def embedding_ms(load: Load, constants: Constants) -> Floats:
@@ -86,7 +152,11 @@ def embedding_ms(load: Load, constants: Constants) -> Floats:
 
 
 def collective_s(collective: Collective, machine: Machine) -> float:
-    """Seconds of one collective over all ranks; zero where nothing is sent."""
+    """Seconds of one collective over all ranks; zero where nothing is sent.
+
+    Latency + bytes / bandwidth is also the size-dependent efficiency: half of the bandwidth is
+    reached at latency x bandwidth bytes.
+    """
     constants, topology = machine.constants, machine.topology
     intra = np.maximum(collective.sent_intra, collective.received_intra)
     inter = np.maximum(collective.sent_inter, collective.received_inter)
@@ -94,7 +164,7 @@ def collective_s(collective: Collective, machine: Machine) -> float:
         return 0.0
     times = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
     latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    return float(latency + times.max())
+    return float(latency + constants.peer_latency_s * (topology.world_size - 1) + times.max())
 
 
 def step_time(
@@ -104,12 +174,17 @@ def step_time(
     constants = machine.constants
     forward = forward_s(traffic.load, constants)
     backward = backward_s(traffic.load, constants)
+    # A node's first rank runs its host lookups, one after the other with its own.
+    first = slice(None, None, machine.topology.devices_per_node)
+    forward[first] += host_forward_s(traffic.host, constants)
+    backward[first] += host_backward_s(traffic.host, constants)
     samples = batch_size / machine.topology.world_size
     dense_s = samples * dense.flops_per_sample(tables) / constants.dense_flop_per_s
 
     def wire(*names: str) -> float:
         return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
 
+    copies_s = synchronisation_s(traffic.synchronisation, machine)
     return StepTime(
         forward_ms=1e3 * forward,
         backward_ms=1e3 * backward,
@@ -121,7 +196,8 @@ def step_time(
             "output_backward": wire("backward_all_to_all", "backward_all_gather"),
             "lookup_backward": 1e3 * float(backward.max()),
             "all_reduce": wire("rows_all_reduce", "dense_all_reduce"),
-        },
+        }
+        | ({"synchronise": 1e3 * copies_s} if copies_s else {}),
     )
 
 

@@ -32,7 +32,11 @@ class TableLookups(Protocol):
         """Distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
-        """Most lookups that one sample makes to one owner, by group of successive samples, [groups, ways]."""
+        """Most lookups of [start, stop) that one bag has, by group of samples and owner, [groups, ways].
+
+        A bag dealt over several owners counts as its even share, rounded up: counting every
+        (bag, owner) pair would grow with samples x devices.
+        """
 
 
 class CountedLookups:
@@ -97,12 +101,11 @@ class CountedLookups:
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """See TableLookups."""
         lengths = np.diff(self.offsets)
-        if ways > 1 or start > 0 or stop < self.rows:
-            sample = np.repeat(np.arange(len(lengths)), lengths)
+        if start > 0 or stop < self.rows:
             inside = (self.values >= start) & (self.values < stop)
-            owner = (self.values[inside] - start) % ways
-            lengths = np.bincount(sample[inside] * ways + owner, minlength=len(lengths) * ways)
-        return np.asarray(lengths.reshape(groups, -1, ways).max(axis=1), dtype=np.float64)
+            lengths = np.diff(np.concatenate([[0], np.cumsum(inside)])[self.offsets])
+        longest = lengths.reshape(groups, -1).max(axis=1)
+        return np.repeat(np.ceil(longest / ways)[:, None], ways, axis=1)
 
 
 class ExpectedLookups:

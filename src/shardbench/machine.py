@@ -59,6 +59,8 @@ class Constants:
     hbm_bytes_per_s: Positive
     cache_bytes_per_s: Positive
     cache_bytes: Positive
+    cache_reach_ratio: Positive
+    """Multiple of the cache's capacity that a table's working set must have for half of its repeats to miss."""
     uvm_bytes_per_s: Positive
     host_bytes_per_s: Positive
     gather_efficiency_ratio: Annotated[float, Field(gt=0, le=1)]
@@ -68,11 +70,17 @@ class Constants:
     sort_bytes: NonNegativeFloat
     """Bytes the backward pass moves per lookup to sort and de-duplicate indices."""
     launch_s: NonNegativeFloat
-    """Fixed time of one fused forward or backward."""
+    """Fixed time of one fused forward or backward on the device."""
+    dispatch_s: NonNegativeFloat
+    """Host time of one fused forward, exposed where the device has less to do; large batches hide it."""
+    bag_step_s: NonNegativeFloat
+    """Time of one lookup of a bag, which one warp (or thread) reads row by row: the long-bag tail."""
     intra_bytes_per_s: Positive
     inter_bytes_per_s: Positive
     intra_latency_s: NonNegativeFloat
     inter_latency_s: NonNegativeFloat
+    peer_latency_s: NonNegativeFloat
+    """Time that every further rank adds to the latency of a collective."""
     dense_flop_per_s: Positive
     """Reached, not peak, rate of the MLPs."""
 
@@ -116,16 +124,20 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "hbm_bandwidth": ("hbm_bytes_per_s", "bytes_per_s"),
     "cache_bandwidth": ("cache_bytes_per_s", "bytes_per_s"),
     "cache_capacity": ("cache_bytes", "bytes"),
+    "cache_reach": ("cache_reach_ratio", "ratio"),
     "uvm_bandwidth": ("uvm_bytes_per_s", "bytes_per_s"),
     "host_bandwidth": ("host_bytes_per_s", "bytes_per_s"),
     "gather_efficiency": ("gather_efficiency_ratio", "ratio"),
     "access_overhead": ("access_overhead_bytes", "bytes"),
     "sort_traffic": ("sort_bytes", "bytes"),
     "launch": ("launch_s", "s"),
+    "dispatch": ("dispatch_s", "s"),
+    "bag_step": ("bag_step_s", "s"),
     "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),
     "inter_bandwidth": ("inter_bytes_per_s", "bytes_per_s"),
     "intra_latency": ("intra_latency_s", "s"),
     "inter_latency": ("inter_latency_s", "s"),
+    "peer_latency": ("peer_latency_s", "s"),
     "dense_rate": ("dense_flop_per_s", "flop_per_s"),
 }
 
