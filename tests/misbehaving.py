@@ -8,7 +8,7 @@ from typing import ClassVar
 from problems import RandomWorkload
 
 from shardbench.errors import Infeasible
-from shardbench.plan import OnRank, Plan, Replicated, Tier, whole_table, whole_tables
+from shardbench.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.problem import Sees
 from shardbench.strategy import Move, Strategy
 from shardbench.trace import Split
@@ -137,7 +137,5 @@ class CannotRun(Honest):
     moves = frozenset(Move)
 
     def plan(self, problem, budget, seed):
-        world = problem.world_size
-        halves = (tuple(range(world // 2)), tuple(range(world // 2, world)))
-        segments = tuple(whole_table(t, Replicated(ranks=half)) for t in problem.tables for half in halves)
-        return Plan(world_size=world, segments=segments)
+        segments = tuple(whole_table(t, RowWise(ranks=(0,))) for t in problem.tables)
+        return Plan(world_size=problem.world_size, segments=segments)

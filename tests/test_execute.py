@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,23 +52,30 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
         segments = [whole_table(t, RowWise(ranks=node)) for t in tables]
     elif kind == "column_wise":
         segments = [s for t in tables for s in columns(t, 2, [0, world - 1])]
+    elif kind == "node_sharded":
+        segments = [whole_table(t, NodeSharded()) for t in tables]
     elif kind == "replicated":
         segments = [whole_table(t, Replicated(ranks=everyone)) for t in tables]
     else:
-        cuts = [(0, 100, Replicated(ranks=everyone)), (100, 800, OnRank(rank=1)), (800, 999, RowWise(ranks=everyone))]
+        last = world - 1
+        cuts = [
+            (0, 100, Replicated(ranks=everyone)),
+            (100, 800, OnRank(rank=last)),
+            (800, 999, RowWise(ranks=everyone)),
+        ]
         segments = [
             whole_table(tables[0], OnRank(rank=0)),
             whole_table(tables[1], RowWise(ranks=everyone)),
             whole_table(tables[2], Replicated(ranks=everyone)),
-            *columns(tables[3], 2, [1, 0]),
+            *columns(tables[3], 2, [last, 0]),
             *[Segment(table="table4", row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts],
         ]
     return Plan(world_size=world, segments=tuple(segments))
 
 
-def run(tmp_path: Path, kind: str, nodes: int, devices: int, **settings):
+def run(tmp_path: Path, kind: str, nodes: int, devices: int, precision=Precision.FP32, **settings):
     workload = RandomWorkload(SHAPES, 32)
-    problem = workload.problem(machine(nodes, devices))
+    problem = replace(workload.problem(machine(nodes, devices)), precision=precision)
     plan = plan_of(kind, workload, nodes, devices)
     validate(plan, problem, frozenset(Move))
     batches = materialise(workload, tmp_path / "batches", range(2))
@@ -114,6 +122,32 @@ def test_row_wise_adagrad_equals_the_reference(tmp_path):
     job, _, _ = run(tmp_path, "row_wise", 1, 2, **settings)
     for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
         # The first Adagrad steps are lr * sign(gradient): rounding of tiny gradients is amplified.
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "mixed"])
+def test_half_precision_sends_what_is_counted(tmp_path, kind):
+    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, dump=True)
+    assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*KINDS, "node_sharded"])
+def test_one_gpu_equals_the_unsharded_model(tmp_path, kind):
+    on = replace(machine(1, 1), device="cuda")
+    workload = RandomWorkload(SHAPES, 32)
+    problem = workload.problem(on)
+    materialise(workload, tmp_path / "batches", range(2))
+    settings = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 300, "dump": True}
+    job = rank_job(plan_of(kind, workload, 1, 1), problem, workload.dense, tmp_path / "batches", **settings)
+    measure(job, tmp_path / "job")
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
@@ -178,6 +212,13 @@ def test_what_cannot_run_is_named():
     copies = Plan(world_size=4, segments=tuple(whole_table(t, NodeSharded()) for t in workload.tables))
     with pytest.raises(Unsupported, match="table 'table0': copies a node are kept equal by averaging, exact for sgd"):
         lower(copies, workload.tables, on.topology, Precision.FP32, optimizer=Optimizer.ADAM)
+    with pytest.raises(Unsupported, match="FBGEMM's CPU kernels have no fused adam"):
+        lower(
+            plan_of("row_wise", workload, 2, 2), workload.tables, on.topology, Precision.FP32, optimizer=Optimizer.ADAM
+        )
+    with pytest.raises(Unsupported, match="row-wise Adagrad needs whole rows"):
+        optimizer = Optimizer.ROWWISE_ADAGRAD
+        lower(plan_of("column_wise", workload, 2, 2), workload.tables, on.topology, Precision.FP32, optimizer=optimizer)
     partly = Plan(world_size=4, segments=tuple(whole_table(t, RowWise(ranks=(0, 2))) for t in workload.tables))
     with pytest.raises(Unsupported, match="row-wise runs over all ranks or all ranks of one node"):
         lower(partly, workload.tables, on.topology, Precision.FP32)

@@ -42,10 +42,9 @@ def test_profile_by_hand():
     assert p.expected_distinct(2) == pytest.approx(sum(1 - (10 / 12) ** c for c in (5, 3, 3, 1)))
     assert p.expected_distinct(2, 1, 3) == pytest.approx(2 * (1 - (10 / 12) ** 3))
     assert p.expected_distinct(12) == pytest.approx(4)
-    # Twice the sample: seen rows by 1 - (1 - c/12)^24; one singleton, no doubleton: at least one row unseen.
-    more = sum(1 - (1 - c / 12) ** 24 for c in (5, 3, 3, 1))
-    assert p.expected_distinct(24, 0, 4) == pytest.approx(more)
-    assert p.expected_distinct(24) == pytest.approx(more + 1 - np.exp(-12 * 1 / (12 * 1 + 1)))
+    # Twice the sample: the four rows seen; one singleton, no doubleton: at least one row unseen.
+    assert p.expected_distinct(24, 0, 4) == pytest.approx(4)
+    assert p.expected_distinct(24) == pytest.approx(4 + 1 - np.exp(-12 * 1 / (12 * 1 + 1)))
 
 
 @given(COUNTS)
@@ -62,6 +61,16 @@ def test_profile_equals_a_plain_count(counts):
             fewest = next(k for k in range(len(ends)) if ends[k] >= share - 1e-9)
             assert int(p.inverse_cdf(share)) == fewest
     assert from_json(AccessProfile, to_json(p)) == p
+
+
+@given(COUNTS, st.floats(0, 300), st.floats(0, 300))
+def test_expected_distinct_grows_without_a_jump(counts, one, other):
+    p = profile(counts)
+    low, high = sorted((one, other))
+    assert p.expected_distinct(low) <= p.expected_distinct(high) + 1e-9
+    assert p.expected_distinct(high) <= min(len(counts), high + 1e-9) or p.lookups == 0
+    total = float(p.lookups)
+    assert p.expected_distinct(total + 1e-9) == pytest.approx(p.expected_distinct(total), abs=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1_000, 10_000, 40_000])

@@ -8,6 +8,7 @@ gradients return along the same links.
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardbench.errors import Unsupported
 from shardbench.links import Collective, cross_all_reduce, node_reduction, pairwise, world_reduction
@@ -189,7 +190,9 @@ class Account:
         scatter = world_reduction(self._world_columns * self.world * sample_bytes, 1.0, topology)
         in_node = self._node_columns * self.world + self._copied_columns * topology.devices_per_node
         scatter = scatter + node_reduction(in_node * sample_bytes, topology)
-        replicas = world_reduction(self._replicated_weights * VECTOR_BYTES, 2.0, topology)
+        # Weights and their gradients are all-reduced in the tables' own precision.
+        weight_bytes = self.problem.precision.bytes
+        replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
         return {
             "input_splits": pairwise(self._splits(node), topology),
             "input_all_to_all": pairwise(self._to, topology),
@@ -197,12 +200,12 @@ class Account:
             "output_reduce_scatter": scatter,
             "backward_all_to_all": pairwise(forward.T, topology),
             "backward_all_gather": scatter,
-            "rows_all_reduce": replicas + cross_all_reduce(self._copied_weights * VECTOR_BYTES, topology),
+            "rows_all_reduce": replicas + cross_all_reduce(self._copied_weights * weight_bytes, topology),
             "dense_all_reduce": world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
         }
 
-    def _splits(self, node: Floats) -> Floats:
+    def _splits(self, node: NDArray[np.int64]) -> Floats:
         in_node = sum(kind == "node_sharded" for kind, _ in self._exchanges)
         everywhere = len(self._exchanges) - in_node
         same = node[:, None] == node[None, :]
-        return float(SPLIT_BYTES) * (everywhere + in_node * same)
+        return np.asarray(float(SPLIT_BYTES) * (everywhere + in_node * same))

@@ -170,7 +170,11 @@ def collective_s(collective: Collective, machine: Machine) -> float:
 def step_time(
     traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int
 ) -> StepTime:
-    """Predicted time of one step without overlap, as the measured backend runs it."""
+    """Predicted time of one step without overlap.
+
+    The measured backend's phases follow one another too, but for DDP, which hides part of the
+    gradient all-reduce behind the backward pass.
+    """
     constants = machine.constants
     forward = forward_s(traffic.load, constants)
     backward = backward_s(traffic.load, constants)

@@ -122,8 +122,8 @@ class AccessProfile:
 
         Up to as many lookups as the sample has, by rarefaction: a row seen c times is met with
         1 - (1 - n/N)^c, which does not underrate rarely seen rows as drawing from the sample
-        would. Beyond, seen rows are met with 1 - (1 - c/N)^n and never-seen ones are added by the
-        Chao1 extrapolation (Chao et al., Ecological Monographs 84(1), 2014, eq. 9).
+        would. Beyond, the rows seen and the never-seen ones of the Chao1 extrapolation (Chao et
+        al., Ecological Monographs 84(1), 2014, eq. 9). Grows with ``lookups``, without a jump.
         """
         counts, _, row_ends, lookup_ends = self._arrays
         sampled = lookup_ends[-1]
@@ -134,8 +134,7 @@ class AccessProfile:
         if lookups <= sampled:
             kept = np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts
             return float(rows @ -np.expm1(kept))
-        p = np.minimum(counts / sampled, 1.0 - 1e-12)
-        seen = float(rows @ -np.expm1(lookups * np.log1p(-p)))
+        seen = float(rows.sum())
         never = self.rows - self.seen_rows
         inside = min(stop, self.rows) - max(row_start, self.seen_rows)
         return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)

@@ -16,6 +16,21 @@ check(get_strategy("rank-zero"))
 print("conforms")
 """
 
+SUITE = """
+name = "tiny"
+description = "the built-in trace, every strategy"
+[[workloads]]
+name = "traces"
+dataset = "trace"
+batch_size = 512
+dense = { bottom = [64], top = [1] }
+[[jobs]]
+workload = "traces"
+machine = "v100-32gb-1x8"
+backend = "simulated"
+iterations = 1
+"""
+
 
 def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     # Built from a copy, because setuptools leaves build folders in the source.
@@ -29,3 +44,21 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "conforms"
+
+    shardbench = [sys.executable, "-c", "from shardbench.cli import main; main()"]
+
+    def command_line(*arguments: str) -> str:
+        done = subprocess.run(
+            [*shardbench, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "rank-zero" in command_line("list", "strategies")
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(SUITE)
+    chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
+    assert "rank-zero" in command_line("run", str(suite), "--results", str(tmp_path / "results"), *chosen)
+    for table in ("throughput", "balance", "traffic"):
+        rows = (tmp_path / "results" / "tables" / "tiny" / f"{table}.csv").read_text().splitlines()
+        assert [row.split(",")[3:5] for row in rows[1:]] == [["rank-zero", "ok"], ["shuffle", "ok"]]

@@ -201,6 +201,11 @@ def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimi
     place = segment.placement
     if isinstance(place, NodeSharded) and optimizer is not Optimizer.SGD:
         raise Unsupported(f"table '{table.name}': copies a node are kept equal by averaging, exact for sgd only")
+    if optimizer is Optimizer.ADAM and device == "cpu":
+        raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")
+    if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:
+        # Each column range would keep a moment of its own: another model than the one compared.
+        raise Unsupported(f"table '{table.name}': row-wise Adagrad needs whole rows, not column ranges")
     if isinstance(place, Host) and device == "cuda":
         raise Unsupported(f"table '{table.name}': looking up on the host of a GPU is not built yet")
     if not isinstance(place, RowWise) or len(place.ranks) == topology.world_size:

@@ -31,7 +31,7 @@ from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from shardbench.execute.blocks import Block, merge
+from shardbench.execute.blocks import Block, Merge, merge
 from shardbench.execute.lower import LogicalTable, Lowered, ModuleKey, Scope, home_rank
 from shardbench.machine import Topology
 from shardbench.plan import RowWise, Tier
@@ -171,7 +171,7 @@ class ShardedModule(TableModule):
 class _MergedOutput(torch.nn.Module):
     """TorchRec's output exchange, after segments of one table were pooled together."""
 
-    def __init__(self, own: Any, exchange: torch.nn.Module) -> None:
+    def __init__(self, own: Merge, exchange: Any) -> None:
         super().__init__()
         self._own, self._exchange = own, exchange
 
@@ -192,7 +192,7 @@ def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
     return [sharding.embedding_names()], None
 
 
-def _output_dist(sharding: Any, merges: list[Any], device: torch.device) -> torch.nn.Module:
+def _output_dist(sharding: Any, merges: list[Merge], device: torch.device) -> Any:
     widths = [m.widths for m in merges]
     sums = [sum(w) for w in widths]
     if isinstance(sharding, TwRwPooledEmbeddingSharding):

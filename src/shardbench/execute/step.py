@@ -45,7 +45,11 @@ class Stamps:
     """Start and end of each embedding backward kernel."""
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds by phase, plus ``step``, ``forward`` and ``backward`` (embedding kernels)."""
+        """Milliseconds by phase, and of the whole ``step``.
+
+        DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
+        ``output_backward``, with the exchange of the vectors' gradients.
+        """
         start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
         lookups = sum(clock.ms(a, b) for a, b in self.lookups)
         dense_done = self.vectors_ready[-1] if self.vectors_ready else after_loss
