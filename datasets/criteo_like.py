@@ -110,7 +110,7 @@ class CriteoLikeConfig(WorkloadConfig):
 
 
 class CriteoLike(DrawnWorkload):
-    """One-hot (kaggle) or fixed multi-hot (terabyte_dcnv2) bags; ids are ranks of the true law."""
+    """One-hot (kaggle) or fixed multi-hot (terabyte_dcnv2) bags."""
 
     def __init__(self, config: CriteoLikeConfig) -> None:
         self._config = config

@@ -1,12 +1,14 @@
-"""Workloads whose lookups are drawn from known laws: what synthetic and Criteo-like tables share."""
+"""Workloads whose lookups are drawn from known laws: what all drawn tables share."""
 
 from abc import abstractmethod
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.datasets.recent import RecentRankings
 from shardbench.profile import AccessProfile
-from shardbench.trace import Bags, Split
+from shardbench.trace import Bags, Ranking, Split
 from shardbench.workload import Workload, rng
 
 Floats = NDArray[np.float64]
@@ -17,11 +19,12 @@ _BINCOUNT_ROWS = 1 << 22
 
 
 class DrawnWorkload(Workload):
-    """Every (split, batch, table) is an independent seeded draw; ids are ranks of the true law.
+    """Every (split, batch, table) is an independent seeded draw.
 
-    The true rank order is the train split's frequency order in the limit of infinitely many
-    train samples. Profiles are counted from the first ``profile_samples`` train samples, the
-    same lookups that ``bags(Split.TRAIN, ...)`` gives.
+    Profiles are counted from the first ``profile_samples`` train samples, and ids are ranks in
+    the frequency order of these same samples: what is drawn (ranks of the true law) is ranked by
+    them, table by table, when a table is first asked for. So rows [0, k) are those that the
+    profile counts as the hottest k, not those that the law makes so, which no trainer knows.
     """
 
     seed: int
@@ -29,17 +32,26 @@ class DrawnWorkload(Workload):
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        """The ``batch_size`` bags of one table in one batch."""
+        """The ``batch_size`` bags of one table in one batch, ids as the law numbers them."""
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        return self._draw(split, batch, table)
+        drawn = self._draw(split, batch, table)
+        return Bags(values=self._surveys[table][0](drawn.values), offsets=drawn.offsets)
 
     def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
         return rng(self.seed, split, batch, stream)
 
     def _profile(self, table: int) -> AccessProfile:
+        return self._surveys[table][1]
+
+    @cached_property
+    def _surveys(self) -> RecentRankings:
+        return RecentRankings(self._survey)
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Ranking and profile out of one pass over the train samples."""
         rows = self.tables[table].rows
-        drawn: list[Ints] = []
+        drawn: list[NDArray[np.integer]] = []
         present = 0
         for batch in range(-(-self.profile_samples // self.batch_size)):
             bags = self._draw(Split.TRAIN, batch, table)
@@ -47,9 +59,10 @@ class DrawnWorkload(Workload):
             if wanted < self.batch_size:
                 bags = bags.samples(0, wanted)
             present += int(np.count_nonzero(bags.lengths))
-            drawn.append(bags.values)
-        counts = access_counts(np.concatenate(drawn), rows)
-        return AccessProfile.from_counts(counts, rows=rows, samples=self.profile_samples, present=present)
+            drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
+        ranking = Ranking(np.concatenate(drawn), rows)
+        profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
+        return ranking, profile
 
 
 def access_counts(ids: Ints, rows: int) -> Ints:
@@ -66,3 +79,17 @@ def bag_offsets(lengths: Ints) -> Ints:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:
+    """Bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
+
+    floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
+    bounded, as lists cut at a fixed length are.
+    """
+    lengths = generator.random(samples)
+    lengths *= 2.0 * (pooling - 1.0)
+    lengths += generator.random(samples)
+    lengths += 1.0
+    present = generator.random(samples) < coverage
+    return np.floor(lengths).astype(np.int64) * present

@@ -4,6 +4,7 @@ from abc import abstractmethod
 
 import numpy as np
 
+from shardbench.datasets.recent import RecentRankings
 from shardbench.errors import BadInput
 from shardbench.profile import AccessProfile
 from shardbench.trace import Bags, Ranking, Split, check_rows
@@ -40,16 +41,23 @@ class RecordedWorkload(Workload):
                 f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
                 "lower batch_size, test_batches or train_share"
             )
-        self._rankings: dict[int, Ranking] = {}
+        self._surveys = RecentRankings(self._survey)
 
     def ranking(self, table: int) -> Ranking:
-        """Bijection from recorded ids to frequency ranks of one table; memory is that of its seen rows."""
-        if table not in self._rankings:
-            shape = self.tables[table]
-            ids = self._raw(table, 0, self.train_samples).values
-            check_rows(ids, shape.rows, f"{self.name}/{shape.name}")
-            self._rankings[table] = Ranking(ids, shape.rows)
-        return self._rankings[table]
+        """Bijection from recorded ids to frequency ranks of one table."""
+        return self._surveys[table][0]
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Ranking and profile out of one pass over the train samples."""
+        shape = self.tables[table]
+        train = self._raw(table, 0, self.train_samples)
+        check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
+        ranking = Ranking(train.values, shape.rows)
+        present = int(np.count_nonzero(train.lengths))
+        profile = AccessProfile.from_counts(
+            ranking.counts, rows=shape.rows, samples=self.train_samples, present=present
+        )
+        return ranking, profile
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TRAIN:
@@ -60,7 +68,4 @@ class RecordedWorkload(Workload):
         return Bags(values=self.ranking(table)(raw.values), offsets=raw.offsets)
 
     def _profile(self, table: int) -> AccessProfile:
-        present = int(np.count_nonzero(self._raw(table, 0, self.train_samples).lengths))
-        return AccessProfile.from_counts(
-            self.ranking(table).counts, rows=self.tables[table].rows, samples=self.train_samples, present=present
-        )
+        return self._surveys[table][1]

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_offsets
+from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import BrokenPowerLaw
 from shardbench.datasets.selection import SelectedTablesConfig
 from shardbench.table import Name, Table
@@ -33,18 +33,8 @@ class SyntheticTable:
     """Share of samples that have a bag."""
 
     def lengths(self, generator: np.random.Generator, samples: int) -> Ints:
-        """Bag lengths int64 [samples]: 0 where absent, else spread evenly over 1..2 pooling.
-
-        floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly;
-        bags are bounded, as lists cut at a fixed length are (an assumption: no bag lengths
-        are published).
-        """
-        lengths = generator.random(samples)
-        lengths *= 2.0 * (self.pooling - 1.0)
-        lengths += generator.random(samples)
-        lengths += 1.0
-        present = generator.random(samples) < self.coverage
-        return np.floor(lengths).astype(np.int64) * present
+        """Bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
+        return bag_lengths(generator, samples, self.pooling, self.coverage)
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.datasets.drawn import bag_offsets
 from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.datasets.selection import MAX_ROWS, Rows, Width
 from shardbench.datasets.text import blocks, decimals, quoted
 from shardbench.errors import BadInput
 from shardbench.serialise import content_hash
@@ -25,9 +27,22 @@ BUILTIN_ROWS = 500_000
 def read_indices(path: Path, rows: int | None = None) -> Ints:
     """Row indices int64 [lines] of a text file (plain, .gz or .zst), one a line.
 
-    Raises BadInput naming file and line where an index is not a number, negative, beyond
-    int64 or not below ``rows``.
+    Raises BadInput naming file and line where an index is not a number, negative, or not below
+    ``rows`` (None: below 2**40, which no table exceeds).
     """
+    return _read_numbers(path, MAX_ROWS if rows is None else rows, "row index")
+
+
+def read_lengths(path: Path, lookups: int) -> Ints:
+    """Bag lengths int64 [lines], zeros allowed, one a line; raises BadInput unless they add up to ``lookups``."""
+    lengths = _read_numbers(path, lookups + 1, "bag length")
+    total = sum(lengths.tolist())
+    if total != lookups:
+        raise BadInput(f"{path.name}: bag lengths add up to {total} but there are {lookups} lookups")
+    return lengths
+
+
+def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     parts: list[Ints] = []
     line = 0
     for block in blocks(path):
@@ -35,33 +50,52 @@ def read_indices(path: Path, rows: int | None = None) -> Ints:
         starts = np.concatenate([[0], stops[:-1] + 1])
         stops = stops - ((stops > starts) & (block[stops - 1] == ord("\r")))
         values, good = decimals(block, starts, stops)
-        wrong = ~good | (values < 0)
-        if rows is not None:
-            wrong |= values >= rows
+        wrong = ~good | (values < 0) | (values >= limit)
         if wrong.any():
             at = int(np.argmax(wrong))
+            short = what.split(" ")[1]
             field = quoted(block, int(starts[at]), int(stops[at]))
-            limit = "" if rows is None else f" below {rows}"
-            raise BadInput(f"{path.name} line {line + at + 1}: {field} is not a row index{limit}: one index a line")
+            raise BadInput(
+                f"{path.name} line {line + at + 1}: {field} is not a {what} below {limit}: one {short} a line"
+            )
         parts.append(values)
         line += len(values)
     if not parts:
-        raise BadInput(f"{path.name} is empty: one row index a line")
+        raise BadInput(f"{path.name} is empty: one {what} a line")
     return np.concatenate(parts)
 
 
 class TraceConfig(WorkloadConfig):
-    """Recorded lookups of one or several tables; ``pooling`` consecutive lookups make a bag."""
+    """Recorded lookups of one or several tables, cut into bags of a fixed or a recorded length.
+
+    A suite states it so (its files lie in the data folder)::
+
+        [[workloads]]
+        name = "ours"
+        dataset = "trace"
+        files = ["ours/users.txt.gz", "ours/items.txt.gz"]
+        lengths = ["ours/users.lengths.txt.gz", "ours/items.lengths.txt.gz"]
+        rows = [80_000_000, 2_000_000]
+        dims = [64, 128]
+    """
 
     dataset: Literal["trace"] = "trace"
     name: Name = "trace"
     batch_size: PositiveInt = 512
     files: tuple[str, ...] = Field(default=("builtin:low", "builtin:medium"), min_length=1)
     """``builtin:low``, ``builtin:medium``, or a path relative to the data folder; one table each."""
-    rows: tuple[PositiveInt, ...] | None = None
+    rows: tuple[Rows, ...] | None = None
     """Rows of each table; None: largest index + 1 (builtin ones: 500,000)."""
     dim: PositiveInt = 64
+    """Width of every table."""
+    dims: tuple[Width, ...] | None = None
+    """Width of each table, instead of ``dim``."""
     pooling: PositiveInt = 8
+    """Bag length of every table."""
+    poolings: tuple[PositiveInt, ...] | None = None
+    """Bag length of each table, instead of ``pooling``."""
+    lengths: tuple[str, ...] | None = None
+    """Files of bag lengths, one per table, a bag a line (0: an empty bag), instead of ``pooling``."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
     """First share of the bags that trains; the rest tests."""
 
@@ -71,35 +105,46 @@ class TraceConfig(WorkloadConfig):
 
 
 class Trace(RecordedWorkload):
-    """Every table has as many samples as the shortest file has whole bags."""
+    """Every table has as many samples as the file of fewest whole bags."""
 
     def __init__(self, config: TraceConfig, data: Path) -> None:
-        if config.rows is not None and len(config.rows) != len(config.files):
-            raise BadInput(f"{config.name}: {len(config.files)} files but {len(config.rows)} rows: give one per file")
+        for field in ("rows", "dims", "poolings", "lengths"):
+            given = getattr(config, field)
+            if given is not None and len(given) != len(config.files):
+                raise BadInput(f"{config.name}: {len(config.files)} files but {len(given)} {field}: give one per file")
+        if config.lengths is not None and config.poolings is not None:
+            raise BadInput(f"{config.name}: give poolings or lengths, not both")
         self._config = config
         self.name = config.name
         self.dense = config.dense
         self.batch_size = config.batch_size
         self.test_batches = config.test_batches
         self._indices: list[Ints] = []
+        self._ends: list[Ints] = []
         tables: list[Table] = []
         for number, file in enumerate(config.files):
             rows = config.rows[number] if config.rows is not None else None
             name, path, known = _locate(file, data)
             indices = read_indices(path, rows if rows is not None else known)
             self._indices.append(indices)
-            tables.append(Table(name=f"t{number}_{name}", rows=rows or known or int(indices.max()) + 1, dim=config.dim))
+            if config.lengths is not None:
+                self._ends.append(bag_offsets(read_lengths(data / config.lengths[number], len(indices))))
+            else:
+                pooling = config.poolings[number] if config.poolings else config.pooling
+                self._ends.append(np.arange(len(indices) // pooling + 1, dtype=np.int64) * pooling)
+            dim = config.dims[number] if config.dims else config.dim
+            tables.append(Table(name=f"t{number}_{name}", rows=rows or known or int(indices.max()) + 1, dim=dim))
         self.tables = tuple(tables)
-        self._split_samples(min(len(i) for i in self._indices) // config.pooling, config.train_share)
+        self._split_samples(min(len(ends) for ends in self._ends) - 1, config.train_share)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
-        pooling = self._config.pooling
-        values = self._indices[table][start * pooling : stop * pooling]
-        return Bags(values=values, offsets=np.arange(stop - start + 1, dtype=np.int64) * pooling)
+        ends = self._ends[table][start : stop + 1]
+        return Bags(values=self._indices[table][ends[0] : ends[-1]], offsets=ends - ends[0])
 
     def recipe(self) -> object:
-        """The configuration and a hash of the indices read."""
-        return {"config": self._config.model_dump(mode="json"), "indices": content_hash(*self._indices)}
+        """The configuration and a hash of the indices and bags read."""
+        content = content_hash(*self._indices, *self._ends)
+        return {"config": self._config.model_dump(mode="json"), "bags": content}
 
 
 def _locate(file: str, data: Path) -> tuple[str, Path, int | None]:

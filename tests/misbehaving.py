@@ -1,13 +1,16 @@
 """Strategies that go wrong in every way the harness must survive; importable by its child processes."""
 
+import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 from typing import ClassVar
 
 from problems import RandomWorkload
 
 from shardbench.errors import Infeasible
+from shardbench.materialise import Batches
 from shardbench.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.problem import Sees
 from shardbench.strategy import Move, Strategy
@@ -139,3 +142,88 @@ class CannotRun(Honest):
     def plan(self, problem, budget, seed):
         segments = tuple(whole_table(t, RowWise(ranks=(0,))) for t in problem.tables)
         return Plan(world_size=problem.world_size, segments=segments)
+
+
+class SlowFit(Honest):
+    """Overruns its fit budget, but comes back."""
+
+    name = "slow-fit"
+
+    def fit(self, problems, budget, seed):
+        time.sleep(budget.fit_s + 0.2)
+
+
+class BadPlan(Honest):
+    """A Plan that no validation would let pass."""
+
+    name = "bad-plan"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        object.__setattr__(plan, "world_size", -1)
+        return plan
+
+
+class Unpicklable(Honest):
+    """Cannot cross to the process that plans."""
+
+    name = "unpicklable"
+
+    def __init__(self):
+        self.choose = lambda: 0
+
+
+class OnlyPicklesHere(Honest):
+    """Pickles, but cannot be read back."""
+
+    name = "only-pickles-here"
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+class FindsBatches(Honest):
+    """Knows where the test batches lie, and reads them by the harness's own means."""
+
+    name = "finds-batches"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def plan(self, problem, budget, seed):
+        Batches(self.folder / "batches").bags(0, 0)
+
+
+class ChangesBatches(FindsBatches):
+    """Makes the test batches easier."""
+
+    name = "changes-batches"
+
+    def plan(self, problem, budget, seed):
+        path = self.folder / "batches" / "0.values"
+        path.write_bytes(bytes(path.stat().st_size))
+        return Honest().plan(problem, budget, seed)
+
+
+class FollowsItsLog(Honest):
+    """Looks for the test batches beside its log."""
+
+    name = "follows-its-log"
+
+    def plan(self, problem, budget, seed):
+        folder = Path("/proc/self/fd/1").readlink().parent
+        if [path for path in folder.rglob("*") if path.name != "log"]:
+            raise RuntimeError("found something")
+        print("nothing beside the log")
+        return super().plan(problem, budget, seed)
+
+
+class UsesProcesses(Honest):
+    """Searches in processes of its own."""
+
+    name = "uses-processes"
+
+    def plan(self, problem, budget, seed):
+        with multiprocessing.Pool(2) as pool:
+            assert pool.map(abs, [-1, -2]) == [1, 2]
+        return super().plan(problem, budget, seed)

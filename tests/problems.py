@@ -10,7 +10,8 @@ from shardbench.trace import Bags, Split
 from shardbench.workload import DenseShape, Workload
 
 CONSTANTS = Constants(
-    hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, cache_reach_ratio=2, uvm_bytes_per_s=1e10, host_bytes_per_s=5e10,
+    hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, cache_reach_ratio=2,
+    uvm_bytes_per_s=1e10, host_bytes_per_s=5e10,
     gather_efficiency_ratio=0.5, access_overhead_bytes=32, sort_bytes=32, launch_s=1e-5,
     dispatch_s=2e-5, bag_step_s=1e-7, peer_latency_s=1e-6,
     intra_bytes_per_s=1e11, inter_bytes_per_s=1e10, intra_latency_s=1e-5, inter_latency_s=3e-5, dense_flop_per_s=1e13,

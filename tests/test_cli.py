@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import records as make
@@ -11,7 +12,7 @@ from shardbench.discovery import strategies
 from shardbench.errors import BadInput
 from shardbench.progress import finished_line
 from shardbench.store import RecordStore
-from shardbench.trial import Outcome
+from shardbench.trial import Backend, Outcome
 
 SUITE = """
 name = "tiny"
@@ -190,11 +191,11 @@ def test_list_one_kind_is_a_line_each(capsys):
 def test_run_hands_over_its_options(capsys, tmp_path, fake_run):
     called = fake_run([make.ok()])
     arguments = "run quick --backend measured --strategy a --strategy b --seed 1 --seed 2 --force --retry oom,timeout"
-    assert cli.run_command([*arguments.split(), "--results", str(tmp_path), "--data", "d"]) == 0
+    assert cli.run_command([*arguments.split(), "--results", str(tmp_path), "--data", "d", "--work", "w"]) == 0
     options = called["options"]
     assert (options.backend, options.strategies, options.seeds, options.force) == ("measured", ("a", "b"), (1, 2), True)
     assert options.retry == {Outcome.OOM, Outcome.TIMEOUT}
-    assert (options.results, str(options.data)) == (tmp_path, "d")
+    assert (options.results, str(options.data), options.work) == (tmp_path, "d", Path("w"))
 
 
 def test_run_prints_a_line_a_trial_the_tables_and_where_they_lie(capsys, tmp_path, fake_run):
@@ -243,18 +244,20 @@ def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
 
 
 def test_status_counts(capsys, tmp_path, monkeypatch):
-    trials = [make.spec(name) for name in ("a", "b", "c")]
+    simulated = {"backend": Backend.SIMULATED}
+    trials = [make.spec(name, **simulated) for name in ("a", "b", "c")] + [make.spec("measured-elsewhere")]
     monkeypatch.setattr(runner, "list_trials", lambda suite, options: trials)
     store = RecordStore(tmp_path, "quick")
-    for record in (make.ok("a"), make.failed(Outcome.OOM, "b"), make.ok("gone")):
+    here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated))
+    for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
         store.append(record)
     assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
     state = json.loads(capsys.readouterr().out)
     assert state == {
-        "suite": "quick", "trials": 3, "settled": 2, "open": 1, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
+        "suite": "quick", "trials": 4, "settled": 2, "open": 2, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
     }  # fmt: skip
     assert cli.run_command(["status", "quick", "--results", str(tmp_path)]) == 0
-    assert "quick: 3 trials, 2 settled, 1 open" in capsys.readouterr().out
+    assert "quick: 4 trials, 2 settled, 2 open" in capsys.readouterr().out
 
 
 def test_status_of_a_real_suite(capsys, tmp_path):
@@ -313,6 +316,25 @@ def test_exit_codes_of_the_program(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert program("nosuch").returncode == 2
+
+
+def test_sigterm_interrupts(tmp_path):
+    code = """
+import time
+from shardbench import cli, runner
+def run_suite(*_):
+    print("ready", flush=True)
+    time.sleep(60)
+runner.run_suite = run_suite
+cli.main(["run", "quick"])
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as running:
+        assert running.stdout.readline() == "ready\n"
+        running.terminate()
+        err = running.communicate(timeout=30)[1]
+    assert (running.returncode, err.count("\n")) == (130, 1)
+    assert err.startswith("error: interrupted")
 
 
 def test_list_is_quick_and_imports_nothing_heavy():

@@ -302,5 +302,4 @@ def test_no_rank_sees_a_longer_bag_than_there_is(case: tuple[RandomWorkload, obj
     bags = [workload.bags(Split.TEST, 0, i) for i in range(len(workload.tables))]
     load = count(plan, problem, lambda i: bags[i], DenseShape()).load  # type: ignore[arg-type]
     assert load.longest_bag.max() <= max(b.lengths.max() for b in bags)
-    assert (load.longest_bag <= load.all_lookups).all()
     assert (load.gradient_first_bytes <= load.gradient_bytes).all()

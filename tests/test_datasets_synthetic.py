@@ -110,11 +110,12 @@ def test_committed_tables_are_what_the_fit_script_draws(tmp_path: Path) -> None:
 
 
 def test_pools_are_halves_and_a_table_is_the_same_in_every_task() -> None:
-    train, test = (build(tables=428, pool=pool, batch_size=64) for pool in ("train", "test"))
+    small = {"batch_size": 64, "profile_samples": 64}
+    train, test = (build(tables=428, pool=pool, **small) for pool in ("train", "test"))
     names = [{t.name for t in w.tables} for w in (train, test)]
     assert not names[0] & names[1]
     assert len(names[0] | names[1]) == 856
-    everything = build(batch_size=64)
+    everything = build(**small)
     name = train.tables[7].name
     other = next(i for i, t in enumerate(everything.tables) if t.name == name)
     np.testing.assert_array_equal(train.bags(Split.TEST, 1, 7).values, everything.bags(Split.TEST, 1, other).values)
@@ -137,8 +138,8 @@ def test_dims() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 512])
 def test_batches_are_seeded_and_splits_differ(batch_size: int) -> None:
-    workload, again = (build(tables=10, batch_size=batch_size) for _ in range(2))
-    other = build(tables=10, batch_size=batch_size, seed=1)
+    workload, again = (build(tables=10, batch_size=batch_size, profile_samples=batch_size) for _ in range(2))
+    other = build(tables=10, batch_size=batch_size, profile_samples=batch_size, seed=1)
     for table in range(10):
         bags = workload.bags(Split.TEST, 0, table)
         assert bags.batch_size == batch_size

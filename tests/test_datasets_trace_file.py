@@ -15,6 +15,7 @@ from shardbench.datasets.card import load_card
 from shardbench.datasets.text import blocks, decimals, hexadecimals
 from shardbench.datasets.trace_file import CONFIG, read_indices
 from shardbench.errors import BadInput
+from shardbench.suite import workload_config
 from shardbench.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -85,6 +86,8 @@ def test_indices_of_plain_and_packed_files(tmp_path: Path, pack: Callable[[bytes
         ("", None),
         ("1.0", None),
         ("9" * 19, None),
+        (str(2**40), None),
+        (str(10**18 - 1), 1000),
         ("100", 100),
         ("1 2", None),
         ("caf\u00e9", None),
@@ -159,3 +162,49 @@ def test_bad_configurations(tmp_path: Path) -> None:
         CONFIG(batch_size=100_000).build(tmp_path)
     with pytest.raises(BadInput, match="test samples do not fill 90 batches"):
         CONFIG(test_batches=90).build(tmp_path)
+
+
+def write(path: Path, numbers: list[int]) -> str:
+    path.write_text("\n".join(map(str, numbers)) + "\n")
+    return path.name
+
+
+def test_bags_of_recorded_lengths(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.txt", [5, 5, 6, 7, 5, 0, 1]), write(tmp_path / "b.txt", [1, 2, 3, 4])
+    lengths = write(tmp_path / "al.txt", [3, 0, 1, 2, 0, 1]), write(tmp_path / "bl.txt", [0, 1, 1, 1, 1, 0, 0])
+    config = CONFIG(files=(a, b), lengths=lengths, dims=(8, 16), batch_size=3, test_batches=1)
+    workload = config.build(tmp_path)
+    assert [(t.rows, t.dim) for t in workload.tables] == [(8, 8), (5, 16)]
+    assert workload.samples == 6
+    assert workload.bags(Split.TRAIN, 0, 0).lengths.tolist() == [3, 0, 1]
+    assert workload.bags(Split.TEST, 0, 0).lengths.tolist() == [2, 0, 1]
+    # Train asks for 5 5 6 7: rank 0 is row 5; rows 0 and 1 were never seen.
+    assert workload.bags(Split.TEST, 0, 0).values.tolist() == [0, 3, 4]
+    assert workload.bags(Split.TEST, 0, 1).lengths.tolist() == [1, 1, 0]
+    assert (workload.profiles[0].present, workload.profiles[0].samples) == (2, 3)
+    write(tmp_path / "al.txt", [3, 0, 2, 1, 0, 1])
+    assert config.build(tmp_path).fingerprint != workload.fingerprint
+
+
+def test_bag_length_of_each_table(tmp_path: Path) -> None:
+    files = write(tmp_path / "a.txt", list(range(12))), write(tmp_path / "b.txt", list(range(5)))
+    workload = CONFIG(files=files, poolings=(3, 1), batch_size=2, test_batches=1).build(tmp_path)
+    assert [workload.bags(Split.TEST, 0, i).lengths.tolist() for i in range(2)] == [[3, 3], [1, 1]]
+
+
+def test_bad_lengths_and_widths(tmp_path: Path) -> None:
+    file, short = write(tmp_path / "a.txt", [1, 2, 3]), write(tmp_path / "l.txt", [1, 1])
+    with pytest.raises(BadInput, match=r"^l\.txt: bag lengths add up to 2 but there are 3 lookups$"):
+        CONFIG(files=(file,), lengths=(short,)).build(tmp_path)
+    write(tmp_path / "l.txt", [1, -1, 3])
+    with pytest.raises(BadInput, match=r"^l\.txt line 2: '-1' is not a bag length below 4"):
+        CONFIG(files=(file,), lengths=(short,)).build(tmp_path)
+    with pytest.raises(BadInput, match="not both"):
+        CONFIG(files=(file,), lengths=(short,), poolings=(1,)).build(tmp_path)
+    for field, few in (("dims", (4,)), ("poolings", (4,)), ("lengths", (short,))):
+        with pytest.raises(BadInput, match=f"2 files but 1 {field}: give one per file"):
+            CONFIG(**{field: few}).build(tmp_path)
+    for field, wrong in (("dims", 6), ("rows", 2**40 + 1)):
+        with pytest.raises(BadInput, match=f"suite s: workload n: {field}.0: ") as caught:
+            workload_config({"dataset": "trace", "name": "n", field: [wrong, 4]}, "suite s")
+        assert "\n" not in str(caught.value)

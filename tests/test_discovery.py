@@ -78,7 +78,7 @@ def _boom() -> Any:
     ("load", "message"),
     [
         (lambda: Taken, "strategy name 'shuffle' of their-package (entry point x = pkg:obj) is already taken by"),
-        (lambda: Spaced, "Spaced must state a name without spaces"),
+        (lambda: Spaced, "Spaced must state a name of letters, digits"),
         (lambda: Listed, "Listed must state moves as a frozenset of Move"),
         (lambda: lambda: [Mine(), 3], "gives 3, which is not a Strategy"),
         (lambda: 3, "gives 3, not an iterable of Strategy"),

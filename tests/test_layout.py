@@ -31,8 +31,9 @@ def test_imports_form_a_ladder():
         "errors", "atomic", "serialise", "table", "profile", "machine", "plan", "trace", "problem", "strategy",
         "validate", "load", "distinct", "lookups", "links", "accounting", "traffic", "costmodel", "published",
         "published_steps", "validation", "lowerbound", "workload", "materialise", "discovery", "trial", "record",
-        "store", "suite", "environment", "statistics", "launch", "execute", "conformance_problems", "conformance",
-        "tryout", "runner", "listing", "progress", "report", "cli",
+        "store", "suite", "environment", "statistics", "launch", "jobcheck", "execute", "conformance_problems",
+        "conformance", "tryout", "runner", "listing", "progress", "report",
+        "memory", "calibrate", "doctor", "cli_options", "cli_tools", "cli",
     ]  # fmt: skip
     height = {name: i for i, name in enumerate(ladder)}
     source = ROOT / "src" / "shardbench"

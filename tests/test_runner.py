@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 
+from shardbench.environment import Environment
 from shardbench.errors import BadInput
+from shardbench.execute.job import RankJob
+from shardbench.jobcheck import cuda_devices
+from shardbench.plan import Plan
 from shardbench.record import Record
-from shardbench.runner import RunOptions, list_trials, run_suite
-from shardbench.serialise import content_hash
+from shardbench.runner import RunOptions, list_trials, run_suite, settled_records
+from shardbench.serialise import content_hash, from_json
 from shardbench.store import RecordStore
 from shardbench.suite import Job, load_suite
 from shardbench.trial import Backend, Outcome, TrialSpec
@@ -100,6 +104,9 @@ FAILURES = [
     (misbehaving.Mutates, Outcome.INVALID, "plan", "changed the problem"),
     (misbehaving.NoPlan, Outcome.INVALID, "plan", "returned dict, not a Plan"),
     (misbehaving.Undeclared, Outcome.INVALID, "validate", "does not declare: uvm"),
+    (misbehaving.BadPlan, Outcome.INVALID, "validate", "world_size: "),
+    (misbehaving.Unpicklable, Outcome.ERROR, "plan", "cannot be pickled for a process of its own: "),
+    (misbehaving.OnlyPicklesHere, Outcome.ERROR, "plan", "ValueError: invalid literal"),
     (misbehaving.NeedsMore, Outcome.SKIPPED, "start", "a_module_that_is_not_there"),
     (misbehaving.CannotRun, Outcome.SKIPPED, "count", "row-wise runs over all ranks or all ranks of one node"),
 ]
@@ -112,6 +119,94 @@ def test_failures_are_outcomes(context, kind, ended, phase, cause):
     assert cause in record.failure.cause
     assert "\n" not in record.failure.cause
     assert record.timing is None
+
+
+def test_fitting_has_a_budget(context):
+    record = outcome(context, misbehaving.SlowFit, fit_s=0.1)
+    assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "plan")
+    assert re.fullmatch(r"fitting took 0\.\d s, its budget is 0\.1 s", record.failure.cause)
+
+
+@pytest.mark.parametrize("kind", [misbehaving.FollowsItsLog, misbehaving.UsesProcesses])
+def test_what_a_planner_may_do(context, kind):
+    assert outcome(context, kind).outcome is Outcome.OK
+
+
+def test_the_test_batches_are_sealed_and_made_again_when_changed(context):
+    honest = outcome(context, misbehaving.Honest)
+    found = outcome(context, lambda: misbehaving.FindsBatches(context.folder))
+    assert (found.outcome, found.failure.phase) == (Outcome.INVALID, "plan")
+    assert "test trace" in found.failure.cause
+    changed = outcome(context, lambda: misbehaving.ChangesBatches(context.folder))
+    assert (changed.outcome, changed.failure.phase) == (Outcome.INVALID, "plan")
+    assert changed.failure.cause == "the strategy changed the test batches"
+    assert outcome(context, misbehaving.Honest).traffic == honest.traffic
+
+
+def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("one\ntwo")
+
+    monkeypatch.setattr("shardbench.tryout.validate", fail)
+    record = outcome(context, misbehaving.Honest)
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
+    assert record.failure.cause == "RuntimeError: one two"
+
+
+def test_a_fault_of_the_users_files_ends_the_run(context, monkeypatch):
+    def fail(*_):
+        raise BadInput("the trace is cut off")
+
+    monkeypatch.setattr(context.workload, "_profile", fail)
+    with pytest.raises(BadInput, match="the trace is cut off"):
+        outcome(context, misbehaving.Honest)
+
+
+def test_plans_and_logs_are_kept(context, tmp_path):
+    context.results = tmp_path / "kept"
+    good = outcome(context, misbehaving.Honest)
+    kept = context.results / "plans" / f"{good.planned.plan_hash}.json"
+    assert content_hash(Plan.from_json(kept.read_text())) == good.planned.plan_hash
+    assert not (context.results / "logs").exists()
+    bad = outcome(context, misbehaving.Raises)
+    assert "ZeroDivisionError" in (context.results / "logs" / f"{bad.key}.log").read_text()
+    assert len(list((context.results / "plans").iterdir())) == 1
+    hung = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=6)
+    assert "== rank1.log" in (context.results / "logs" / f"{hung.key}.log").read_text()
+
+
+@pytest.fixture
+def cuda_context(tmp_path):
+    path = Path(machine_file(tmp_path))
+    path.write_text(path.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    job = Job(workload="random", machine=str(path), backend=Backend.MEASURED, iterations=2)
+    return JobContext(job, RandomWorkload([(100, 8), (40, 8)], 16), tmp_path / "job")
+
+
+def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
+    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 1)
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.SKIPPED, "start")
+    assert record.failure.cause == "needs 2 CUDA devices, this machine has 1"
+    assert outcome(cuda_context, misbehaving.Honest).outcome is Outcome.OK
+
+
+def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, monkeypatch):
+    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 0)
+    cuda_context.folder_stays = True
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert record.outcome is Outcome.SKIPPED
+    job = from_json(RankJob, (cuda_context.folder / record.key / "job.json").read_text())
+    assert job.device == "cuda"
+    assert Path(job.batches).is_dir()
+
+
+@pytest.mark.skipif(cuda_devices() >= 2, reason="has the devices")
+def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):
+    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 2)
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert record.outcome is Outcome.SKIPPED
+    assert "needs 2 CUDA devices" in record.failure.cause
 
 
 def test_a_hanging_planner_is_killed(context, monkeypatch):
@@ -213,6 +308,37 @@ def test_a_suite_runs_resumes_retries_and_forces(tiny):
     retry = replace(options, retry=frozenset({Outcome.OOM}))
     assert run_suite(suite, retry, retried)[0].outcome is Outcome.OK
     assert retried.calls == [("planned", 4, 3), ("started", 1, spec.strategy), ("finished", 1, "ok")]
+
+
+def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
+    suite, options = tiny
+    run_suite(suite, options, Log())
+    elsewhere = Environment.here().model_copy(update={"cpu": "another one"})
+    monkeypatch.setattr("shardbench.runner.Environment.here", lambda: elsewhere)
+    known = RecordStore(options.results, "tiny").latest()
+    assert [r.spec.backend for r in settled_records(list_trials(suite, options), known)] == ["simulated"] * 2
+    again = Log()
+    run_suite(suite, options, again)
+    assert again.calls[0] == ("planned", 4, 2)
+
+
+def test_job_folders_may_be_kept(tiny, tmp_path):
+    suite, options = tiny
+    kept = replace(options, backend=Backend.MEASURED, work=tmp_path / "work")
+    records = run_suite(suite, kept, Log())
+    for record in records:
+        (path,) = (tmp_path / "work").glob(f"*/{record.key}/job.json")
+        assert from_json(RankJob, path.read_text()).device == "cpu"
+    assert (path.parents[1] / "batches" / "0.values").is_file()
+    assert path.parents[1].name == "made-up-toy-measured-fp32-sgd-32"
+
+
+def test_jobs_that_cannot_end_well_are_refused_before_the_first_trial(tiny):
+    suite, options = tiny
+    jobs = (suite.jobs[0], suite.jobs[1].model_copy(update={"batch_size": 31}))
+    with pytest.raises(BadInput, match="batch size 31 is not a multiple of the 2 devices; set batch_size = 30"):
+        run_suite(suite.model_copy(update={"jobs": jobs}), options, Log())
+    assert not options.results.exists()
 
 
 def test_trials_are_interleaved_and_selected(tiny):

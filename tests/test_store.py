@@ -11,7 +11,7 @@ from shardbench.record import Record
 from shardbench.serialise import from_json, to_json
 from shardbench.store import RecordStore, is_settled
 from shardbench.strategy import Role
-from shardbench.trial import Outcome
+from shardbench.trial import Backend, Outcome
 
 
 @pytest.fixture
@@ -133,3 +133,11 @@ def test_records_survive_json(record):
     assert from_json(Record, text) == record
     assert text.isascii()
     assert "\n" not in text
+
+
+def test_a_measurement_is_settled_only_in_its_environment():
+    rules = {"force": False, "retry": frozenset()}
+    measured, simulated = make.ok(), make.ok(backend=Backend.SIMULATED)
+    assert is_settled(measured, **rules, environment=measured.environment)
+    assert not is_settled(measured, **rules, environment="another")
+    assert is_settled(simulated, **rules, environment="another")

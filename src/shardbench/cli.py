@@ -1,22 +1,36 @@
 """The command line. Commands import what they need, so that ``shardbench list`` is quick."""
 
-import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardbench import cli_tools
+from shardbench.cli_options import (
+    DEFAULT_DATA,
+    DEFAULT_RESULTS,
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    DataOption,
+    JsonOption,
+    PageOption,
+    ResultsOption,
+    WorkOption,
+    ascii_text,
+    print_json,
+)
 from shardbench.errors import BadInput, ShardBenchError
 from shardbench.trial import Backend, Outcome
 
 if TYPE_CHECKING:
     from shardbench.record import Record
     from shardbench.runner import RunOptions
-
-EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
@@ -30,19 +44,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
-DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
-PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
 BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
 StrategiesOption = Annotated[list[str] | None, typer.Option("--strategy", help="Only this strategy; repeatable.")]
 SeedsOption = Annotated[
     list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
 ]
-
-DEFAULT_RESULTS = Path("results")
-DEFAULT_DATA = Path("data")
 
 
 class Listing(StrEnum):
@@ -68,7 +75,8 @@ class RowMode(StrEnum):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Console script: runs a command and exits with its code."""
+    """Console script: runs a command and exits with its code; SIGTERM interrupts like ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -108,7 +116,7 @@ def list_command(
     wanted = [what] if what else list(Listing)
     found = {kind.value: listing.LISTS[kind.value]() for kind in wanted}
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for kind, entries in found.items():
         if what is None:
@@ -116,7 +124,7 @@ def list_command(
         width = max((len(entry["name"]) for entry in entries), default=0)
         indent = "  " if what is None else ""
         for entry in entries:
-            print(_ascii(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
+            print(ascii_text(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
 
 
 @app.command()
@@ -138,7 +146,7 @@ def prepare(
 
     done = prepare_criteo(source, target, mode=mode.value, rows=rows, seed=seed, progress=_samples_line(as_json))
     if as_json:
-        _print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
+        print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
     else:
         print(f"{dataset.value}: {done.samples} samples in {target}")
 
@@ -154,6 +162,7 @@ def run(
     results: ResultsOption = DEFAULT_RESULTS,
     force: Annotated[bool, typer.Option("--force", help="Run settled trials again.")] = False,
     retry: Annotated[str, typer.Option("--retry", help="Outcomes to run again, such as oom,timeout.")] = "",
+    work: WorkOption = None,
     page: PageOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -163,7 +172,7 @@ def run(
     from shardbench.suite import load_suite  # noqa: PLC0415
 
     loaded = load_suite(suite)
-    options = _options(results, data, backend, strategy, seed, force=force, retry=_outcomes(retry))
+    options = _options(results, data, backend, strategy, seed, force=force, retry=_outcomes(retry), work=work)
     listener = progress(as_json)
     try:
         records = run_suite(loaded, options, listener)
@@ -203,14 +212,14 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Say how many trials of a suite are settled, how they ended, and how many are open."""
-    from shardbench.runner import list_trials  # noqa: PLC0415
+    from shardbench.runner import list_trials, settled_records  # noqa: PLC0415
     from shardbench.store import RecordStore  # noqa: PLC0415
     from shardbench.suite import load_suite  # noqa: PLC0415
 
     loaded = load_suite(suite)
     known = RecordStore(results, loaded.name).latest()
     trials = list_trials(loaded, _options(results, data, backend, strategy, seed))
-    settled = [known[trial.key] for trial in trials if trial.key in known]
+    settled = settled_records(trials, known)
     counts = _count(settled)
     others = len(known.keys() - {trial.key for trial in trials})
     state = {
@@ -222,7 +231,7 @@ def status(
         "other_records": others,
     }
     if as_json:
-        _print_json(state)
+        print_json(state)
         return
     print(f"{loaded.name}: {len(trials)} trials, {len(settled)} settled, {len(trials) - len(settled)} open")
     for outcome, number in counts.items():
@@ -239,16 +248,21 @@ def report(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> int:
-    """Write the tables (and the page) of a suite from its records."""
+    """Write the tables (and the page) of a suite from its records.
+
+    ``report validation`` compares what was predicted with what was measured, over all suites.
+    """
+    if suite == cli_tools.VALIDATION:
+        return cli_tools.report_validation(results, check=check, as_json=as_json)
     from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
 
     name = _suite_name(suite)
     if check:
         differences = check_tables(results, name)
         if as_json:
-            _print_json({"suite": name, "differences": differences})
+            print_json({"suite": name, "differences": differences})
         else:
-            print("\n".join(map(_ascii, differences)) if differences else f"{name}: tables and records agree")
+            print("\n".join(map(ascii_text, differences)) if differences else f"{name}: tables and records agree")
         return EXIT_FAILED if differences else EXIT_OK
     written = write_tables(results, name)
     if page:
@@ -260,7 +274,7 @@ def report(
         from shardbench.report.tables import tables  # noqa: PLC0415
 
         rows = {table: json_rows(frame) for table, frame in tables(suite_records(results, name)).items()}
-        _print_json({"suite": name, "tables": rows, "files": [str(path) for path in written]})
+        print_json({"suite": name, "tables": rows, "files": [str(path) for path in written]})
         return EXIT_OK
     _print_report(results, name)
     if page:
@@ -281,15 +295,19 @@ def test_command(
         check(found)
     except ConformanceError as error:
         if as_json:
-            _print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
+            print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
         else:
-            print(_ascii(f"failed: {error}"), file=sys.stderr)
+            print(ascii_text(f"failed: {error}"), file=sys.stderr)
         return EXIT_FAILED
     if as_json:
-        _print_json({"strategy": strategy, "passed": True, "checks": list(CHECKS)})
+        print_json({"strategy": strategy, "passed": True, "checks": list(CHECKS)})
     else:
         print(f"{strategy}: passes all {len(CHECKS)} checks")
     return EXIT_OK
+
+
+app.command("explain")(cli_tools.explain_command)
+app.command("doctor")(cli_tools.doctor_command)
 
 
 def _options(
@@ -301,6 +319,7 @@ def _options(
     *,
     force: bool = False,
     retry: frozenset[Outcome] = frozenset(),
+    work: Path | None = None,
 ) -> "RunOptions":
     from shardbench.runner import RunOptions  # noqa: PLC0415
 
@@ -312,6 +331,7 @@ def _options(
         seeds=tuple(seeds or ()),
         force=force,
         retry=retry,
+        work=work,
     )
 
 
@@ -359,17 +379,9 @@ def _print_report(results: Path, suite: str) -> None:
     print(f"tables: {results / 'tables' / suite}")
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, sort_keys=True, indent=2, allow_nan=False))
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode("ascii")
-
-
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    print(_ascii(f"error: {' '.join(lines)}"), file=sys.stderr)
+    print(ascii_text(f"error: {' '.join(lines)}"), file=sys.stderr)
     return code
 
 

@@ -1,8 +1,8 @@
 """What every strategy must do, on small problems: the checks behind ``shardbench test NAME``.
 
-Each plan is made in a process of its own, forked from this one: a strategy need not be
-picklable, heavy imports are paid once, and the test split can be sealed without sealing it
-here. The child leads its own process group and is killed with it when time is up.
+Each plan is made in a process of its own, forked from this one: heavy imports are paid once,
+and the test split can be sealed without sealing it here. The child leads its own process group
+and is killed with it when time is up.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -31,6 +32,7 @@ from shardbench.validate import used_moves, validate
 
 CHECKS = {
     "declares": "name, sees, moves, role and requires are well formed and the required modules are there",
+    "picklable": "the strategy can be sent to the process that plans",
     "finishes": "a plan comes within the time limit",
     "declared-information": "nothing undeclared is read: neither the problem's fields nor the test trace",
     "raises-infeasible-only": "the only exception is Infeasible",
@@ -77,6 +79,7 @@ def check(strategy: Strategy, plan_s: float = 20.0, fit_s: float = 5.0) -> None:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
         raise ConformanceError("declares", f"{type(strategy).__name__}: check 'declares' failed: {why}")
     _import_required(strategy)
+    _check_picklable(strategy)
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     for case in cases():
         first = _isolated(strategy, case, budget)
@@ -92,6 +95,19 @@ def _import_required(strategy: Strategy) -> None:
         warnings.simplefilter("ignore")
         for module in strategy.requires:
             importlib.import_module(module)
+
+
+def _check_picklable(strategy: Strategy) -> None:
+    why = ""
+    try:
+        copy = pickle.loads(pickle.dumps(strategy))  # noqa: S301 - just made
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    else:
+        if type(copy) is not type(strategy):
+            why = f"a pickled copy is a {type(copy).__name__}"
+    if why:
+        raise ConformanceError("picklable", f"{strategy.name}: check 'picklable' failed: {why}")
 
 
 def _failure(name: str, strategy: Strategy, case: Case, why: str) -> ConformanceError:

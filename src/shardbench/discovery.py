@@ -7,12 +7,14 @@ instance) and the name of the package it came from.
 import importlib
 import importlib.util
 import pkgutil
+import re
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 
 from shardbench.errors import BadInput
 from shardbench.problem import Sees
 from shardbench.strategy import Move, Role, Strategy
+from shardbench.table import NAME_PATTERN
 
 GROUP = "shardbench.baselines"
 """Package whose folders are searched, and the entry-point group of other people's packages."""
@@ -105,8 +107,8 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
 def declaration_fault(strategy: Strategy) -> str:
     """What is wrong with a strategy's declarations, or an empty string."""
     name = getattr(strategy, "name", None)
-    if not isinstance(name, str) or not name or not name.isascii() or any(c.isspace() or c == "/" for c in name):
-        return f"must state a name without spaces and slashes, not {name!r}"
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
+        return f"must state a name of letters, digits and _.+- that begins with a letter or digit, not {name!r}"
     for attribute, kind in (("sees", Sees), ("moves", Move)):
         declared = getattr(strategy, attribute, None)
         if not isinstance(declared, frozenset) or not all(isinstance(member, kind) for member in declared):

@@ -2,17 +2,23 @@
 
 Children come from a fork server that has the heavy imports done (a fresh process costs a
 fork, not ten seconds of imports) and has never seen a workload. Each child leads a process
-group of its own, which is killed as a whole.
+group of its own, which is killed as a whole: by this process when it is done with it, and by
+the child itself when this process is gone, however it ended.
 """
 
 import multiprocessing as mp
 import os
+import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from multiprocessing.connection import wait
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +38,10 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 """A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
 
+# A planner that walks a set of names must make the same plan in every run, so that its record
+# can be made again: children hash strings alike.
+HASH_SEED = {"PYTHONHASHSEED": "0"}
+
 
 class TrialFailed(ShardBenchError):
     """A child ended without a result; ``failure`` says how."""
@@ -42,32 +52,64 @@ class TrialFailed(ShardBenchError):
 
 
 def set_rank_variables() -> None:
-    """Thread settings of the ranks, for this process and its children, unless the user set them."""
-    for name, value in RANK_VARIABLES.items():
+    """Settings of planners and ranks, for this process and its children, unless the user set them."""
+    for name, value in {**RANK_VARIABLES, **HASH_SEED}.items():
         os.environ.setdefault(name, value)
 
 
 _contexts: dict[str, Any] = {}
+_lifelines: list[tuple[Connection, Connection]] = []
+_starting = threading.Lock()
 
 
 def _context(preload: tuple[str, ...]) -> Any:
     """Fork server with ``preload`` imported; spawn where CUDA is about (it does not survive a fork)."""
-    if "context" not in _contexts:
-        set_rank_variables()
-        if Path("/dev/nvidiactl").exists():
-            _contexts["context"] = mp.get_context("spawn")
-        else:
-            context = mp.get_context("forkserver")
-            context.set_forkserver_preload(list(preload))
+    with _starting:
+        if "context" not in _contexts:
+            set_rank_variables()
+            spawns = Path("/dev/nvidiactl").exists()
+            context = mp.get_context("spawn" if spawns else "forkserver")
+            with _silent_descriptors():
+                resource_tracker.ensure_running()
+                if not spawns:
+                    context.set_forkserver_preload(list(preload))
+                    forkserver.ensure_running()
             _contexts["context"] = context
     return _contexts["context"]
+
+
+@contextmanager
+def _silent_descriptors() -> Iterator[None]:
+    """What starts here must not hold this process's output open: a reader of a pipe waits for its end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        for descriptor, copy in enumerate(kept, 1):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def _lifeline() -> Connection:
+    """Read end of a pipe whose write end only this process holds: its end of file is this process's end."""
+    with _starting:
+        if not _lifelines:
+            _lifelines.append(mp.Pipe(duplex=False))
+    return _lifelines[0][0]
 
 
 PRELOAD = ("shardbench.execute.rank", "shardbench.execute.simulate", "shardbench.discovery")
 
 
-def _become_leader(log: Path) -> None:
+def _become_leader(log: Path, lifeline: Connection) -> None:
     os.setsid()
+    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -75,9 +117,17 @@ def _become_leader(log: Path) -> None:
     sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
 
 
-def _call(pipe: Any, log: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    _become_leader(log)
+def _die_with(lifeline: Connection) -> None:
     try:
+        lifeline.poll(None)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes) -> None:
+    _become_leader(log, lifeline)
+    try:
+        function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
         answer = ("ok", function(*args))
     except Exception as error:
         traceback.print_exc()
@@ -91,12 +141,20 @@ def _call(pipe: Any, log: Path, function: Callable[..., Any], args: tuple[Any, .
 
 def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_s: float, phase: str, log: Path) -> T:
     """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns."""
+    try:
+        # Not left to start(): what cannot be read back must end as an answer, not as a dead child.
+        payload = bytes(ForkingPickler.dumps((function, args)))
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        cause = f"cannot be pickled for a process of its own: {text}"
+        raise TrialFailed(Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)) from error
     context = _context(PRELOAD)
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_call, args=(theirs, log, function, args), daemon=True)
-    process.start()
-    theirs.close()
+    # No daemon: a strategy may start processes of its own, which end with its group.
+    process = context.Process(target=_call, args=(theirs, _lifeline(), log, payload))
     try:
+        process.start()
+        theirs.close()
         if not ours.poll(timeout_s):
             cause = f"no result from {phase} after {timeout_s:g} s"
             raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase))
@@ -131,11 +189,11 @@ def _kill(process: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             process.kill()
-    process.join(10)
+        process.join(10)
 
 
-def _rank(log: Path, folder: Path, rank: int, world: int) -> None:
-    _become_leader(log)
+def _rank(lifeline: Connection, log: Path, folder: Path, rank: int, world: int) -> None:
+    _become_leader(log, lifeline)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     # A file rendezvous needs no free port; these would send it elsewhere.
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -154,7 +212,7 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     context = _context(PRELOAD)
     deadline = time.monotonic() + timeout_s
     processes = [
-        context.Process(target=_rank, args=(folder / f"rank{r}.log", folder, r, world_size), daemon=True)
+        context.Process(target=_rank, args=(_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
         for r in range(world_size)
     ]
     try:

@@ -192,7 +192,11 @@ def load_machine(name: str) -> Machine:
         path = Path(name)
         if not path.is_file():
             raise BadInput(f"machine file {name} does not exist")
-        return parse_machine(path.read_text(), name)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        return parse_machine(text, name)
     if name not in machine_names():
         raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_names())}, or a path to a .toml file")
     return parse_machine((resources.files("shardbench.machines") / f"{name}.toml").read_text(), f"machine {name}")

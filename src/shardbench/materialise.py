@@ -1,6 +1,7 @@
 """Test batches on disk, so that ranks and counters map them instead of drawing them again."""
 
 import json
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.errors import BadInput
-from shardbench.trace import Bags, Split
+from shardbench.trace import Bags, Split, assert_readable
 from shardbench.workload import Workload
 
 _HEADER = "batches.json"
@@ -32,9 +33,25 @@ def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Ba
                 file.write(bags.values.astype(dtype, copy=False).tobytes())
                 lengths[i] = bags.lengths
         np.save(folder / f"{batch}.lengths.npy", lengths)
-    header = {"batches": numbers, "dtype": dtype.str, "tables": len(workload.tables), "batch_size": workload.batch_size}
+    header = {
+        "batches": numbers,
+        "dtype": dtype.str,
+        "tables": len(workload.tables),
+        "batch_size": workload.batch_size,
+        "crc32": _crc32(folder, numbers),
+    }
     (folder / _HEADER).write_text(json.dumps(header))
     return Batches(folder)
+
+
+def _crc32(folder: Path, numbers: Iterable[int]) -> int:
+    crc = 0
+    for batch in numbers:
+        for name in (f"{batch}.values", f"{batch}.lengths.npy"):
+            with (folder / name).open("rb") as file:
+                while chunk := file.read(1 << 22):
+                    crc = zlib.crc32(chunk, crc)
+    return crc
 
 
 class Batches:
@@ -43,7 +60,8 @@ class Batches:
     def __init__(self, folder: Path) -> None:
         if not (folder / _HEADER).is_file():
             raise BadInput(f"{folder} holds no materialised batches")
-        header = json.loads((folder / _HEADER).read_text())
+        self._header = (folder / _HEADER).read_text()
+        header = json.loads(self._header)
         self.numbers: list[int] = header["batches"]
         self.batch_size: int = header["batch_size"]
         self._dtype = np.dtype(header["dtype"])
@@ -53,6 +71,14 @@ class Batches:
     def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
         # Crossing a process boundary must not copy what is mapped.
         return Batches, (self._folder,)
+
+    def intact(self) -> bool:
+        """Whether the files still are what was written."""
+        try:
+            same = (self._folder / _HEADER).read_text() == self._header
+            return same and _crc32(self._folder, self.numbers) == json.loads(self._header)["crc32"]
+        except (OSError, UnicodeDecodeError):
+            return False
 
     def _batch(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         if batch not in self._open:
@@ -66,6 +92,7 @@ class Batches:
 
     def bags(self, iteration: int, table: int, start: int = 0, stop: int | None = None) -> Bags:
         """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""
+        assert_readable(Split.TEST)
         values, lengths, starts = self._batch(self.numbers[iteration % len(self.numbers)])
         offsets = np.concatenate([[0], np.cumsum(lengths[table], dtype=np.int64)])
         stop = self.batch_size if stop is None else stop

@@ -1,23 +1,28 @@
 """Runs a suite: lists its trials, skips what is settled, records everything that happens."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import pydantic
+
 from shardbench.discovery import get_strategy, strategies
 from shardbench.environment import Environment
+from shardbench.errors import BadInput
+from shardbench.jobcheck import check_job
 from shardbench.launch import set_rank_variables
 from shardbench.machine import load_machine
 from shardbench.record import Record
-from shardbench.serialise import content_hash
+from shardbench.serialise import content_hash, first_error
 from shardbench.store import RecordStore, is_settled
 from shardbench.suite import EVERY, Job, Suite
 from shardbench.trial import Backend, Outcome, TrialSpec
 from shardbench.tryout import JobContext, try_out
-from shardbench.workload import Workload
+from shardbench.workload import Workload, WorkloadConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,8 @@ class RunOptions:
     seeds: tuple[int, ...] = ()
     force: bool = False
     retry: frozenset[Outcome] = frozenset()
+    work: Path | None = None
+    """Where job folders are made and kept; a temporary folder where None."""
 
 
 class Listener(Protocol):
@@ -60,25 +67,34 @@ def list_trials(suite: Suite, options: RunOptions) -> list[TrialSpec]:
     return [spec for listed in _list_jobs(suite, options) for spec in listed.specs]
 
 
+def settled_records(trials: Sequence[TrialSpec], known: Mapping[str, Record]) -> list[Record]:
+    """Records of those trials that a run here and now would not repeat."""
+    set_rank_variables()
+    settled = partial(is_settled, force=False, retry=frozenset(), environment=Environment.here().hash)
+    return [known[trial.key] for trial in trials if settled(known.get(trial.key))]
+
+
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
     """Run what is open and return the records of all trials of the selection, settled ones too."""
     set_rank_variables()
     store = RecordStore(options.results, suite.name)
     known = store.latest()
     jobs = _list_jobs(suite, options)
+    for listed in jobs:
+        if listed.specs:
+            check_job(listed.workload, load_machine(listed.job.machine), listed.job)
     specs = [spec for listed in jobs for spec in listed.specs]
-    open_keys = {
-        spec.key for spec in specs if not is_settled(known.get(spec.key), force=options.force, retry=options.retry)
-    }
-    listener.planned(len(specs), len(specs) - len(open_keys))
     environment = Environment.here()
+    settled = partial(is_settled, force=options.force, retry=options.retry, environment=environment.hash)
+    open_keys = {spec.key for spec in specs if not settled(known.get(spec.key))}
+    listener.planned(len(specs), len(specs) - len(open_keys))
     number = 0
     for listed in jobs:
         todo = [spec for spec in listed.specs if spec.key in open_keys]
         if not todo:
             continue
         environment.save(options.results)
-        with _job_context(listed) as context:
+        with _job_context(listed, options) as context:
             for spec in todo:
                 number += 1
                 listener.started(number, spec)
@@ -90,9 +106,17 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
 
 
 @contextmanager
-def _job_context(listed: _ListedJob) -> Iterator[JobContext]:
-    with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
-        yield JobContext(listed.job, listed.workload, Path(folder))
+def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext]:
+    job, results = listed.job, options.results
+    if options.work is None:
+        with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
+            yield JobContext(job, listed.workload, Path(folder), results=results)
+        return
+    facts = (listed.workload.name, load_machine(job.machine).name, job.backend, job.precision, job.optimizer)
+    # The ranks of the kept folder may be started from anywhere.
+    path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
+    path.mkdir(parents=True, exist_ok=True)
+    yield JobContext(job, listed.workload, path, results=results, folder_stays=True)
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
@@ -106,9 +130,16 @@ def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
         config = suite.workload(job)
         key = content_hash(config)
         if key not in built:
-            built[key] = config.build(options.data)
+            built[key] = _build(config, options.data)
         listed.append(_ListedJob(job=job, workload=built[key], specs=_specs(suite, job, built[key], options)))
     return listed
+
+
+def _build(config: WorkloadConfig, data: Path) -> Workload:
+    try:
+        return config.build(data)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"workload {config.name}: {first_error(error)}") from error
 
 
 def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
@@ -129,7 +160,8 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
             repeat=repeat,
             batch_size=workload.batch_size,
             iterations=job.iterations,
-            warmup=job.warmup,
+            # Nothing warms up where nothing is timed: such trials are the same whatever the job says.
+            warmup=job.warmup if job.backend is Backend.MEASURED else 0,
             precision=job.precision,
             optimizer=job.optimizer,
             plan_s=job.plan_s,

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardbench.errors import BadInput
 from shardbench.record import Record
 from shardbench.serialise import from_json, to_json
-from shardbench.trial import Outcome
+from shardbench.trial import Backend, Outcome
 
 
 class RecordStore:
@@ -57,6 +57,13 @@ def _last_byte(path: Path, size: int) -> bytes:
         return file.read(1)
 
 
-def is_settled(record: Record | None, *, force: bool, retry: frozenset[Outcome]) -> bool:
-    """Whether a trial need not run (again)."""
-    return record is not None and not force and record.outcome not in retry
+def is_settled(
+    record: Record | None, *, force: bool, retry: frozenset[Outcome], environment: str | None = None
+) -> bool:
+    """Whether a trial need not run (again) in ``environment`` (a hash; None: whichever it was).
+
+    A measurement holds only where it was taken; a simulated trial is the same everywhere.
+    """
+    if record is None or force or record.outcome in retry:
+        return False
+    return record.spec.backend is Backend.SIMULATED or environment in (None, record.environment)

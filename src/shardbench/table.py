@@ -3,12 +3,14 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardbench.serialise import STRICT
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
+"""Names of tables, strategies, suites and the like: they become keys and names of files."""
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class Pooling(StrEnum):
@@ -47,8 +49,9 @@ class Table:
     """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers, one feature."""
 
     name: Name
-    rows: PositiveInt
-    dim: PositiveInt
+    rows: Annotated[int, Field(ge=1, le=2**40)]
+    dim: Annotated[int, Field(ge=4, multiple_of=4)]
+    """The embedding kernels read four numbers at a time."""
     pooling: Pooling = Pooling.SUM
 
 
@@ -64,6 +67,20 @@ class DenseShape:
     features: PositiveInt = 13
     bottom: tuple[PositiveInt, ...] = (512, 256, 64)
     top: tuple[PositiveInt, ...] = (512, 256, 1)
+
+    @field_validator("bottom", "top")
+    @classmethod
+    def _some_layers(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not widths:
+            raise ValueError("needs at least one layer width")
+        return widths
+
+    @field_validator("top")
+    @classmethod
+    def _one_logit(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if widths[-1:] != (1,):
+            raise ValueError("must end in 1, the logit")
+        return widths
 
     def interacts_by_dot(self, tables: tuple[Table, ...]) -> bool:
         """Whether dot-product interaction applies (all widths equal, summed bags)."""

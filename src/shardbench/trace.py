@@ -78,21 +78,66 @@ def check_rows(values: Ints, rows: int, what: str) -> None:
 class Ranking:
     """Bijection from raw row ids to frequency ranks of the train split.
 
-    Ties go by id, never-seen rows come last in id order. Memory is that of the *seen* rows.
+    Ties go by id, never-seen rows come last in id order. Tables of few rows, for what is looked
+    up in them, keep the rank of every row (4 bytes a row); others that of the *seen* rows only.
     """
 
-    def __init__(self, train_ids: Ints, rows: int) -> None:
+    DENSE_ROWS = 1 << 24
+    DENSE_ROWS_PER_LOOKUP = 16
+    """Beyond this, filling an array of all rows takes longer than searching the seen ones."""
+
+    def __init__(self, train_ids: NDArray[np.integer], rows: int) -> None:
         self.rows = rows
-        self._seen, counts = np.unique(train_ids, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        self._rank = np.empty(len(order), dtype=np.int64)
-        self._rank[order] = np.arange(len(order))
-        self.counts: Ints = counts[order].astype(np.int64)
+        dense = rows <= min(self.DENSE_ROWS, self.DENSE_ROWS_PER_LOOKUP * len(train_ids))
+        narrow = np.int32 if rows <= 1 << 31 else np.int64
+        seen, counts = _counted(train_ids if dense else train_ids.astype(narrow, copy=False), rows if dense else None)
+        # Small whole numbers are sorted by radix, many times quicker than by comparison.
+        below = int(counts.max(initial=0)) - counts
+        order = np.argsort(below.astype(np.uint16) if below.max(initial=0) < 1 << 16 else below, kind="stable")
+        ordered = counts[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=0))
+        self._runs = ordered[starts], np.diff(np.append(starts, len(ordered)))
+        self._ranks: NDArray[np.int32] | None = None
+        if dense:
+            self._ranks = np.ones(rows, dtype=np.int32)
+            self._ranks[seen] = 0
+            np.cumsum(self._ranks, out=self._ranks)
+            self._ranks += np.int32(len(seen) - 1)
+            self._ranks[seen[order]] = np.arange(len(seen), dtype=np.int32)
+        else:
+            self._seen = seen
+            self._rank = np.empty_like(seen)
+            self._rank[order] = np.arange(len(seen))
+
+    @property
+    def counts(self) -> Ints:
+        """Access counts of the seen rows in rank order, int64 [seen], descending."""
+        return np.repeat(*self._runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it keeps."""
+        kept = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
+        return sum(array.nbytes for array in (*kept, *self._runs))
 
     def __call__(self, ids: Ints) -> Ints:
-        """Ranks int64 [n] of raw ids int64 [n]."""
+        """Ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""
+        check_rows(ids, self.rows, "ranking")
+        if self._ranks is not None:
+            return self._ranks[ids].astype(np.int64)
         if len(self._seen) == 0:
             return ids.astype(np.int64)
-        at = np.searchsorted(self._seen, ids)
-        known = self._seen[np.minimum(at, len(self._seen) - 1)] == ids
-        return np.where(known, self._rank[np.minimum(at, len(self._seen) - 1)], len(self._seen) + ids - at)
+        at = np.searchsorted(self._seen, ids.astype(self._seen.dtype, copy=False))
+        near = np.minimum(at, len(self._seen) - 1)
+        return np.where(self._seen[near] == ids, self._rank[near], len(self._seen) + ids - at)
+
+
+def _counted(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.integer], Ints]:
+    """Rows that occur, ascending, and how often, int64; by an array of ``bins`` where given, else sorting."""
+    if bins is not None:
+        counts = np.bincount(ids, minlength=bins)
+        seen = np.flatnonzero(counts)
+        return seen, counts[seen].astype(np.int64)
+    ordered = np.sort(ids)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.int64)

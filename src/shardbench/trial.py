@@ -72,5 +72,5 @@ class Failure(pydantic.BaseModel):
     outcome: Outcome
     cause: Annotated[str, Field(min_length=1)]
     phase: str
-    """plan, validate, count, start, build, warmup, time, bytes, reference."""
+    """start, plan, validate, bound, count, build, warmup, time, bytes, reference, or harness: a fault of its own."""
     rank: int | None = None

@@ -1,14 +1,18 @@
 """One trial: plan in a sealed process, validate, count, and where asked measure on real ranks."""
 
+import shutil
+import tempfile
 import time
 from functools import cached_property
 from pathlib import Path
 
+from shardbench.atomic import write_atomically
 from shardbench.discovery import missing_modules
-from shardbench.errors import InvalidPlan, ShardBenchError
-from shardbench.execute.measure import measure, rank_job
+from shardbench.errors import BadInput, InvalidPlan, ShardBenchError
+from shardbench.execute.measure import measure, rank_job, write_job
 from shardbench.execute.sealed import Planning, plan_sealed, simulated_bounds
 from shardbench.execute.simulate import simulate
+from shardbench.jobcheck import lacking_devices
 from shardbench.launch import TrialFailed, call_in_child
 from shardbench.machine import load_machine
 from shardbench.materialise import Batches, materialise
@@ -27,12 +31,20 @@ START_S = 20.0
 
 
 class JobContext:
-    """What the trials of one job share; made when first needed, in a folder that goes with the job."""
+    """What the trials of one job share; made when first needed, in a folder of the job.
 
-    def __init__(self, job: Job, workload: Workload, folder: Path) -> None:
+    Plans and the logs of failed trials are kept under ``results`` where that is given;
+    ``folder_stays`` says that job folders are for the user, who may run them elsewhere.
+    """
+
+    def __init__(
+        self, job: Job, workload: Workload, folder: Path, *, results: Path | None = None, folder_stays: bool = False
+    ) -> None:
         self.job = job
         self.workload = workload
         self.folder = folder
+        self.results = results
+        self.folder_stays = folder_stays
         self.machine = load_machine(job.machine)
 
     @cached_property
@@ -54,6 +66,45 @@ class JobContext:
         number = min(self.job.iterations, self.workload.test_batches)
         return materialise(self.workload, self.folder / "batches", range(number))
 
+    def make(self) -> None:
+        """Make what reads the user's files, so that BadInput of theirs is raised here and nowhere else."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _ = self.problem, self.batches
+
+    def batches_changed(self) -> bool:
+        """Whether someone changed the test batches; if so they are made again."""
+        if self.batches.intact():
+            return False
+        shutil.rmtree(self.folder / "batches", ignore_errors=True)
+        del self.batches
+        _ = self.batches
+        return True
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Keep a valid plan as ``plans/<hash>.json``."""
+        if self.results is not None:
+            write_atomically(self.results / "plans" / f"{content_hash(plan)}.json", plan.to_json() + "\n")
+
+    def keep_log(self, key: str, *, ok: bool) -> None:
+        """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
+        if self.results is None:
+            return
+        kept = self.results / "logs" / f"{key}.log"
+        kept.unlink(missing_ok=True)
+        parts = [
+            path
+            for path in (self.folder / f"{key}.log", *sorted((self.folder / key).glob("rank*.log")))
+            if path.is_file()
+        ]
+        if ok or not parts:
+            return
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with kept.open("wb") as file:
+            for part in parts:
+                file.write(f"== {part.name}\n".encode())
+                with part.open("rb") as text:
+                    shutil.copyfileobj(text, file)
+
     @cached_property
     def bounds(self) -> tuple[float, float]:
         """Lower bounds on the slowest rank's embedding ms: any device move, whole tables."""
@@ -67,28 +118,49 @@ class JobContext:
 
 
 def try_out(spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str) -> Record:
-    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception."""
+    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
+
+    Raises BadInput only for files of the user's, which no trial of the job could read.
+    """
     draft: dict[str, object] = {
         "key": spec.key,
         "spec": spec,
         "role": strategy.role,
         "environment": environment,
     }
-    try:
-        _fill(draft, spec, strategy, context)
-    except TrialFailed as failed:
-        return Record.model_validate({**draft, "outcome": failed.failure.outcome, "failure": failed.failure})
+    failure = _cannot_start(spec, strategy, context)
+    if failure is None:
+        context.make()
+        try:
+            _fill(draft, spec, strategy, context)
+        except TrialFailed as failed:
+            failure = failed.failure
+        except Exception as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            failure = Failure(outcome=Outcome.ERROR, cause=cause, phase="harness")
+        context.keep_log(spec.key, ok=failure is None)
+    if failure is not None:
+        return Record.model_validate({**draft, "outcome": failure.outcome, "failure": failure})
     return Record.model_validate({**draft, "outcome": Outcome.OK})
 
 
-def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
+def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Failure | None:
     missing = missing_modules(strategy)
-    if missing:
-        raise _failed(Outcome.SKIPPED, f"needs {', '.join(missing)}, which cannot be imported here", "start")
+    cause = f"needs {', '.join(missing)}, which cannot be imported here" if missing else ""
+    if not cause and not context.folder_stays:
+        cause = lacking_devices(context.machine, spec.backend)
+    return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
+
+
+def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
     log = context.folder / f"{spec.key}.log"
     planning = _plan(spec, strategy, context, log)
-    plan = Plan.from_json(planning.plan, "plan")
+    try:
+        plan = Plan.from_json(planning.plan, "plan")
+    except BadInput as error:
+        raise _failed(Outcome.INVALID, str(error), "validate") from error
     draft["planned"] = _planned(plan, planning, strategy, context.problem)
+    context.keep_plan(plan)
     deadline = time.monotonic() + spec.timeout_s
     draft["bound_ms"], draft["whole_table_bound_ms"] = context.bounds
     simulation = call_in_child(
@@ -112,6 +184,10 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
         seed=spec.seed,
         timeout_s=max(1.0, deadline - time.monotonic()),
     )
+    lacking = lacking_devices(context.machine, spec.backend)
+    if lacking:
+        write_job(job, context.folder / spec.key)
+        raise _failed(Outcome.SKIPPED, lacking, "start")
     measurement = measure(job, context.folder / spec.key)
     draft["timing"] = measurement.timing
     draft["measured_bytes"] = {name: sum(sent) for name, sent in measurement.sent.items()}
@@ -122,9 +198,21 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext, log: Path) -
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     learns = type(strategy).fit is not Strategy.fit
     limit = spec.plan_s + START_S + (spec.fit_s if learns else 0.0)
-    planning = call_in_child(
-        plan_sealed, (strategy, context.problem, budget, spec.seed), timeout_s=limit, phase="plan", log=log
-    )
+    # A planner's open log must not lead it to the test batches.
+    with tempfile.TemporaryDirectory(prefix="shardbench-plan-") as private:
+        printed = Path(private) / "log"
+        try:
+            planning = call_in_child(
+                plan_sealed, (strategy, context.problem, budget, spec.seed), timeout_s=limit, phase="plan", log=printed
+            )
+        finally:
+            if printed.is_file():
+                shutil.copyfile(printed, log)
+            if context.batches_changed():
+                raise _failed(Outcome.INVALID, "the strategy changed the test batches", "plan")
+    if planning.fit_s > spec.fit_s:
+        cause = f"fitting took {planning.fit_s:.1f} s, its budget is {spec.fit_s:g} s"
+        raise _failed(Outcome.TIMEOUT, cause, "plan")
     if planning.plan_s > spec.plan_s:
         cause = f"planning took {planning.plan_s:.1f} s, its budget is {spec.plan_s:g} s"
         raise _failed(Outcome.TIMEOUT, cause, "plan")

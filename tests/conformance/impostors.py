@@ -195,6 +195,13 @@ class NeedsTheMoon(Honest):
     requires = ("no_such_module_anywhere",)
 
 
+class HoldsALambda(Honest):
+    """Cannot be sent to the process that plans."""
+
+    def __init__(self) -> None:
+        self.choose = lambda used: used.index(min(used))
+
+
 class FitsFirst(Honest):
     """Learns before it plans; without fit() it would fail."""
 
@@ -222,6 +229,7 @@ IMPOSTORS: tuple[tuple[type[Strategy], str, str], ...] = (
     (ReplacesField, "leaves-input-alone", "changed"),
     (OverwritesArrays, "leaves-input-alone", "changed"),
     (UndeclaredMove, "declared-moves", "replicate"),
+    (HoldsALambda, "picklable", "pickle"),
     (Hangs, "finishes", "killed"),
     (DiesSilently, "raises-infeasible-only", "exit code 3"),
     (Raises, "raises-infeasible-only", "KeyError"),

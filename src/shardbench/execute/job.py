@@ -1,5 +1,7 @@
 """What the ranks of a measured trial are given, and what each gives back."""
 
+from typing import Literal
+
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -29,6 +31,8 @@ class RankJob(pydantic.BaseModel):
     warmup: NonNegativeInt
     iterations: PositiveInt
     seed: int
+    device: Literal["cpu", "cuda"]
+    """What the machine of the job has: a CPU machine is measured on CPUs, even beside a GPU."""
     timeout_s: float
     batches: str
     """Folder with the materialised batches."""
@@ -45,5 +49,3 @@ class RankResult(pydantic.BaseModel):
     ms: dict[str, list[float]]
     sent: list[dict[str, tuple[float, float]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
-    peak_bytes: int
-    """Peak resident (CPU) or allocated (GPU) memory of the rank."""

@@ -38,18 +38,24 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
             "batch_size": problem.batch_size,
             "precision": problem.precision,
             "optimizer": problem.optimizer,
+            "device": problem.machine.device,
             "batches": str(batches),
             **settings,
         }
     )
 
 
-def measure(job: RankJob, folder: Path) -> Measurement:
-    """Run the job on local ranks in ``folder`` (emptied first); raises TrialFailed."""
+def write_job(job: RankJob, folder: Path) -> None:
+    """Make ``folder`` (emptied first) a job folder, for ranks that are started here or by hand."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / JOB).write_text(to_json(job))
+
+
+def measure(job: RankJob, folder: Path) -> Measurement:
+    """Run the job on local ranks in ``folder`` (emptied first); raises TrialFailed."""
+    write_job(job, folder)
     run_ranks(folder, job.topology.world_size, job.timeout_s)
     return gather(folder, job.topology.world_size)
 

@@ -26,7 +26,6 @@ from shardbench.materialise import Batches
 from shardbench.serialise import from_json
 from shardbench.table import DenseShape, Table
 
-
 SETTLING_STEPS = 3
 """DDP's first steps exchange control messages (used parameters, rebuilt buckets) that later ones do not."""
 
@@ -68,12 +67,14 @@ class Rank:
         timeout = timedelta(seconds=self.job.timeout_s)
         rendezvous = self.folder / "rendezvous"
         method = "env://" if "MASTER_ADDR" in os.environ else f"file://{rendezvous}"
-        use_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= self.job.topology.devices_per_node
-        local = self.rank % self.job.topology.devices_per_node
-        device = torch.device("cuda", local) if use_cuda else torch.device("cpu")
-        if use_cuda:
+        device, backend = torch.device("cpu"), "gloo"
+        if self.job.device == "cuda":
+            needed, found = self.job.topology.devices_per_node, torch.cuda.device_count()
+            if not torch.cuda.is_available() or found < needed:
+                raise Unsupported(f"the job needs {needed} CUDA devices, this machine has {found}")
+            # Ranks of a node follow each other, so that they never share a device.
+            device, backend = torch.device("cuda", self.rank % found), "nccl"
             torch.cuda.set_device(device)
-        backend = "nccl" if use_cuda else "gloo"
         dist.init_process_group(backend, method, timeout=timeout, rank=self.rank, world_size=self.world)
         return device
 
@@ -98,7 +99,7 @@ class Rank:
             self._dump(step, batches)
         ms = self._time(step, clock, batches)
         sent = self._count(step, batches)
-        return RankResult(rank=self.rank, ms=ms, sent=sent, peak_bytes=self._peak_bytes())
+        return RankResult(rank=self.rank, ms=ms, sent=sent)
 
     def _local_batches(self, lowered: Lowered) -> list[LocalBatch]:
         job, store = self.job, Batches(Path(self.job.batches))
@@ -153,13 +154,6 @@ class Rank:
             for first, tensor in shards:
                 arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
         np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **arrays)
-
-    def _peak_bytes(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        import resource  # noqa: PLC0415 - absent outside Unix, and only the CPU path needs it
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def outcome_of(error: BaseException) -> str:

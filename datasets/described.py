@@ -1,0 +1,124 @@
+"""Tables as their owner describes them: rows, width, bag lengths and skew, no data needed.
+
+A suite states them so; only ``name`` and ``rows`` must be given::
+
+    [[workloads]]
+    name = "ours"
+    dataset = "described"
+    batch_size = 8192
+
+    [[workloads.tables]]
+    name = "user_id"
+    rows = 80_000_000
+    dim = 64
+    alpha = 0.8
+
+    [[workloads.tables]]
+    name = "items_watched"
+    rows = 2_000_000
+    dim = 128
+    pooling = 34.5
+    coverage = 0.7
+    alpha = 1.05
+    seen_rows = 600_000
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
+from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.selection import Rows, Width
+from shardbench.table import Name, Pooling, Table
+from shardbench.trace import Bags, Split
+from shardbench.workload import WorkloadConfig
+
+
+class DescribedTable(pydantic.BaseModel):
+    """One table and how it is looked up: rank r with density (r + shift)^-alpha."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    rows: Rows
+    dim: Width = 64
+    pooling: float = Field(default=1.0, ge=1.0, le=10_000.0)
+    """Mean length of a bag that is there; lengths spread evenly over 1..2 pooling."""
+    coverage: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Share of samples that have a bag."""
+    alpha: float = Field(default=1.0, ge=0.0, le=4.0)
+    """Exponent of the power law over ranks; 0: every row alike."""
+    shift: float = Field(default=1.0, ge=0.01, le=1e9)
+    """Zipf-Mandelbrot's shift: the larger, the flatter the head."""
+    seen_rows: PositiveInt | None = None
+    """Rows that are ever looked up; None: all."""
+    pooled: bool = True
+    """Whether the vectors of a bag are summed, or kept one by one."""
+
+    @pydantic.model_validator(mode="after")
+    def _seen_are_rows(self) -> "DescribedTable":
+        if self.seen_rows is not None and self.seen_rows > self.rows:
+            raise ValueError(f"table {self.name}: seen_rows {self.seen_rows} exceeds rows {self.rows}")
+        return self
+
+    @property
+    def law(self) -> PowerLaw:
+        """The law of the rows that are looked up."""
+        return PowerLaw(rows=self.seen_rows or self.rows, exponent=self.alpha, shift=self.shift)
+
+
+class DescribedConfig(WorkloadConfig):
+    """Any tables, drawn from their description."""
+
+    dataset: Literal["described"] = "described"
+    name: Name = "described"
+    batch_size: PositiveInt = 4096
+    tables: tuple[DescribedTable, ...] = Field(min_length=1)
+    seed: NonNegativeInt = 0
+    profile_samples: PositiveInt = 65_536
+    """Train samples that profiles are counted over."""
+
+    @pydantic.model_validator(mode="after")
+    def _names_differ(self) -> "DescribedConfig":
+        names = [table.name for table in self.tables]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"tables: two are called {twice[0]}")
+        return self
+
+    def build(self, data: Path) -> "Described":
+        """The workload; needs no files."""
+        return Described(self)
+
+
+class Described(DrawnWorkload):
+    """Lookups drawn on demand; lengths and lookups of different tables are independent."""
+
+    def __init__(self, config: DescribedConfig) -> None:
+        self._config = config
+        self.name = config.name
+        self.tables = tuple(
+            Table(name=t.name, rows=t.rows, dim=t.dim, pooling=Pooling.SUM if t.pooled else Pooling.NONE)
+            for t in config.tables
+        )
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self.seed = config.seed
+        self.profile_samples = config.profile_samples
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        described = self._config.tables[table]
+        generator = self._generator(split, batch, table)
+        offsets = bag_offsets(bag_lengths(generator, self.batch_size, described.pooling, described.coverage))
+        return Bags(values=described.law.sample(generator, int(offsets[-1])), offsets=offsets)
+
+    def recipe(self) -> object:
+        """The configuration, which says all."""
+        return self._config.model_dump(mode="json")
+
+
+CONFIG = DescribedConfig

@@ -1,0 +1,126 @@
+"""The whole of ``doctor --calibrate``: measure, fit, say where every number comes from, write."""
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardbench.calibrate.fit import Fit, Quality, fit
+from shardbench.calibrate.rank import Order
+from shardbench.calibrate.session import Measurements, measure_machine, order_of
+from shardbench.calibrate.write import Base, base_of, refuse_overwriting, write_machine
+from shardbench.environment import Environment
+from shardbench.errors import BadInput
+from shardbench.machine import Machine, Topology
+from shardbench.memory import RANK_BYTES, free_memory_bytes
+
+IN_STEP_KINDS = {"intra_latency_s": "collectives in step", "dense_flop_per_s": "dense in step"}
+"""Which kind of time tells the error of a constant; of all others, the embedding kernels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What a calibration measured and made of it."""
+
+    measured: Measurements
+    fit: Fit
+    machine: Machine
+    """As written."""
+    path: Path
+
+
+def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -> Calibration:
+    """Measure ``ranks`` local ranks and write the machine file ``out``.
+
+    Raises BadInput before anything is measured where ``out`` may not be written, TrialFailed
+    where a rank fails.
+    """
+    refuse_overwriting(out, force=force)
+    base = base_of(device, ranks, out)
+    order = order_of(base.machine, quick=quick)
+    need, free = _memory_bytes(order), free_memory_bytes()
+    if device == "cpu" and need > free:
+        smaller = "stop other programs" if quick else "give --quick"
+        raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
+    measured = measure_machine(order)
+    found = fit(measured)
+    machine, sources = _finish(base, measured, found)
+    write_machine(out, base, machine, sources)
+    return Calibration(measured=measured, fit=found, machine=machine, path=out)
+
+
+def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, dict[str, str]]:
+    """The machine with what follows from the fit, and the source of every new number."""
+    chip = _chip(measured.machine.device)
+    sources = {name: _source(name, chip, found.quality) for name in found.fitted}
+    sources["hbm_bytes_per_s"] = f"{_measured_on(chip)}, plain copy of 128 MiB, read and written"
+    constants = found.machine.constants
+    if measured.cache_bytes is not None:
+        sources["cache_bytes"] = "reported by the system (doctor --calibrate): a rank's share of the last-level cache"
+    if measured.machine.device == "cpu":
+        # Rounded down: never faster than what it stands for.
+        gather = _rounded_down(constants.hbm_bytes_per_s * constants.gather_efficiency_ratio)
+        constants = replace(constants, uvm_bytes_per_s=gather, host_bytes_per_s=gather, dispatch_s=0.0)
+        same = f"{_measured_on(chip)}: the same memory as hbm, at its gather rate"
+        sources |= {"uvm_bytes_per_s": same, "host_bytes_per_s": same}
+        sources["dispatch_s"] = f"{_measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
+    if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
+        constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)
+        sources["inter_bytes_per_s"] = "not measured on one node: no faster than inside it"
+    if constants.inter_latency_s < constants.intra_latency_s:
+        constants = replace(constants, inter_latency_s=constants.intra_latency_s)
+        sources["inter_latency_s"] = "not measured on one node: no lower than inside it"
+    machine = replace(found.machine, constants=constants)
+    if base.own:
+        return machine, sources
+    topology, of_memory = _capacities(machine)
+    return replace(machine, topology=topology), sources | of_memory
+
+
+def _memory_bytes(order: Order) -> int:
+    """All ranks together: every kernel's tables on every rank, a step's tables once."""
+    world = order.machine.topology.world_size
+    kernels = {point.kernel: point.weight_bytes for point in order.kernels}
+    return world * (sum(kernels.values()) + RANK_BYTES) + sum(probe.point.weight_bytes for probe in order.probes)
+
+
+def _measured_on(chip: str) -> str:
+    return f"measured by shardbench doctor --calibrate on {chip}"
+
+
+def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
+    kind = IN_STEP_KINDS.get(name.replace("intra_bytes_per_s", "intra_latency_s"), "embedding")
+    found = quality[kind]
+    return f"{_measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
+
+
+def _chip(device: str) -> str:
+    here = Environment.here()
+    name = here.gpus.names[0] if device == "cuda" and here.gpus.names else f"{here.cpu}, {here.cores} cores"
+    return name.encode("ascii", "replace").decode("ascii")
+
+
+def _rounded_down(value: float) -> float:
+    scale = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.floor(value / scale) * scale
+
+
+def _capacities(machine: Machine) -> tuple[Topology, dict[str, str]]:
+    """Capacities of this machine, for a file that has none of its own."""
+    ranks = machine.topology.devices_per_node
+    # Half of the memory stays with the ranks' programs, batches and gradients.
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    share = _megabytes(host // ranks)
+    topology = replace(machine.topology, hbm_bytes=share, uvm_bytes=share, host_bytes=_megabytes(host))
+    half = "half of this machine's memory"
+    sources = {"uvm_bytes": f"{half}, shared by {ranks} ranks", "host_bytes": half}
+    if machine.device == "cpu":
+        return topology, sources | {"hbm_bytes": f"{half}, shared by {ranks} ranks"}
+    import torch  # noqa: PLC0415 - seconds, and only a GPU is asked for its memory
+
+    memory = _megabytes(9 * torch.cuda.get_device_properties(0).total_memory // 10)
+    return replace(topology, hbm_bytes=memory), sources | {"hbm_bytes": "nine tenths of the GPU's memory"}
+
+
+def _megabytes(nbytes: int) -> int:
+    return nbytes // 10**6 * 10**6

@@ -1,0 +1,253 @@
+"""Fits a machine's constants to what was measured, through the cost model's own formulas."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from shardbench.calibrate.points import problem_of
+from shardbench.calibrate.session import KernelTime, Measurements, ProbeTime
+from shardbench.costmodel import backward_s, forward_s, step_time
+from shardbench.machine import Constants, Machine
+
+Floats = NDArray[np.float64]
+
+FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
+"""Constants that are measured or reported as they are, and not fitted."""
+_GUESSED, _MEASURED = 0.1, 0.5
+"""Weights of a constant's starting value: a guess settles only what the times leave open."""
+_STEP = 1.05
+"""Factor by which a constant is moved to see whether the predictions depend on it."""
+_RANGE = 20.0
+"""A constant stays within this factor of its starting value."""
+_IN_STEP = 3.0
+"""Weight of times inside a training step: what trials measure, and there are fewer of them."""
+_HALF = 0.3
+"""Weight of forward and backward alone, beside their sum: the sum is what strategies balance."""
+_BUSY = 5.0
+"""Times that of the emptiest step that a dense model must take to tell the rate."""
+_TINY_S = 1e-9
+_LONG_BYTES = 2**19
+"""Messages from this size on tell the bandwidth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """One measured time and how to predict it; the fit minimises log(predicted / measured)."""
+
+    what: str
+    """Kind of time, such as forward, backward or whole step."""
+    name: str
+    measured_s: float
+    predicted_s: Callable[[Machine], float]
+    weight: float
+    """In the fit; 0 where it only judges."""
+
+    def log_error(self, machine: Machine) -> float:
+        """log(predicted / measured)."""
+        return float(np.log(max(self.predicted_s(machine), _TINY_S) / self.measured_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How well one kind of time is met: median absolute error in percent, and the number of times."""
+
+    median_pct: float
+    worst_pct: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """The fitted machine, which constants were fitted, and the errors of both kinds of points."""
+
+    machine: Machine
+    fitted: tuple[str, ...]
+    """Fields of Constants."""
+    quality: dict[str, Quality]
+    """By kind of time, points of the fit."""
+    held_out: dict[str, Quality]
+    """By kind of time, points that took no part."""
+
+
+def fit(measured: Measurements) -> Fit:
+    """Constants that meet the measurements best in the log; what they do not touch stays as it was.
+
+    The memory stream is taken as measured; every other constant on which a prediction depends
+    is fitted, starting from the machine's value or from a direct measurement.
+    """
+    # A plain copy is the one rate that needs no model.
+    direct = direct_constants(measured)
+    start = _with(measured.machine, **direct)
+    times = residuals(measured)
+    used = [residual for residual in times if residual.weight]
+    names = _sensitive(start, used)
+    prior = np.log([getattr(start.constants, name) for name in names])
+    held = np.asarray([_MEASURED if name in direct else _GUESSED for name in names])
+
+    def errors(logs: Floats) -> Floats:
+        machine = _with(start, **_exp(names, logs))
+        return np.concatenate([[r.weight * r.log_error(machine) for r in used], held * (logs - prior)])
+
+    lower = prior - np.log(_RANGE)
+    upper = np.asarray([0.0 if _is_share(start, name) else np.inf for name in names])
+    upper = np.minimum(upper, prior + np.log(_RANGE))
+    # One disturbed time must not pull all constants.
+    found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=0.2)
+    # Rounded as the file will state it.
+    machine = _with(start, **{name: float(f"{value:.4g}") for name, value in _exp(names, found.x).items()})
+    return Fit(
+        machine=machine,
+        fitted=tuple(names),
+        quality=_quality(used, machine),
+        held_out=_quality([r for r in times if not r.weight], machine),
+    )
+
+
+def direct_constants(measured: Measurements) -> dict[str, float]:
+    """Constants that a measurement gives without the cost model; where the fit starts."""
+    forward_s = 1e-3 * min(kernel.forward_ms for kernel in measured.kernels)
+    backward_s = 1e-3 * min(kernel.backward_ms for kernel in measured.kernels)
+    floor_s = {"dispatch_s": forward_s, "launch_s": backward_s}
+    if measured.machine.device == "cpu":
+        # Nothing hides the dispatch behind a device: it is part of every launch.
+        floor_s = {"dispatch_s": 0.0, "launch_s": (forward_s + backward_s) / 2.0}
+    found = {"hbm_bytes_per_s": measured.stream_bytes_per_s, "intra_bytes_per_s": link_bytes_per_s(measured)}
+    if measured.cache_bytes is not None:
+        found["cache_bytes"] = measured.cache_bytes
+    return {name: value for name, value in (found | floor_s).items() if hasattr(measured.machine.constants, name)}
+
+
+def link_bytes_per_s(measured: Measurements) -> float:
+    """Bytes per second that a rank sends in long all-to-alls and all-reduces, latency taken off."""
+    world = measured.machine.topology.world_size
+    floor = measured.messages[0]
+    rates = []
+    for message in measured.messages:
+        if message.nbytes >= _LONG_BYTES:
+            sent = message.nbytes * (world - 1) / world
+            rates.append(sent / _seconds(message.all_to_all_ms, floor.all_to_all_ms))
+            rates.append(2.0 * sent / _seconds(message.all_reduce_ms, floor.all_reduce_ms))
+    return float(np.median(rates))
+
+
+def residuals(measured: Measurements) -> list[Residual]:
+    """Every measured time beside its prediction."""
+    found: list[Residual] = []
+    for kernel in measured.kernels:
+        found += _of_kernel(kernel)
+    floor = min(probe.phases_ms["dense"] for probe in measured.probes)
+    for probe in measured.probes:
+        found += _of_probe(probe, measured.machine, floor)
+    return found
+
+
+def _of_kernel(time: KernelTime) -> list[Residual]:
+    point, load = time.point, time.load
+    weight = 0.0 if point.held_out else 1.0
+    name = f"{point.tables}x{point.rows}x{point.dim}, {point.batch} bags of {point.pooling}, skew {point.skew:g}"
+
+    def forward(machine: Machine) -> float:
+        return float(forward_s(load, machine.constants)[0])
+
+    def backward(machine: Machine) -> float:
+        return float(backward_s(load, machine.constants)[0])
+
+    def made(what: str, measured_ms: float, predicted_s: Callable[[Machine], float]) -> Residual:
+        share = weight * (1.0 if what == "embedding" else _HALF)
+        return Residual(what=what, name=name, measured_s=1e-3 * measured_ms, predicted_s=predicted_s, weight=share)
+
+    return [
+        made("forward", time.forward_ms, forward),
+        made("backward", time.backward_ms, backward),
+        made("embedding", time.forward_ms + time.backward_ms, lambda machine: forward(machine) + backward(machine)),
+    ]
+
+
+def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Residual]:
+    probe = time.probe
+    tables = problem_of(probe.point, on).tables
+    # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
+    exchanges = sum(time.phases_ms[name] for name in ("input", "output", "output_backward"))
+    dense = time.phases_ms["dense"]
+    busy = dense > _BUSY * dense_floor_ms
+
+    def predicted(*phases: str) -> Callable[[Machine], float]:
+        def seconds(machine: Machine) -> float:
+            step = step_time(time.traffic, machine, probe.dense, tables, probe.point.batch)
+            return 1e-3 * sum(step.phases_ms[phase] for phase in phases)
+
+        return seconds
+
+    def whole_s(machine: Machine) -> float:
+        return 1e-3 * step_time(time.traffic, machine, probe.dense, tables, probe.point.batch).step_ms
+
+    def made(what: str, measured_ms: float, predicted_s: Callable[[Machine], float], weight: float) -> Residual:
+        name = f"step of {probe.point.tables} tables, {probe.row_wise} row-wise, {probe.replicated} replicated"
+        return Residual(
+            what=what,
+            name=name,
+            measured_s=1e-3 * measured_ms,
+            predicted_s=predicted_s,
+            weight=0.0 if probe.held_out else weight,
+        )
+
+    def embedding_s(machine: Machine) -> float:
+        load, constants = time.traffic.load, machine.constants
+        return float(np.mean(forward_s(load, constants) + backward_s(load, constants)))
+
+    return [
+        made("embedding in step", float(time.embedding_ms.mean()), embedding_s, _IN_STEP),
+        made("collectives in step", exchanges, predicted("input", "output", "output_backward", "all_reduce"), 1.0),
+        # A dense model that is mostly overhead says nothing about its rate.
+        made("dense in step" if busy else "small dense in step", dense, predicted("dense"), float(busy)),
+        made("whole step", time.step_ms, whole_s, 0.0),
+    ]
+
+
+def _with(machine: Machine, **constants: float) -> Machine:
+    return replace(machine, constants=replace(machine.constants, **constants))
+
+
+def _is_share(machine: Machine, name: str) -> bool:
+    """Whether the constant may not exceed 1."""
+    try:
+        _with(machine, **{name: 1.001})
+    except pydantic.ValidationError:
+        return True
+    return False
+
+
+def _exp(names: list[str], logs: Floats) -> dict[str, float]:
+    return dict(zip(names, np.exp(logs).tolist()))
+
+
+def _seconds(ms: float, floor_ms: float) -> float:
+    return 1e-3 * max(ms - floor_ms, 0.1 * ms)
+
+
+def _sensitive(machine: Machine, used: list[Residual]) -> list[str]:
+    """Constants that move a prediction: the cost model, not a list here, says what can be fitted."""
+    before = np.asarray([r.log_error(machine) for r in used])
+    names = []
+    for field in fields(Constants):
+        value = getattr(machine.constants, field.name)
+        # A ratio of 1 may only go down; a constant of 0 is one the machine does without.
+        moved = _with(machine, **{field.name: value / _STEP})
+        after = np.asarray([r.log_error(moved) for r in used])
+        if value > 0 and field.name not in FIXED and np.abs(after - before).max() > 1e-6:
+            names.append(field.name)
+    return names
+
+
+def _quality(times: list[Residual], machine: Machine) -> dict[str, Quality]:
+    errors: dict[str, list[float]] = {}
+    for time in times:
+        errors.setdefault(time.what, []).append(100.0 * abs(float(np.exp(time.log_error(machine))) - 1.0))
+    return {
+        what: Quality(median_pct=float(np.median(several)), worst_pct=max(several), n=len(several))
+        for what, several in errors.items()
+    }

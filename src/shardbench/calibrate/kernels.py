@@ -1,0 +1,120 @@
+"""Times FBGEMM's fused embedding kernels and the memory stream on this rank."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    EmbeddingLocation,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from shardbench.calibrate.points import BATCHES, KernelPoint, bags
+from shardbench.execute.clock import Clock
+from shardbench.plan import Tier
+
+VISIT = 2 * BATCHES
+"""Iterations of a point before the next point's turn; the first half warms the caches, as earlier
+iterations of a trial do, and is not counted."""
+_EVICT_BYTES = 16 * 2**20
+"""Written between forward and backward, as the dense model does in a step."""
+_STREAM_BYTES = 128 * 2**20
+
+Lookups = tuple[torch.Tensor, torch.Tensor]
+
+
+class Kernels:
+    """All points' tables at once, so that points can take turns."""
+
+    def __init__(self, points: Iterable[KernelPoint], device: torch.device, clock: Clock) -> None:
+        self.points = tuple(points)
+        self.clock = clock
+        self.device = device
+        self._fused = {point.kernel: _fused(point, device) for point in self.points}
+        self._lookups = [[_lookups(point, b, device) for b in range(BATCHES)] for point in self.points]
+        self._gradients = [torch.randn(p.batch, p.tables * p.dim, device=device) for p in self.points]
+        self._evicted = torch.zeros(_EVICT_BYTES // 4, device=device)
+
+    def round(self, number: int) -> list[list[tuple[float, float]]]:
+        """One turn of every point: (forward, backward) ms of its counted iterations."""
+        return [self._visit(i, number) for i in range(len(self.points))]
+
+    def _visit(self, point: int, number: int) -> list[tuple[float, float]]:
+        fused, gradient, clock = self._fused[self.points[point].kernel], self._gradients[point], self.clock
+        times = []
+        for k in range(VISIT):
+            ids, offsets = self._lookups[point][(number + k) % BATCHES]
+            dist.barrier()
+            self._evicted.add_(1.0)
+            clock.settle()
+            start = clock.now()
+            pooled = fused(ids, offsets)
+            forward = clock.now()
+            self._evicted.add_(1.0)
+            clock.settle()
+            backward = time_backward(pooled, clock)
+            pooled.backward(gradient)
+            clock.settle()
+            times.append((clock.ms(start, forward), sum(clock.ms(a, b) for a, b in backward)))
+        return times[BATCHES:]
+
+    def stream_bytes_per_s(self) -> float:
+        """Bytes read and written per second by a plain copy, all ranks at once."""
+        source = torch.zeros(_STREAM_BYTES // 4, device=self.device)
+        target = torch.zeros_like(source)
+        times = []
+        for _ in range(6):
+            dist.barrier()
+            start = self.clock.now()
+            target.copy_(source)
+            end = self.clock.now()
+            self.clock.settle()
+            times.append(self.clock.ms(start, end))
+        return 2.0 * _STREAM_BYTES / (1e-3 * float(np.median(times[1:])))
+
+
+def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
+    """Stamps around every kernel of the backward pass to come, as a trial takes them: autograd's own time is not in."""
+    stamps: list[tuple[Any, Any]] = []
+    pending, seen = [pooled.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen or type(node).__name__ == "AccumulateGrad":
+            continue
+        seen.add(node)
+        _stamp(node, clock, stamps)
+        pending.extend(parent for parent, _ in node.next_functions)
+    return stamps
+
+
+def _stamp(node: Any, clock: Clock, stamps: list[tuple[Any, Any]]) -> None:
+    started: list[Any] = []
+    node.register_prehook(lambda _: started.append(clock.now()))
+    node.register_hook(lambda *_: stamps.append((started[-1], clock.now())))
+
+
+def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
+    location, compute = EmbeddingLocation.HOST, ComputeDevice.CPU
+    if device.type == "cuda":
+        location = EmbeddingLocation.MANAGED if point.tier is Tier.UVM else EmbeddingLocation.DEVICE
+        compute = ComputeDevice.CUDA
+    module = SplitTableBatchedEmbeddingBagsCodegen(
+        [(point.rows, point.dim, location, compute)] * point.tables,
+        optimizer=EmbOptimType.EXACT_SGD,
+        learning_rate=0.01,
+        device=device,
+    )
+    # Memory that was never written is one page of zeros, which always hits the cache.
+    module.init_embedding_weights_uniform(-0.1, 0.1)
+    return module
+
+
+def _lookups(point: KernelPoint, batch: int, device: torch.device) -> Lookups:
+    of_tables = [bags(point, batch, table) for table in range(point.tables)]
+    ids = np.concatenate([b.values for b in of_tables])
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([b.lengths for b in of_tables]))])
+    return torch.from_numpy(ids).to(device), torch.from_numpy(offsets).to(device)

@@ -1,0 +1,134 @@
+"""What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from shardbench.calibrate.kernels import Kernels
+from shardbench.calibrate.messages import Messages
+from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
+from shardbench.execute.clock import Clock, CpuClock, CudaClock
+from shardbench.execute.job import PHASES
+from shardbench.execute.lower import Lowered, lower
+from shardbench.execute.rank import seeded_inputs
+from shardbench.execute.step import LocalBatch, StepSettings, TrainingStep
+from shardbench.machine import Machine
+from shardbench.problem import Problem
+
+JOIN_S = 60.0
+"""How long a rank waits for its peers in a collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What all ranks of a calibration are told; ``rounds`` turns of each kind."""
+
+    machine: Machine
+    kernels: tuple[KernelPoint, ...]
+    probes: tuple[ProbeStep, ...]
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTimes:
+    """What one rank measured, in ms unless named otherwise; the first axis is the point."""
+
+    kernels: tuple[tuple[tuple[float, float], ...], ...]
+    """Of each kernel point: (forward, backward) of every counted iteration."""
+    messages: tuple[tuple[tuple[float, float], ...], ...]
+    """Of each message size: (all-to-all, all-reduce) of every round."""
+    probes: tuple[dict[str, tuple[float, ...]], ...]
+    """Of each probe step: phase -> every counted iteration."""
+    stream_bytes_per_s: float
+
+
+def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
+    """Join the group of ``folder`` as ``rank`` and measure everything in turns; runs in a process of its own."""
+    device = _join(order, folder, rank)
+    clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
+    kernels = Kernels(order.kernels, device, clock)
+    messages = Messages(order.machine.topology.world_size, device, clock)
+    probes = [Probe(probe, order.machine, device, clock) for probe in order.probes]
+    stream = kernels.stream_bytes_per_s()
+    kernels.round(0)
+    messages.round()
+    for probe in probes:
+        probe.round()
+    turns = [([p.round() for p in probes], kernels.round(n), messages.round()) for n in range(order.rounds)]
+    dist.barrier()
+    dist.destroy_process_group()
+    return RankTimes(
+        kernels=tuple(tuple(t for turn in turns for t in turn[1][i]) for i in range(len(order.kernels))),
+        messages=tuple(tuple(turn[2][i] for turn in turns) for i in range(len(messages.buffers))),
+        probes=tuple(
+            {phase: tuple(ms for turn in turns for ms in turn[0][i][phase]) for phase in (*PHASES, "step")}
+            for i in range(len(probes))
+        ),
+        stream_bytes_per_s=stream,
+    )
+
+
+def _join(order: Order, folder: Path, rank: int) -> torch.device:
+    topology = order.machine.topology
+    torch.set_num_threads(1)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(topology.world_size), LOCAL_RANK=str(rank))
+    os.environ["LOCAL_WORLD_SIZE"] = str(topology.devices_per_node)
+    device = torch.device("cuda", rank) if order.machine.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        f"file://{folder / 'rendezvous'}",
+        timeout=timedelta(seconds=JOIN_S),
+        rank=rank,
+        world_size=topology.world_size,
+    )
+    return device
+
+
+class Probe:
+    """A probe step on this rank: the same code that a measured trial runs."""
+
+    def __init__(self, probe: ProbeStep, machine: Machine, device: torch.device, clock: Clock) -> None:
+        problem = problem_of(probe.point, machine)
+        lowered = lower(
+            probe_plan(probe, problem),
+            problem.tables,
+            machine.topology,
+            problem.precision,
+            optimizer=problem.optimizer,
+            device=device.type,
+        )
+        settings = StepSettings(dense=probe.dense, optimizer=problem.optimizer, learning_rate=0.01, dense_seed=0)
+        self.clock = clock
+        self.step = TrainingStep(lowered, settings, device, clock)
+        self.batches = [_local_batch(probe, problem, lowered, batch, device) for batch in range(BATCHES)]
+
+    def round(self) -> dict[str, list[float]]:
+        """One step of every batch, the first uncounted: ms by phase."""
+        times: dict[str, list[float]] = {name: [] for name in (*PHASES, "step")}
+        for number in range(BATCHES + 1):
+            dist.barrier()
+            _, stamps = self.step(self.batches[number % BATCHES])
+            self.clock.settle()
+            if number:
+                for name, ms in stamps.read(self.clock).items():
+                    times[name].append(ms)
+        return times
+
+
+def _local_batch(probe: ProbeStep, problem: Problem, lowered: Lowered, batch: int, device: torch.device) -> LocalBatch:
+    share = problem.batch_size // problem.world_size
+    start, stop = dist.get_rank() * share, (dist.get_rank() + 1) * share
+    lookups = lookups_of(probe.point, batch)
+    sparse = lowered.local_lookups(lambda i: lookups(i).samples(start, stop))
+    dense, labels = seeded_inputs(probe.dense, problem.batch_size, 0, batch)
+    return LocalBatch(
+        dense=dense[start:stop].to(device), sparse=sparse.to(device), labels=labels[start:stop].to(device)
+    )

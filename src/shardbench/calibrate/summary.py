@@ -1,0 +1,96 @@
+"""What a calibration found, as lines for people and as plain data."""
+
+import numpy as np
+
+from shardbench.calibrate.calibration import Calibration
+from shardbench.calibrate.session import KernelTime, Measurements
+from shardbench.serialise import to_data
+
+NOISY_PCT = 10.0
+"""Above this noise a calibration should be repeated."""
+
+Cells = dict[str, float | int | str | None]
+
+
+def bandwidth_by_width(measured: Measurements) -> list[Cells]:
+    """Forward lookup bandwidth (GB/s of weight bytes) by row width in bytes, the best point of each."""
+    best: dict[tuple[str, int], float] = {}
+    for kernel in measured.kernels:
+        nbytes = float((kernel.load.lookup_bytes + kernel.load.uvm_lookup_bytes)[0])
+        key = (kernel.point.tier.value, 4 * kernel.point.dim)
+        best[key] = max(best.get(key, 0.0), nbytes / kernel.forward_ms / 1e6)
+    return [{"tier": tier, "row_bytes": width, "gb_per_s": rate} for (tier, width), rate in sorted(best.items())]
+
+
+def fused_over_single(measured: Measurements) -> float | None:
+    """Time of a fused kernel over that of its tables one by one; None where no pair was measured."""
+    singles = {_shape(kernel): kernel for kernel in measured.kernels if kernel.point.tables == 1}
+    ratios = []
+    for kernel in measured.kernels:
+        single = singles.get(_shape(kernel))
+        if single is not None and kernel.point.tables > 1:
+            ratios.append(_total_ms(kernel) / (kernel.point.tables * _total_ms(single)))
+    return float(np.median(ratios)) if ratios else None
+
+
+def launch_floor_ms(measured: Measurements) -> tuple[float, float]:
+    """(forward, backward) ms of the emptiest kernel."""
+    emptiest = min(measured.kernels, key=_total_ms)
+    return emptiest.forward_ms, emptiest.backward_ms
+
+
+def data(done: Calibration) -> dict[str, object]:
+    """Everything, for ``--json``."""
+    measured = done.measured
+    return {
+        "file": str(done.path),
+        "bandwidth_by_width": bandwidth_by_width(measured),
+        "fused_over_single": fused_over_single(measured),
+        "launch_floor_ms": list(launch_floor_ms(measured)),
+        "messages": [to_data(m) for m in measured.messages],
+        "noise_pct": measured.noise_pct,
+        "stream_bytes_per_s": measured.stream_bytes_per_s,
+        "constants": to_data(done.machine.constants),
+        "fitted": list(done.fit.fitted),
+        "fit": {kind: to_data(q) for kind, q in done.fit.quality.items()},
+        "held_out": {kind: to_data(q) for kind, q in done.fit.held_out.items()},
+    }
+
+
+def lines(done: Calibration) -> list[str]:
+    """Report for people, ASCII."""
+    measured = done.measured
+    forward, backward = launch_floor_ms(measured)
+    ratio = fused_over_single(measured)
+    noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
+    if measured.noise_pct > NOISY_PCT:
+        noise += "; other programs were running: stop them and measure again with --force"
+    found = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
+    found += [
+        f"lookup, {row['tier']}, rows of {row['row_bytes']} bytes: {row['gb_per_s']:.2f} GB/s"
+        for row in bandwidth_by_width(measured)
+    ]
+    if ratio is not None:
+        found.append(f"fused kernel: {ratio:.2f}x the time of its tables one by one")
+    found.append(f"launch floor: {1e3 * forward:.0f} us forward, {1e3 * backward:.0f} us backward")
+    found += [
+        f"{m.nbytes} bytes: all-to-all {m.all_to_all_ms:.3f} ms, all-reduce {m.all_reduce_ms:.3f} ms"
+        for m in measured.messages
+    ]
+    for kind, quality in done.fit.quality.items():
+        judged = done.fit.held_out.get(kind)
+        rest = f"; held out: {judged.median_pct:.1f} % (n={judged.n})" if judged else ""
+        found.append(f"fit, {kind}: median error {quality.median_pct:.1f} % (n={quality.n}){rest}")
+    for kind in done.fit.held_out.keys() - done.fit.quality.keys():
+        judged = done.fit.held_out[kind]
+        found.append(f"check, {kind}: median error {judged.median_pct:.1f} % (n={judged.n})")
+    return [*found, f"machine file: {done.path}"]
+
+
+def _shape(kernel: KernelTime) -> tuple[object, ...]:
+    point = kernel.point
+    return point.rows, point.dim, point.batch, point.pooling, point.skew, point.tier
+
+
+def _total_ms(kernel: KernelTime) -> float:
+    return kernel.forward_ms + kernel.backward_ms

@@ -1,0 +1,105 @@
+"""Machine files out of a calibration, and what they are based on."""
+
+import tomllib
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from shardbench.atomic import write_atomically
+from shardbench.errors import BadInput
+from shardbench.machine import _FIELDS, UNITS, Machine, machine_names, parse_machine
+
+TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
+"""Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A machine file to start from: its capacities and whatever is not measured stay."""
+
+    machine: Machine
+    constants: dict[str, dict[str, Any]]
+    """``value``, ``unit`` and ``source`` by key of the file."""
+    own: bool
+    """Whether it describes this very machine, and not a template."""
+
+
+def base_of(device: str, ranks: int, out: Path) -> Base:
+    """The file that is written again, else the shipped machine of that name, else a template of the device."""
+    name = out.name.removesuffix(".toml")
+    if out.is_file():
+        text, own = out.read_text(), True
+    else:
+        own = name in machine_names()
+        shipped = resources.files("shardbench.machines") / f"{name if own else TEMPLATES[device]}.toml"
+        text = shipped.read_text()
+    machine = parse_machine(text, str(out) if out.is_file() else "machine template")
+    if own and (machine.device, machine.topology.nodes, machine.topology.devices_per_node) != (device, 1, ranks):
+        shape = f"{machine.topology.nodes}x{machine.topology.devices_per_node} {machine.device}"
+        raise BadInput(f"machine {machine.name} is {shape}, this calibration is 1x{ranks} {device}: use another --out")
+    topology = replace(machine.topology, nodes=1, devices_per_node=ranks)
+    ranks_word = (
+        "local ranks on one CPU machine, gloo over loopback" if device == "cpu" else "GPUs of one machine, nccl"
+    )
+    description = machine.description if own else f"{ranks} {ranks_word}"
+    machine = replace(machine, name=name, description=description, topology=topology)
+    return Base(machine=machine, constants=tomllib.loads(text)["constants"], own=own)
+
+
+def refuse_overwriting(out: Path, *, force: bool) -> None:
+    """Raises BadInput where ``out`` exists, unless ``force``, or is no .toml file."""
+    if out.suffix != ".toml":
+        raise BadInput(f"machine file {out} must end in .toml")
+    if out.exists() and not force:
+        raise BadInput(f"{out} exists; give --force to write it again")
+
+
+def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, str]) -> None:
+    """Write the machine file whole or not at all, after reading it back.
+
+    ``sources`` says, by field name, where a new number comes from; all else keeps the base's.
+    """
+    text = machine_toml(base, machine, sources)
+    parse_machine(text, str(out))
+    write_atomically(out, text)
+
+
+def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
+    """The file's text."""
+    lines = [
+        "# Written by shardbench doctor --calibrate; run it again with --force rather than edit it.",
+        "# 'hbm' is a rank's fast memory; on a CPU 'uvm' and 'host' are the same memory, counted apart.",
+        "",
+        f'name = "{machine.name}"',
+        f'description = "{machine.description}"',
+        f'device = "{machine.device}"',
+        f"nodes = {machine.topology.nodes}",
+        f"devices_per_node = {machine.topology.devices_per_node}",
+    ]
+    for key in _FIELDS:
+        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources)]
+    return "\n".join(lines) + "\n"
+
+
+def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -> list[str]:
+    field, dimension = _FIELDS[key]
+    if field in sources:
+        holder = machine.constants if hasattr(machine.constants, field) else machine.topology
+        value, unit = in_unit(getattr(holder, field), dimension)
+        return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"']
+    kept = base.constants[key]
+    source = kept["source"] if base.own else f"not measured, from {TEMPLATES[machine.device]}: {kept['source']}"
+    return [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
+
+
+def in_unit(value: float, dimension: str) -> tuple[str, str]:
+    """A value in bytes, seconds or operations as (four digits, unit), in the largest unit that it fills."""
+    units = sorted((scale, unit) for unit, (kind, scale) in UNITS.items() if kind == dimension and "iB" not in unit)
+    scale, unit = max([(s, u) for s, u in units if s <= abs(value)], default=units[0])
+    number = float(f"{value / scale:.4g}")
+    return f"{number:.10g}", unit
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,313 @@
+"""Why one record beats another: phases, stragglers, bytes, rows, lookups off HBM, distance to the bound."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.errors import BadInput
+from shardbench.record import Planned, Record, Timing, TrafficTotals
+from shardbench.report.groups import Condition, current, groups
+from shardbench.report.tables import phases_of
+from shardbench.report.view import readable_bytes, significant
+from shardbench.store import RecordStore
+from shardbench.trial import Backend
+
+_SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
+_LEAST_KEY = 4
+_SHOWN_PHASES = 3
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """The rank with the most embedding time, against the mean over ranks."""
+
+    rank: int
+    embedding_ms: float
+    mean_ms: float
+    distinct_rows: float
+    mean_distinct_rows: float
+    memory_bytes: float
+    mean_memory_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two records, in the numbers that are compared."""
+
+    key: str
+    name: str
+    """The strategy; with seed and repeat where both records are of one strategy."""
+    strategy: str
+    seed: int
+    repeat: int
+    step_ms: float
+    phases_ms: dict[str, float]
+    straggler: Straggler
+    intra_bytes: float
+    inter_bytes: float
+    collectives: dict[str, float]
+    """Bytes of all ranks by collective, both links."""
+    off_hbm_pct: float
+    over_bound_pct: float | None
+    """Distance of the slowest rank's embedding time to the lower bound; simulated records only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseDifference:
+    """One phase of both, ms; ``share_pct`` of the difference of the steps."""
+
+    phase: str
+    faster_ms: float
+    slower_ms: float
+    share_pct: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Two records of one condition, the faster one first."""
+
+    workload: str
+    machine: str
+    backend: Backend
+    batch_size: int
+    faster: Side
+    slower: Side
+    noise_pct: float | None
+    """Noise floor of their group; None where nothing was repeated."""
+    beyond_noise: bool | None
+    """Whether they differ by more; None where the noise is unknown."""
+    phases: tuple[PhaseDifference, ...]
+    """Those that differ most first."""
+
+    @property
+    def difference_ms(self) -> float:
+        """Milliseconds a step that the faster one saves."""
+        return self.slower.step_ms - self.faster.step_ms
+
+
+def read_all(results: Path) -> list[Record]:
+    """Records of all suites of ``results``; raises BadInput where there are none."""
+    folder = results / "records"
+    records = [
+        record
+        for suite in sorted(path.stem for path in folder.glob("*.jsonl"))
+        for record in RecordStore(results, suite).read()
+    ]
+    if not records:
+        raise BadInput(f"{folder} holds no records; run: shardbench run quick")
+    return records
+
+
+def find(selector: str, records: Sequence[Record]) -> Record:
+    """The record that a key, its beginning or a selector names; raises BadInput where not exactly one.
+
+    A selector that leaves out seed or repeat means the lowest there is.
+    """
+    if "/" in selector:
+        return _by_names(selector, current(records))
+    matching = {record.key: record for record in records if record.key.startswith(selector)}
+    if len(selector) < _LEAST_KEY or not matching:
+        raise BadInput(f"no record has a key that begins with '{selector}'; give at least 4 digits, or {_SELECTOR}")
+    if len(matching) > 1:
+        raise BadInput(f"'{selector}' begins the keys of {len(matching)} records; give more digits")
+    return next(iter(matching.values()))
+
+
+def _by_names(selector: str, records: Sequence[Record]) -> Record:
+    parts = selector.split("/")
+    if not 5 <= len(parts) <= 7:
+        raise BadInput(f"'{selector}' is not {_SELECTOR}")
+    matching = [record for record in records if _names(record)[: len(parts)] == parts]
+    if not matching:
+        raise BadInput(f"no record is {selector} ({_SELECTOR}); `shardbench status SUITE` says what there is")
+    return min(matching, key=lambda record: (record.spec.seed, record.spec.repeat))
+
+
+def _names(record: Record) -> list[str]:
+    spec = record.spec
+    named = (spec.suite, spec.workload, spec.machine, spec.backend.value, spec.strategy)
+    return [*named, str(spec.seed), str(spec.repeat)]
+
+
+def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
+    """Compare two records; ``records`` are all there are, for the noise floor.
+
+    Raises BadInput where the two cannot be compared or one has no numbers.
+    """
+    _check(a, b)
+    twins = a.spec.strategy == b.spec.strategy
+    first, second = _side(a, twins=twins), _side(b, twins=twins)
+    faster, slower = (first, second) if first.step_ms <= second.step_ms else (second, first)
+    condition = Condition.of(a)
+    noise = next((group.noise_pct for group in groups(records) if group.condition == condition), None)
+    ratio = slower.step_ms / faster.step_ms if faster.step_ms else 1.0
+    beyond = None if noise is None else ratio - 1.0 > noise / 100.0
+    if condition.backend is Backend.SIMULATED:
+        beyond = ratio - 1.0 > _EQUAL
+    return Explanation(
+        workload=condition.workload,
+        machine=condition.machine,
+        backend=condition.backend,
+        batch_size=condition.batch_size,
+        faster=faster,
+        slower=slower,
+        noise_pct=noise,
+        beyond_noise=beyond,
+        phases=_phases(faster, slower, phases_of([a, b])),
+    )
+
+
+def _check(a: Record, b: Record) -> None:
+    for record in (a, b):
+        if record.failure is not None:
+            raise BadInput(
+                f"record {record.key} ({record.spec.strategy}) ended in {record.outcome}: nothing to compare"
+            )
+    pairs = zip(Condition._fields, Condition.of(a), Condition.of(b))
+    versions = (
+        ("version of the workload", a.spec.workload_fingerprint, b.spec.workload_fingerprint),
+        ("version of the machine", a.spec.machine_hash, b.spec.machine_hash),
+    )
+    for what, mine, other in (*pairs, *versions):
+        if mine != other:
+            name = what.replace("_", " ")
+            raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
+
+
+def _side(record: Record, *, twins: bool) -> Side:
+    timing, traffic, planned = _numbers(record)
+    spec = record.spec
+    over = None
+    if record.spec.backend is Backend.SIMULATED and record.bound_ms:
+        over = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
+    return Side(
+        key=record.key,
+        name=f"{spec.strategy} (seed {spec.seed}, repeat {spec.repeat})" if twins else spec.strategy,
+        strategy=record.spec.strategy,
+        seed=record.spec.seed,
+        repeat=record.spec.repeat,
+        step_ms=float(np.median(timing.step_ms)),
+        phases_ms=timing.phases_ms,
+        straggler=_straggler(timing, traffic, planned),
+        intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
+        inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
+        collectives={name: sum(links) for name, links in traffic.collectives.items()},
+        off_hbm_pct=100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0,
+        over_bound_pct=over,
+    )
+
+
+def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
+    if record.timing is None or record.traffic is None or record.planned is None:
+        raise BadInput(f"record {record.key} has no numbers")
+    return record.timing, record.traffic, record.planned
+
+
+def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Straggler:
+    rank = int(np.argmax(timing.embedding_ms))
+    memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
+    return Straggler(
+        rank=rank,
+        embedding_ms=timing.embedding_ms[rank],
+        mean_ms=float(np.mean(timing.embedding_ms)),
+        distinct_rows=traffic.distinct_rows[rank],
+        mean_distinct_rows=float(np.mean(traffic.distinct_rows)),
+        memory_bytes=float(memory[rank]),
+        mean_memory_bytes=float(np.mean(memory)),
+    )
+
+
+def _phases(faster: Side, slower: Side, names: Sequence[str]) -> tuple[PhaseDifference, ...]:
+    total = slower.step_ms - faster.step_ms
+    found = []
+    for name in names:
+        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0)
+        share = 100.0 * (other - one) / total if total > 0 else None
+        found.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
+    return tuple(sorted(found, key=lambda p: (-abs(p.slower_ms - p.faster_ms), p.phase)))
+
+
+def sentences(found: Explanation) -> list[str]:
+    """The explanation in words, one sentence a line, ASCII."""
+    said = [_headline(found)]
+    said += [_of_phase(phase) for phase in found.phases[:_SHOWN_PHASES] if phase.faster_ms != phase.slower_ms]
+    if found.backend is Backend.MEASURED:
+        said.append(
+            "Measured phases are medians of the slowest rank, waits included: they need not add up to the step."
+        )
+    said += [_of_straggler(side) for side in (found.faster, found.slower)]
+    said += _of_bytes(found)
+    said.append(
+        f"Lookups off HBM: {found.faster.off_hbm_pct:.1f} % ({found.faster.name}), "
+        f"{found.slower.off_hbm_pct:.1f} % ({found.slower.name})."
+    )
+    over = [(side, side.over_bound_pct) for side in (found.faster, found.slower)]
+    known = [f"{pct:+.1f} % ({side.name})" for side, pct in over if pct is not None]
+    said.append(
+        f"Slowest rank over the lower bound: {', '.join(known)}."
+        if known
+        else "The lower bound is proven under the cost model: it says nothing about measured times."
+    )
+    return said
+
+
+def _headline(found: Explanation) -> str:
+    faster, slower = found.faster, found.slower
+    where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
+    if not found.difference_ms:
+        return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
+    words = {
+        None: "; whether that is noise is unknown, nothing was repeated",
+        True: f"; beyond the noise floor of {found.noise_pct:.1f} %" if found.noise_pct is not None else "",
+        False: f"; within the noise floor of {found.noise_pct:.1f} %" if found.noise_pct is not None else "",
+    }
+    return (
+        f"{faster.name} beats {slower.name}: {significant(faster.step_ms)} against "
+        f"{significant(slower.step_ms)} ms a step, {slower.step_ms / max(faster.step_ms, 1e-9):.3f}x "
+        f"({where}){words[found.beyond_noise]}."
+    )
+
+
+def _of_phase(phase: PhaseDifference) -> str:
+    less = phase.slower_ms - phase.faster_ms
+    word = "less" if less > 0 else "more"
+    share = "" if phase.share_pct is None else f", {phase.share_pct:.0f} % of the difference"
+    name = phase.phase.replace("_", " ")
+    return (
+        f"Phase {name}: {significant(phase.faster_ms)} against {significant(phase.slower_ms)} ms, "
+        f"{significant(abs(less))} ms {word}{share}."
+    )
+
+
+def _of_straggler(side: Side) -> str:
+    s = side.straggler
+    return (
+        f"Straggler of {side.name}: rank {s.rank} with {significant(s.embedding_ms)} ms of embedding time, "
+        f"{_times(s.embedding_ms, s.mean_ms)} the mean; it reads {s.distinct_rows:,.0f} distinct rows "
+        f"({_times(s.distinct_rows, s.mean_distinct_rows)}) and holds {readable_bytes(s.memory_bytes)} "
+        f"({_times(s.memory_bytes, s.mean_memory_bytes)})."
+    )
+
+
+def _of_bytes(found: Explanation) -> list[str]:
+    faster, slower = found.faster, found.slower
+    said = [
+        f"Bytes a step: {readable_bytes(faster.intra_bytes)} inside nodes and {readable_bytes(faster.inter_bytes)} "
+        f"across ({faster.name}), {readable_bytes(slower.intra_bytes)} and {readable_bytes(slower.inter_bytes)} "
+        f"({slower.name})."
+    ]
+    names = sorted(faster.collectives.keys() | slower.collectives.keys())
+    off = {name: faster.collectives.get(name, 0.0) - slower.collectives.get(name, 0.0) for name in names}
+    most = max(names, key=lambda name: abs(off[name]), default=None)
+    if most is not None and off[most]:
+        word = "less" if off[most] < 0 else "more"
+        name = most.replace("_", " ")
+        said.append(f"They differ most in the {name}: {readable_bytes(abs(off[most]))} {word}.")
+    return said
+
+
+def _times(value: float, mean: float) -> str:
+    return f"{value / mean:.2f}x" if mean else "1.00x"

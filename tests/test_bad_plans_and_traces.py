@@ -1,0 +1,52 @@
+"""A plan for another machine, and a trace whose row exceeds its table: one clear line each."""
+
+import pytest
+from problems import RandomWorkload, machine
+
+from shardbench.cli import run_command
+from shardbench.errors import InvalidPlan
+from shardbench.plan import Plan, whole_tables
+from shardbench.strategy import Move
+from shardbench.validate import validate
+
+TRACE_SUITE = """
+name = "own"
+description = "a trace that asks for too much"
+[[workloads]]
+name = "mine"
+dataset = "trace"
+files = ["rows.txt"]
+rows = [10]
+batch_size = 2
+pooling = 1
+[[jobs]]
+workload = "mine"
+machine = "cpu-1x2"
+backend = "simulated"
+iterations = 1
+"""
+
+
+def test_a_plan_for_another_machine():
+    workload = RandomWorkload([(100, 16), (50, 16)], batch_size=8)
+    plan = Plan(world_size=4, segments=whole_tables(workload.tables, [0, 3]))
+    with pytest.raises(InvalidPlan, match=r"^plan is for 4 devices, the machine has 2$"):
+        validate(plan, workload.problem(machine(devices=2)), frozenset())
+
+
+def test_a_plan_that_does_not_fit_the_machine():
+    workload = RandomWorkload([(100, 16), (50, 16)], batch_size=8)
+    plan = Plan(world_size=2, segments=whole_tables(workload.tables, [0, 0]))
+    with pytest.raises(InvalidPlan, match=r"^device 0 needs 9600 bytes of HBM but has 5000 "):
+        validate(plan, workload.problem(machine(hbm=5000)), frozenset({Move.TABLE}))
+
+
+def test_a_trace_row_beyond_its_table(tmp_path, capsys):
+    (tmp_path / "rows.txt").write_text("0\n9\n10\n3\n4\n5\n6\n7\n")
+    (tmp_path / "suite.toml").write_text(TRACE_SUITE)
+    arguments = ["run", str(tmp_path / "suite.toml"), "--data", str(tmp_path), "--results", str(tmp_path / "results")]
+    assert run_command(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "error: rows.txt line 3: '10' is not a row index below 10: one index a line\n"
+    assert not (tmp_path / "results").exists()

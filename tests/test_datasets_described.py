@@ -1,0 +1,141 @@
+"""Tables described in a suite, and workload kinds that other packages give."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from shardbench.datasets import described
+from shardbench.datasets.described import CONFIG
+from shardbench.errors import BadInput
+from shardbench.suite import dataset_kinds, workload_config
+from shardbench.table import Pooling
+from shardbench.trace import Split
+from shardbench.workload import WorkloadConfig
+
+NOWHERE = Path("nowhere")
+
+
+def config(*tables: dict[str, Any]) -> WorkloadConfig:
+    return workload_config({"dataset": "described", "name": "ours", "batch_size": 20_000, "tables": tables}, "suite s")
+
+
+def test_example_of_the_docstring_is_a_suites_workload() -> None:
+    text = (described.__doc__ or "").partition("::\n")[2]
+    (data,) = tomllib.loads(text)["workloads"]
+    workload = workload_config(data, "suite s").build(NOWHERE)
+    assert [(t.name, t.rows, t.dim) for t in workload.tables] == [
+        ("user_id", 80_000_000, 64),
+        ("items_watched", 2_000_000, 128),
+    ]
+    assert workload.batch_size == 8192
+
+
+def test_draws_have_the_stated_mean_coverage_and_rows() -> None:
+    stated = [
+        {"name": "plain", "rows": 1000},
+        {"name": "even", "rows": 500, "alpha": 0, "pooling": 7.5, "coverage": 0.6, "dim": 4, "pooled": False},
+        {"name": "active", "rows": 100_000, "alpha": 1.2, "pooling": 40, "seen_rows": 300},
+        {"name": "absent", "rows": 10, "coverage": 0},
+    ]
+    workload = config(*stated).build(NOWHERE)
+    assert [t.pooling for t in workload.tables] == [Pooling.SUM, Pooling.NONE, Pooling.SUM, Pooling.SUM]
+    assert [t.dim for t in workload.tables] == [64, 4, 64, 64]
+    for number, table in enumerate(stated):
+        bags = workload.bags(Split.TEST, 0, number)
+        present = bags.lengths[bags.lengths > 0]
+        assert len(present) / 20_000 == pytest.approx(table.get("coverage", 1), abs=0.02)
+        if len(present):
+            assert present.mean() == pytest.approx(table.get("pooling", 1), rel=0.02)
+            assert present.max() <= 2 * table.get("pooling", 1)
+    assert workload.bags(Split.TEST, 0, 2).values.max() == 299
+    even = np.bincount(workload.bags(Split.TEST, 0, 1).values, minlength=500)
+    assert even.max() < 2 * even.min()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"rows": 0}, "tables.0.rows: Input should be greater"),
+        ({"rows": 2**40 + 1}, "tables.0.rows: Input should be less than or equal to 1099511627776"),
+        ({"dim": 6}, "tables.0.dim: Input should be a multiple of 4"),
+        ({"pooling": 0.5}, "tables.0.pooling"),
+        ({"coverage": 1.1}, "tables.0.coverage"),
+        ({"alpha": -1}, "tables.0.alpha"),
+        ({"alpha": float("nan")}, "tables.0.alpha"),
+        ({"seen_rows": 101}, "table a: seen_rows 101 exceeds rows 100"),
+        ({"hashes": 2}, "tables.0.hashes: Extra inputs"),
+    ],
+)
+def test_bad_tables_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=f"suite s: workload ours: .*{words}") as caught:
+        config({"name": "a", "rows": 100, **wrong})
+    assert "\n" not in str(caught.value)
+
+
+def test_no_tables_and_names_given_twice_are_refused() -> None:
+    with pytest.raises(BadInput, match="tables: "):
+        config()
+    with pytest.raises(BadInput, match="two are called a"):
+        config({"name": "a", "rows": 1}, {"name": "a", "rows": 2})
+
+
+def test_largest_tables_and_steepest_laws_stay_in_bounds() -> None:
+    largest = [{"name": f"t{i}", "rows": 2**40, "alpha": alpha, "pooling": 3} for i, alpha in enumerate((0, 0.5, 1, 4))]
+    workload = CONFIG(tables=largest, batch_size=100, profile_samples=200).build(NOWHERE)
+    for number, profile in enumerate(workload.profiles):
+        assert profile.lookups == sum(workload.bags(Split.TRAIN, i, number).offsets[-1] for i in range(2))
+        assert workload.bags(Split.TEST, 0, number).values.max() < 2**40
+
+
+class Theirs(CONFIG):  # type: ignore[misc,valid-type]
+    """A kind another package gives."""
+
+    dataset: Literal["theirs"] = "theirs"
+
+
+class Nameless(WorkloadConfig):
+    """Has no default for its kind."""
+
+
+def _broken() -> Any:
+    raise ImportError("no module\nnamed x")
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    def points(*loads: Callable[[], Any]) -> None:
+        found = [SimpleNamespace(name="x", value="pkg:obj", load=load) for load in loads]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: found if group == "shardbench.datasets" else [])
+        dataset_kinds.cache_clear()
+
+    yield points
+    dataset_kinds.cache_clear()
+
+
+def test_installed_kinds_are_known(install: Callable[..., None]) -> None:
+    install(lambda: Theirs)
+    data = {"dataset": "theirs", "name": "n", "tables": [{"name": "a", "rows": 5}]}
+    assert isinstance(workload_config(data, "suite s"), Theirs)
+
+
+@pytest.mark.parametrize(
+    ("loads", "words"),
+    [
+        ([lambda: CONFIG], r"there is a dataset 'described' already \(shardbench.datasets.described\)"),
+        ([lambda: Theirs, lambda: Theirs], "there is a dataset 'theirs' already"),
+        ([lambda: 3], "gives 3, which is not a subclass of WorkloadConfig"),
+        ([lambda: Nameless], "Nameless must give its field 'dataset' a default"),
+        ([_broken], "cannot be imported: no module named x"),
+    ],
+)
+def test_bad_installed_kinds_are_refused(install: Callable[..., None], loads: list[Any], words: str) -> None:
+    install(*loads)
+    with pytest.raises(BadInput, match=f"^dataset entry point x = pkg:obj:? ?.*{words}") as caught:
+        dataset_kinds()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,119 @@
+"""What `shardbench doctor` says of machines that are not this one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardbench import doctor
+from shardbench.calibrate import calibration
+from shardbench.cli import run_command
+from shardbench.environment import Environment, Gpus
+from shardbench.errors import BadInput
+from shardbench.machine import load_machine
+from shardbench.memory import RANK_BYTES
+from shardbench.suite import load_suite
+from shardbench.trial import Backend
+
+
+def machine_like(monkeypatch, *, cores=2, gpus=0, free=32 * 10**9):
+    here = Environment.here().model_copy(update={"cores": cores, "gpus": Gpus(count=gpus, names=("H100",) * gpus)})
+    monkeypatch.setattr(doctor.Environment, "here", classmethod(lambda _: here))
+    monkeypatch.setattr(doctor, "free_memory_bytes", lambda: free)
+
+
+def measured(diagnosis):
+    return [job for job in diagnosis.jobs if job.suite == "quick" and job.backend == Backend.MEASURED]
+
+
+def test_a_machine_that_runs_the_default_suite(monkeypatch, tmp_path):
+    machine_like(monkeypatch)
+    diagnosis = doctor.diagnose(tmp_path)
+    assert diagnosis.ok
+    assert all(job.fits for job in measured(diagnosis))
+    assert set(diagnosis.datasets) == {"criteo_kaggle", "dlrm_datasets"}
+    assert all(state.startswith("not here: ") for state in diagnosis.datasets.values())
+    assert doctor.lines(diagnosis)[-1] == "suite quick can run here"
+    assert all(line.isascii() for line in doctor.lines(diagnosis))
+
+
+def test_too_little_memory_is_said_per_job(monkeypatch, tmp_path):
+    machine_like(monkeypatch, free=10**9)
+    diagnosis = doctor.diagnose(tmp_path)
+    assert not diagnosis.ok
+    assert not any(job.fits for job in measured(diagnosis))
+    assert "of memory, 1.0 GB are free" in measured(diagnosis)[0].reason
+    assert doctor.lines(diagnosis)[-1] == "suite quick cannot run here"
+
+
+def test_memory_is_the_tables_and_the_ranks():
+    job = next(job for job in load_suite("quick").jobs if job.backend is Backend.MEASURED)
+    tables = load_suite("quick").workload(job).build(None).tables
+    weights = sum(table.rows * table.dim * 4 for table in tables)
+    need = doctor.memory_bytes(tables, job, load_machine("cpu-1x2"))
+    assert need == weights + 2 * RANK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "fits", "says"),
+    [
+        ("h100-1x8", 0, False, "needs 8 CUDA devices, here are 0"),
+        ("h100-1x8", 8, True, "GB"),
+        ("a100-40gb-2x8", 8, False, "needs 2 machines"),
+        ("cpu-1x4", 0, True, "4 ranks share 2 cores"),
+    ],
+)
+def test_what_a_machine_needs(monkeypatch, machine, gpus, fits, says):
+    machine_like(monkeypatch, gpus=gpus)
+    answer = doctor._runs(load_machine(machine), 10**9, doctor.Environment.here(), 10**10, engine=True)
+    assert answer[0] is fits
+    assert says in answer[1]
+
+
+def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):
+    find = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torchrec" else find(name))
+    assert run_command(["doctor", "--data", str(tmp_path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is False
+    assert document["problems"] == [
+        "torchrec is not installed; measured trials need it: `nox -s reproduce` installs the engine, "
+        "requirements/ lists it"
+    ]
+    with pytest.raises(BadInput, match="torchrec is not installed"):
+        doctor.device_here(2)
+
+
+def test_fewer_devices_than_ranks(monkeypatch):
+    machine_like(monkeypatch, gpus=1)
+    with pytest.raises(BadInput, match="--ranks 2: here are 1 CUDA devices"):
+        doctor.device_here(2)
+    machine_like(monkeypatch, gpus=2)
+    assert doctor.device_here(2) == "cuda"
+    machine_like(monkeypatch)
+    assert doctor.device_here(2) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--quick"], "belong to --calibrate"),
+        (["--calibrate", "--ranks", "1"], "'--ranks'"),
+        (["--calibrate", "--out", "machine.json"], "must end in .toml"),
+        (["--calibrate", "--out", "{here}"], "give --force to write it again"),
+        (["--calibrate", "--out", "new-cpu.toml"], "GB of memory, 0.0 are free: give --quick"),
+        (["--calibrate", "--force", "--ranks", "4", "--out", "{here}"], "is 1x2 cpu, this calibration is 1x4 cpu"),
+    ],
+)
+def test_bad_arguments_are_one_line(tmp_path, capsys, monkeypatch, arguments, says):
+    machine_like(monkeypatch)
+    monkeypatch.setattr(calibration, "free_memory_bytes", lambda: 0)
+    here = tmp_path / "cpu-1x2.toml"
+    text = (Path(__file__).parent.parent / "benchmarks" / "machines" / "cpu-1x2.toml").read_text()
+    here.write_text(text)
+    assert run_command(["doctor", *(a.format(here=here) for a in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+    assert printed.err.count("\n") == 1
+    assert here.read_text() == text

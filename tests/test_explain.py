@@ -1,0 +1,131 @@
+"""`shardbench explain` on records whose numbers are worked out by hand."""
+
+import json
+
+import pytest
+import records as make
+
+from shardbench.cli import run_command
+from shardbench.errors import BadInput
+from shardbench.report.explain import explain, find, sentences
+from shardbench.store import RecordStore
+from shardbench.trial import Backend, Outcome
+
+SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
+FAST = make.ok(
+    "fast",
+    (10.0, 10.0),
+    (3.0, 5.0),
+    changes={
+        "timing": make.timing((10.0, 10.0), (3.0, 5.0), lookup=4.0, dense=6.0),
+        "bound_ms": 4.0,
+        "planned": make.planned(hbm_memory_bytes=(1000, 3000)),
+        "traffic": make.totals(distinct_rows=(40.0, 60.0), off_hbm_lookups=0.0),
+    },
+    **SIMULATED,
+)
+SLOW = make.ok(
+    "slow",
+    (15.0, 15.0),
+    (9.0, 3.0),
+    changes={
+        "timing": make.timing((15.0, 15.0), (9.0, 3.0), lookup=8.0, dense=7.0),
+        "bound_ms": 4.0,
+        "planned": make.planned(hbm_memory_bytes=(4000, 2000)),
+        "traffic": make.totals(
+            distinct_rows=(90.0, 10.0), collectives={**make.COLLECTIVES, "output_all_to_all": (5100.0, 200.0)}
+        ),
+    },
+    **SIMULATED,
+)
+
+
+def test_sentences_worked_out_by_hand():
+    said = sentences(explain(SLOW, FAST, [FAST, SLOW]))
+    assert said == [
+        "fast beats slow: 10.0 against 15.0 ms a step, 1.500x (dlrm20 on a100-40gb-2x8, simulated, batch 1000).",
+        "Phase lookup: 4.00 against 8.00 ms, 4.00 ms less, 80 % of the difference.",
+        "Phase dense: 6.00 against 7.00 ms, 1.00 ms less, 20 % of the difference.",
+        "Straggler of fast: rank 1 with 5.00 ms of embedding time, 1.25x the mean; it reads 60 distinct rows (1.20x) "
+        "and holds 3.00 kB (1.50x).",
+        "Straggler of slow: rank 0 with 9.00 ms of embedding time, 1.50x the mean; it reads 90 distinct rows (1.80x) "
+        "and holds 4.00 kB (1.33x).",
+        "Bytes a step: 1.14 kB inside nodes and 2.27 kB across (fast), 6.14 kB and 2.27 kB (slow).",
+        "They differ most in the output all to all: 5.00 kB less.",
+        "Lookups off HBM: 0.0 % (fast), 25.0 % (slow).",
+        "Slowest rank over the lower bound: +25.0 % (fast), +125.0 % (slow).",
+    ]
+
+
+def test_measured_records_are_held_against_the_noise_floor():
+    records = [
+        make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1), make.ok("b", (10.5,)), make.ok("c", (20.0,)),
+    ]  # fmt: skip
+    close, far = explain(records[0], records[2], records), explain(records[0], records[3], records)
+    assert close.noise_pct == pytest.approx(10.0)
+    assert (close.beyond_noise, far.beyond_noise) == (False, True)
+    assert sentences(close)[0].endswith("; within the noise floor of 10.0 %.")
+    assert sentences(far)[0].endswith("; beyond the noise floor of 10.0 %.")
+    assert "need not add up to the step" in "\n".join(sentences(far))
+    alone = explain(records[2], records[3], records[2:])
+    assert alone.beyond_noise is None
+    assert "nothing was repeated" in sentences(alone)[0]
+
+
+def test_two_repeats_are_told_apart_by_seed_and_repeat():
+    a, b = make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1)
+    assert sentences(explain(a, b, [a, b]))[0].startswith("a (seed 0, repeat 0) beats a (seed 0, repeat 1): ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"workload": "other"}, "differ in workload"),
+        ({"batch_size": 2000}, "differ in batch size (1000 and 2000)"),
+        ({"backend": Backend.SIMULATED}, "differ in backend"),
+        ({"machine_hash": "b" * 16}, "differ in version of the machine"),
+    ],
+)
+def test_records_of_different_conditions_are_refused(changes, says):
+    a, b = make.ok("a"), make.ok("b", **changes)
+    with pytest.raises(BadInput) as caught:
+        explain(a, b, [a, b])
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_failed_records_are_refused():
+    failed = make.failed(Outcome.OOM, "b")
+    with pytest.raises(BadInput, match="ended in oom"):
+        explain(make.ok("a"), failed, [])
+
+
+def test_find_by_key_prefix_and_by_names():
+    records = [make.ok("a", repeat=1), make.ok("a", repeat=0), make.ok("b", seed=3)]
+    assert find(records[0].key[:8], records) is records[0]
+    assert find("quick/dlrm20/cpu-1x2/measured/a", records) is records[1]
+    assert find("quick/dlrm20/cpu-1x2/measured/a/0/1", records) is records[0]
+    assert find("quick/dlrm20/cpu-1x2/measured/b", records) is records[2]
+    for selector, says in (
+        ("zzzz", "no record has a key"), ("", "no record has a key"), (records[0].key[:2], "at least 4 digits"),
+        ("quick/dlrm20", "is not suite/workload"), ("quick/dlrm20/cpu-1x2/measured/z", "no record is"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=says):
+            find(selector, records)
+
+
+def test_the_command(tmp_path, capsys):
+    store = RecordStore(tmp_path, "quick")
+    for record in (FAST, SLOW):
+        store.append(record)
+    command = ["explain", SLOW.key[:10], "quick/dlrm20/a100-40gb-2x8/simulated/fast", "--results", str(tmp_path)]
+    assert run_command(command) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("fast beats slow: ")
+    assert run_command([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["faster"]["strategy"] == "fast"
+    assert len(document["sentences"]) == 9
+    assert run_command(["explain", "nosuch", "nosuch", "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run_command(["explain", "a", "b", "--results", str(tmp_path / "nothing")]) == 2
+    assert "holds no records; run: shardbench run quick" in capsys.readouterr().err
