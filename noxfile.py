@@ -72,6 +72,8 @@ def publish(session: nox.Session) -> None:
     suite = session.posargs[0] if session.posargs else DEFAULT_SUITE
     (ROOT / "results" / "records" / f"{suite}.jsonl").unlink(missing_ok=True)
     run(session, "shardbench", "run", suite, "--results", "results")
+    run(session, "shardbench", "report", "validation", "--results", "results")
+    run(session, "python", "-m", "shardbench.validation")
 
 
 @nox.session
@@ -95,6 +97,13 @@ def tests_slow(session: nox.Session) -> None:
     """Tests of minutes: the full synthetic workload, planners at scale, many random plans."""
     install(session)
     run(session, "python", "-m", "pytest", "-m", "slow", "--durations=10", *session.posargs)
+
+
+@nox.session
+def random_plans(session: nox.Session) -> None:
+    """Measured equals counted over 200 random plans of all placements (three minutes)."""
+    install(session)
+    run(session, "python", "-m", "pytest", "-m", "slow", "tests/test_random_plans.py", *session.posargs)
 
 
 @nox.session

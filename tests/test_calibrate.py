@@ -82,7 +82,7 @@ def test_the_fit_finds_the_constants_of_a_machine_that_obeys_the_model(truth, me
     found = fit(measured)
     errors = [abs(np.exp(residual.log_error(found.machine)) - 1) for residual in residuals(measured)]
     assert np.median(errors) < 0.01
-    assert max(errors) < 0.05
+    assert max(errors) < 0.15
     for name in ("hbm_bytes_per_s", "launch_s", "intra_latency_s", "dense_flop_per_s"):
         assert getattr(found.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.05), name
     assert found.quality["embedding"].median_pct < 1.0

@@ -226,6 +226,14 @@ def test_schedules_count_their_copies():
     # 2 hot rows of 16 bytes and 4 of state: up to both devices before each hot phase, down once after the first.
     assert sync.to_device_bytes == 2 * (2 * 2 * 20) / 10
     assert sync.to_host_bytes == 1 * (2 * 20) / 10
+    # A hot batch: rows 0 and 1 of a alone, on every rank's own replica; only gradients are exchanged.
+    hot = (bags([0, 1], [1], [], [0, 0]), bags([], [], [], []))
+    traffic = count(plan, on, lambda i: hot[i], DENSE, PhaseKind.HOT)
+    assert traffic.load.lookups.tolist() == [3, 2]
+    assert traffic.host.lookups.sum() == 0
+    assert {n for n, c in traffic.collectives.items() if c.sent.any()} == {"rows_all_reduce", "dense_all_reduce"}
+    with pytest.raises(BadInput, match="a hot batch asks 1 times for rows of 'a' that are not replicated"):
+        count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.HOT)
 
 
 def test_what_no_module_serves_is_named():

@@ -14,7 +14,7 @@ from shardbench.errors import BadInput
 from shardbench.links import Collective
 from shardbench.load import Floats, Load
 from shardbench.lookups import CountedLookups, ExpectedLookups, TableLookups
-from shardbench.plan import BatchSchedule, PhaseKind, Plan, Replicated
+from shardbench.plan import BatchSchedule, PhaseKind, Plan, Replicated, Segment
 from shardbench.problem import Problem
 from shardbench.table import DenseShape
 from shardbench.trace import Bags
@@ -68,14 +68,20 @@ class Traffic:
     synchronisation: Synchronisation = Synchronisation()
 
 
-def count(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Traffic:
-    """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i]."""
+def count(
+    plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape, phase: PhaseKind | None = None
+) -> Traffic:
+    """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
+
+    ``phase`` is the batch's under a schedule: a hot batch runs on replicated rows alone, without
+    any exchange of lookups; BadInput where it asks for another row.
+    """
 
     def lookups(i: int) -> TableLookups:
         table = problem.tables[i]
         return CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
 
-    return _account(plan, problem, lookups, dense)
+    return _account(plan, problem, lookups, dense, phase=phase)
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
@@ -88,13 +94,23 @@ def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Tra
     return _account(plan, problem, lookups, dense)
 
 
-def _account(plan: Plan, problem: Problem, lookups: Callable[[int], TableLookups], dense: DenseShape | None) -> Traffic:
+def _account(
+    plan: Plan,
+    problem: Problem,
+    lookups: Callable[[int], TableLookups],
+    dense: DenseShape | None,
+    *,
+    phase: PhaseKind | None = None,
+) -> Traffic:
     if problem.batch_size % problem.world_size:
         raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
     account = Account(problem)
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
-        account.add(table, segments[table.name], lookups(i))
+        source, chosen = lookups(i), segments[table.name]
+        if phase is PhaseKind.HOT:
+            chosen = _hot(chosen, source)
+        account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     return Traffic(
         load=account.load,
@@ -103,6 +119,14 @@ def _account(plan: Plan, problem: Problem, lookups: Callable[[int], TableLookups
         host_to_device_bytes=account.host.bag_bytes,
         synchronisation=_synchronisation(plan, problem),
     )
+
+
+def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
+    for segment in segments:
+        asked = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
+        if asked and not isinstance(segment.placement, Replicated):
+            raise BadInput(f"a hot batch asks {asked:.0f} times for rows of '{segment.table}' that are not replicated")
+    return [segment for segment in segments if isinstance(segment.placement, Replicated)]
 
 
 def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:

@@ -58,11 +58,13 @@ def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, di
     if measured.cache_bytes is not None:
         sources["cache_bytes"] = "reported by the system (doctor --calibrate): a rank's share of the last-level cache"
     if measured.machine.device == "cpu":
-        # Rounded down: never faster than what it stands for.
         gather = _rounded_down(constants.hbm_bytes_per_s * constants.gather_efficiency_ratio)
-        constants = replace(constants, uvm_bytes_per_s=gather, host_bytes_per_s=gather, dispatch_s=0.0)
-        same = f"{_measured_on(chip)}: the same memory as hbm, at its gather rate"
-        sources |= {"uvm_bytes_per_s": same, "host_bytes_per_s": same}
+        # The model writes UVM rows back while it reads others. One memory does both here: at the full
+        # rate UVM would look faster than HBM, and planners would move tables there.
+        constants = replace(constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0)
+        same = f"{_measured_on(chip)}: the same memory as hbm"
+        sources["uvm_bytes_per_s"] = f"{same}, half its gather rate, as reads and writes share it"
+        sources["host_bytes_per_s"] = f"{same}, at its gather rate"
         sources["dispatch_s"] = f"{_measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
     if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
         constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)

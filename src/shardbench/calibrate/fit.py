@@ -19,6 +19,11 @@ FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
 """Constants that are measured or reported as they are, and not fitted."""
 _GUESSED, _MEASURED = 0.1, 0.5
 """Weights of a constant's starting value: a guess settles only what the times leave open."""
+_CPU_START = {
+    "cache_bytes_per_s": 1e11, "cache_reach_ratio": 1.0, "gather_efficiency_ratio": 0.5, "access_overhead_bytes": 64.0,
+    "sort_bytes": 200.0,
+}  # fmt: skip
+"""Guesses to start from on a CPU: a fit that started from an earlier one would drift with every run."""
 _STEP = 1.05
 """Factor by which a constant is moved to see whether the predictions depend on it."""
 _RANGE = 20.0
@@ -81,7 +86,8 @@ def fit(measured: Measurements) -> Fit:
     """
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
-    start = _with(measured.machine, **direct)
+    guesses = _CPU_START if measured.machine.device == "cpu" else {}
+    start = _with(measured.machine, **_known(measured.machine, guesses | direct))
     times = residuals(measured)
     used = [residual for residual in times if residual.weight]
     names = _sensitive(start, used)
@@ -118,7 +124,7 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
     found = {"hbm_bytes_per_s": measured.stream_bytes_per_s, "intra_bytes_per_s": link_bytes_per_s(measured)}
     if measured.cache_bytes is not None:
         found["cache_bytes"] = measured.cache_bytes
-    return {name: value for name, value in (found | floor_s).items() if hasattr(measured.machine.constants, name)}
+    return _known(measured.machine, found | floor_s)
 
 
 def link_bytes_per_s(measured: Measurements) -> float:
@@ -206,6 +212,10 @@ def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Resid
         made("dense in step" if busy else "small dense in step", dense, predicted("dense"), float(busy)),
         made("whole step", time.step_ms, whole_s, 0.0),
     ]
+
+
+def _known(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in constants.items() if hasattr(machine.constants, name)}
 
 
 def _with(machine: Machine, **constants: float) -> Machine:
