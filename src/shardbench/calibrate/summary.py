@@ -64,7 +64,7 @@ def lines(done: Calibration) -> list[str]:
     ratio = fused_over_single(measured)
     noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
     if measured.noise_pct > NOISY_PCT:
-        noise += "; other programs were running: stop them and measure again with --force"
+        noise += "; ranks share cores, with each other or with other programs: stop those and use --force"
     found = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
     found += [
         f"lookup, {row['tier']}, rows of {row['row_bytes']} bytes: {row['gb_per_s']:.2f} GB/s"
