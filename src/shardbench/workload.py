@@ -84,12 +84,12 @@ class WorkloadConfig(pydantic.BaseModel):
     test_batches: PositiveInt = 4
     dense: DenseShape = DenseShape()
 
+    @abstractmethod
     def build(self, data: Path) -> Workload:
         """The workload; ``data`` is the folder with files the user brought or prepared.
 
         Raises BadInput that says what to download or prepare where a file is missing.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define build()")
 
 
 def rng(seed: int, split: Split, batch: int, table: int) -> np.random.Generator:

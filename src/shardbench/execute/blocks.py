@@ -20,8 +20,8 @@ class Block:
         return self.stop - self.start
 
 
-Piece = tuple[int, int, int]
-"""Tensor, first and last column in it."""
+Piece = tuple[int, int, int, int]
+"""Tensor, block of it, first and last column within the block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,35 +98,45 @@ class Assembler:
 
     def __init__(self, dims: Sequence[int], layouts: Sequence[Sequence[Block]]) -> None:
         self._recipes = [_recipe(table, layouts) for table in range(len(dims))]
+        self._widths = [[block.width for block in layout] for layout in layouts]
 
     def __call__(self, tensors: Sequence[torch.Tensor], tables: Sequence[int]) -> list[torch.Tensor]:
         """Vectors of the chosen tables, float32 [samples, dim] each."""
-        return [_join(self._recipes[table], tensors) for table in tables]
+        # One split a tensor: its backward is one concatenation, where a slice a block would add up
+        # as many full-sized gradients.
+        parts = [tensor.split(widths, dim=1) for tensor, widths in zip(tensors, self._widths)]
+        return [_join(self._recipes[table], parts) for table in tables]
 
 
 def _recipe(table: int, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]:
     placed = [
-        (tensor, offset, block)
+        (tensor, number, block)
         for tensor, layout in enumerate(layouts)
-        for block, offset in zip(layout, _offsets(layout))
+        for number, block in enumerate(layout)
         if block.table == table
     ]
     edges = sorted({edge for _, _, block in placed for edge in (block.start, block.stop)})
     return [
         [
-            (tensor, offset + low - block.start, offset + high - block.start)
-            for tensor, offset, block in placed
+            (tensor, number, low - block.start, high - block.start)
+            for tensor, number, block in placed
             if block.start <= low and high <= block.stop
         ]
         for low, high in zip(edges, edges[1:])
     ]
 
 
-def _join(recipe: list[list[Piece]], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join(recipe: list[list[Piece]], parts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
     columns = []
-    for (first, low, high), *others in recipe:
-        total = tensors[first][:, low:high]
-        for tensor, start, stop in others:
-            total = total + tensors[tensor][:, start:stop]
+    for first, *others in recipe:
+        total = _piece(first, parts)
+        for piece in others:
+            total = total + _piece(piece, parts)
         columns.append(total)
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+
+
+def _piece(piece: Piece, parts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    tensor, number, low, high = piece
+    block = parts[tensor][number]
+    return block if high - low == block.shape[1] else block[:, low:high]
