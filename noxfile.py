@@ -125,6 +125,7 @@ def regression(session: nox.Session) -> None:
     """Regression benchmarks (asv) of this working tree; `-- continuous main HEAD` compares commits."""
     install(session)
     arguments = session.posargs or ["run", "--python=same", "--quick", "--dry-run", "--show-stderr"]
+    run(session, "asv", "--config", "asv.conf.json", "machine", "--yes")
     run(session, "asv", "--config", "asv.conf.json", *arguments)
 
 
