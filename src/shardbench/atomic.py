@@ -15,6 +15,6 @@ def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:
             # mkstemp makes files that only the owner can read.
             os.fchmod(file.fileno(), 0o644)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too must leave no temporary file; it is raised again
         Path(name).unlink(missing_ok=True)
         raise
