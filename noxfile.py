@@ -55,23 +55,35 @@ def install(session: nox.Session) -> None:
     stamp.write_text(digest)
 
 
+def is_paper(name: str) -> bool:
+    """Whether it is a baseline with studies or claims, not a plain suite."""
+    return any((ROOT / "baselines" / name / file).is_file() for file in ("studies.py", "claims.toml"))
+
+
 @nox.session
 def reproduce(session: nox.Session) -> None:
-    """Run a suite (default: quick) and print its tables. Records go to runs/. Options go to `shardbench run`."""
+    """Run a suite (default: quick), or a paper's suite, studies and claims (such as recshard). Records go to runs/.
+
+    Options go to `shardbench run` or `shardbench reproduce`.
+    """
     install(session)
     arguments = list(session.posargs)
-    suite = arguments.pop(0) if arguments and not arguments[0].startswith("-") else DEFAULT_SUITE
+    name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else DEFAULT_SUITE
     options = [] if "--results" in arguments else ["--results", "runs"]
-    run(session, "shardbench", "run", suite, "--page", *options, *arguments)
+    run(session, "shardbench", "reproduce" if is_paper(name) else "run", name, "--page", *options, *arguments)
 
 
 @nox.session
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/."""
     install(session)
-    suite = session.posargs[0] if session.posargs else DEFAULT_SUITE
-    (ROOT / "results" / "records" / f"{suite}.jsonl").unlink(missing_ok=True)
-    run(session, "shardbench", "run", suite, "--results", "results")
+    name = session.posargs[0] if session.posargs else DEFAULT_SUITE
+    (ROOT / "results" / "records" / f"{name}.jsonl").unlink(missing_ok=True)
+    if is_paper(name):
+        shutil.rmtree(ROOT / "results" / "studies" / name, ignore_errors=True)
+        run(session, "shardbench", "reproduce", name, "--results", "results")
+        return
+    run(session, "shardbench", "run", name, "--results", "results")
     run(session, "shardbench", "report", "validation", "--results", "results")
     run(session, "python", "-m", "shardbench.validation")
 

@@ -7,7 +7,7 @@ import pytest
 
 from shardbench.cli import run_command
 from shardbench.errors import BadInput
-from shardbench.machine import load_machine, machine_names, parse_machine
+from shardbench.machine import load_machine, machine_names, overridden, parse_machine
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (
@@ -130,3 +130,30 @@ def test_the_command_line_refuses_wrong_files_with_one_line(tmp_path: Path, caps
     assert says in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_an_override_replaces_constants_and_shows_in_the_name():
+    machine = load_machine("a100-40gb-2x8")
+    other = overridden(machine, {"uvm_bandwidth": "16 GB/s", "hbm_capacity": "4.5 GiB"})
+    assert other.name == "a100-40gb-2x8+hbm_capacity-4.5GiB+uvm_bandwidth-16GBps"
+    assert other.constants.uvm_bytes_per_s == 16e9
+    assert other.topology.hbm_bytes == 9 << 29
+    assert other.constants.hbm_bytes_per_s == machine.constants.hbm_bytes_per_s
+    assert other.sources["uvm_bytes_per_s"] == "override of the job"
+    assert overridden(machine, {}) == machine
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ({"speed": "1 GB/s"}, "unknown constant 'speed'"),
+        ({"uvm_bandwidth": "16"}, "write a number, a space and one of MB/s"),
+        ({"uvm_bandwidth": "16 GiB"}, "write a number"),
+        ({"uvm_bandwidth": "fast GB/s"}, "'fast' is no number"),
+        ({"uvm_bandwidth": "-1 GB/s"}, "must be positive"),
+        ({"uvm_bandwidth": "nan GB/s"}, "must be positive"),
+    ],
+)
+def test_a_malformed_override_is_refused(override, says):
+    with pytest.raises(BadInput, match=says):
+        overridden(load_machine("a100-40gb-2x8"), override)

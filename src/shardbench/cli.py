@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardbench import cli_tools
+from shardbench import cli_reproduce, cli_tools
 from shardbench.cli_options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -306,6 +306,7 @@ def test_command(
     return EXIT_OK
 
 
+app.command("reproduce")(cli_reproduce.reproduce_command)
 app.command("explain")(cli_tools.explain_command)
 app.command("doctor")(cli_tools.doctor_command)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardbench.datasets.card import load_card
 from shardbench.environment import Environment
 from shardbench.errors import BadInput
-from shardbench.machine import Machine, load_machine
+from shardbench.machine import Machine
 from shardbench.memory import RANK_BYTES, free_memory_bytes
 from shardbench.suite import Job, Suite, dataset_kinds, load_suite, suite_names, workload_config
 from shardbench.table import Table
@@ -79,7 +79,7 @@ def _engine_problems() -> Iterator[str]:
 
 
 def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:
-    machine = load_machine(job.machine)
+    machine = job.load_machine()
     fits, reason, missing_data = True, "", False
     try:
         tables = suite.workload(job).build(data).tables

@@ -1,7 +1,9 @@
 """Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
 
+import math
 import tomllib
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
@@ -200,3 +202,39 @@ def load_machine(name: str) -> Machine:
     if name not in machine_names():
         raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_names())}, or a path to a .toml file")
     return parse_machine((resources.files("shardbench.machines") / f"{name}.toml").read_text(), f"machine {name}")
+
+
+def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
+    """The machine with some constants replaced, ``{"uvm_bandwidth": "16 GB/s"}``: what if it had them.
+
+    Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
+    for an unknown constant, or a value that is not a number with a fitting unit.
+    """
+    topology, constants, sources = machine.topology, machine.constants, dict(machine.sources)
+    names = [machine.name]
+    for key, text in sorted(override.items()):
+        if key not in _FIELDS:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(_FIELDS)}")
+        field, dimension = _FIELDS[key]
+        value = _quantity(text, dimension, f"machine {machine.name}: override of '{key}'")
+        if field in _TOPOLOGY_BYTES:
+            topology = replace(topology, **{field: round(value)})
+        else:
+            constants = replace(constants, **{field: value})
+        sources[field] = "override of the job"
+        names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
+    return replace(machine, name="+".join(names), topology=topology, constants=constants, sources=sources)
+
+
+def _quantity(text: str, dimension: str, what: str) -> float:
+    number, _, unit = text.strip().partition(" ")
+    fitting = [known for known, (kind, _) in UNITS.items() if kind == dimension]
+    if unit.strip() not in fitting:
+        raise BadInput(f"{what} is '{text}': write a number, a space and one of {', '.join(fitting)}")
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise BadInput(f"{what} is '{text}': '{number}' is no number") from error
+    if not 0.0 < value < math.inf:
+        raise BadInput(f"{what} is '{text}': it must be positive")
+    return value * UNITS[unit.strip()][1]

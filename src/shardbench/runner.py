@@ -15,7 +15,6 @@ from shardbench.environment import Environment
 from shardbench.errors import BadInput
 from shardbench.jobcheck import check_job
 from shardbench.launch import set_rank_variables
-from shardbench.machine import load_machine
 from shardbench.record import Record
 from shardbench.serialise import content_hash, first_error
 from shardbench.store import RecordStore, is_settled
@@ -34,6 +33,8 @@ class RunOptions:
     backend: Backend | None = None
     strategies: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    quick: bool = False
+    """Only the jobs that the suite marks as quick."""
     force: bool = False
     retry: frozenset[Outcome] = frozenset()
     work: Path | None = None
@@ -82,7 +83,7 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
     jobs = _list_jobs(suite, options)
     for listed in jobs:
         if listed.specs:
-            check_job(listed.workload, load_machine(listed.job.machine), listed.job)
+            check_job(listed.workload, listed.job.load_machine(), listed.job)
     specs = [spec for listed in jobs for spec in listed.specs]
     environment = Environment.here()
     settled = partial(is_settled, force=options.force, retry=options.retry, environment=environment.hash)
@@ -112,7 +113,7 @@ def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext
         with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
             yield JobContext(job, listed.workload, Path(folder), results=results)
         return
-    facts = (listed.workload.name, load_machine(job.machine).name, job.backend, job.precision, job.optimizer)
+    facts = (listed.workload.name, job.load_machine().name, job.backend, job.precision, job.optimizer)
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
@@ -122,7 +123,7 @@ def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
     for name in options.strategies:
         get_strategy(name)
-    jobs = [job for job in suite.jobs if options.backend in (None, job.backend)]
+    jobs = [job for job in suite.jobs if options.backend in (None, job.backend) and (job.quick or not options.quick)]
     # Jobs with the same parameters share one workload, and so its training profiles.
     built: dict[str, Workload] = {}
     listed = []
@@ -143,7 +144,7 @@ def _build(config: WorkloadConfig, data: Path) -> Workload:
 
 
 def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
-    machine = load_machine(job.machine)
+    machine = job.load_machine()
     names = _selected(job.strategies, options.strategies)
     seeds = options.seeds or suite.seeds
     # Strategies take turns within a repeat, so that a drifting machine treats them alike.

@@ -44,6 +44,14 @@ def median(values: Sequence[float], *, seed: int = 0) -> Estimate:
     return percentile(values, 50.0, seed=seed)
 
 
+def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
+    """Arithmetic mean with its interval; raises ValueError for no values."""
+    sample = _checked(values)
+    resampled = _resampled(sample, None, _generator(seed, 3))
+    low, high = np.percentile(resampled, _INTERVAL)
+    return Estimate(value=float(sample.mean()), low=float(low), high=float(high), n=sample.size)
+
+
 def p95(values: Sequence[float], *, seed: int = 0) -> Estimate:
     """95th percentile with its interval."""
     return percentile(values, 95.0, seed=seed)
@@ -92,13 +100,14 @@ def _generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream,))))
 
 
-def _resampled(sample: Floats, q: float, generator: np.random.Generator) -> Floats:
-    """The percentile of every resample, [RESAMPLES]."""
+def _resampled(sample: Floats, q: float | None, generator: np.random.Generator) -> Floats:
+    """The percentile (the mean where ``q`` is None) of every resample, [RESAMPLES]."""
     rows = max(1, min(RESAMPLES, _CHUNK // sample.size))
     parts = []
     for start in range(0, RESAMPLES, rows):
         # Indices by hand: numpy may change how integers() uses the stream, not how random() does,
         # and a table must come out the same by every version.
         draws = generator.random((min(rows, RESAMPLES - start), sample.size))
-        parts.append(np.percentile(sample[(draws * sample.size).astype(np.int64)], q, axis=1))
+        resamples = sample[(draws * sample.size).astype(np.int64)]
+        parts.append(resamples.mean(axis=1) if q is None else np.percentile(resamples, q, axis=1))
     return np.concatenate(parts)

@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 import shardbench.datasets
 from shardbench.errors import BadInput
+from shardbench.machine import Machine, load_machine, overridden
 from shardbench.serialise import first_error
 from shardbench.table import Name, Optimizer, Precision
 from shardbench.trial import Backend
@@ -39,6 +40,10 @@ class Job(pydantic.BaseModel):
     """Untimed steps of a measured trial: the first ones set things up and rebuild buckets."""
     repeats: PositiveInt = 1
     strategies: tuple[str, ...] = (EVERY,)
+    override: dict[str, str] = Field(default_factory=dict)
+    """Constants of the machine to replace, such as ``uvm_bandwidth = "16 GB/s"``; its name then says so."""
+    quick: bool = False
+    """Whether the job is part of a quick run, where one is asked for."""
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
     plan_s: Seconds = 60.0
@@ -53,6 +58,10 @@ class Job(pydantic.BaseModel):
         if twice is not None:
             raise ValueError(f"strategy '{twice}' is listed twice")
         return self
+
+    def load_machine(self) -> Machine:
+        """The job's machine, its overrides applied; raises BadInput."""
+        return overridden(load_machine(self.machine), self.override)
 
 
 class Suite(pydantic.BaseModel):
@@ -74,7 +83,7 @@ class Suite(pydantic.BaseModel):
         sizes = {str(config.get("name")): config.get("batch_size") for config in self.workloads}
         jobs = [
             (job.workload, job.machine, job.backend.value, job.batch_size or sizes.get(job.workload),
-             job.precision.value, job.optimizer.value)
+             job.precision.value, job.optimizer.value, *(f"{k}={v}" for k, v in sorted(job.override.items())))
             for job in self.jobs
         ]  # fmt: skip
         job = _twice([" ".join(map(str, facts)) for facts in jobs])

@@ -14,7 +14,6 @@ from shardbench.execute.sealed import Planning, plan_sealed, simulated_bounds
 from shardbench.execute.simulate import simulate
 from shardbench.jobcheck import lacking_devices
 from shardbench.launch import TrialFailed, call_in_child
-from shardbench.machine import load_machine
 from shardbench.materialise import Batches, materialise
 from shardbench.plan import Plan
 from shardbench.problem import Problem
@@ -45,7 +44,7 @@ class JobContext:
         self.folder = folder
         self.results = results
         self.folder_stays = folder_stays
-        self.machine = load_machine(job.machine)
+        self.machine = job.load_machine()
 
     @cached_property
     def problem(self) -> Problem:

@@ -1,6 +1,7 @@
 """One HTML page about a suite, with nothing to fetch: plots, tables, environments, how to read it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,22 @@ from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 from shardbench.trial import Backend
 
-_CONFIG = {"displayModeBar": False, "responsive": True}
+CONFIG = {"displayModeBar": False, "responsive": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A table with plots that is shown before the groups."""
+
+    id: str
+    title: str
+    note: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[bool, ...]
+    """Per column: aligned to the right."""
+    plots: tuple[dict[str, str], ...] = ()
+    """``caption`` and ``html`` of each."""
 
 
 def write_page(results: Path, suite: str) -> Path:
@@ -29,11 +45,16 @@ def write_page(results: Path, suite: str) -> Path:
     """
     records = suite_records(results, suite)
     path = results / "pages" / f"{suite}.html"
-    write_atomically(path, page(suite, records, _environments(results, records)), encoding="utf-8")
+    write_atomically(path, page(suite, records, environments_of(results, records)), encoding="utf-8")
     return path
 
 
-def page(suite: str, records: list[Record], environments: dict[str, Environment | None]) -> str:
+def page(
+    suite: str,
+    records: list[Record],
+    environments: dict[str, Environment | None],
+    extras: Sequence[Extra] = (),
+) -> str:
     """The page as HTML; ``environments`` by hash, None where the file is not there."""
     frames = tables(records)
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
@@ -49,6 +70,7 @@ def page(suite: str, records: list[Record], environments: dict[str, Environment 
     return engine.get_template("page").render(
         suite=suite,
         groups=shown,
+        extras=extras,
         titles=TITLES,
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
@@ -62,7 +84,7 @@ def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, An
         {
             "caption": caption,
             "html": plotly.io.to_html(
-                figure, include_plotlyjs=False, full_html=False, div_id=f"plot-{number}-{index}", config=_CONFIG
+                figure, include_plotlyjs=False, full_html=False, div_id=f"plot-{number}-{index}", config=CONFIG
             ),
         }
         for index, (caption, figure) in enumerate(figures(group))
@@ -79,7 +101,8 @@ def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, An
     }
 
 
-def _environments(results: Path, records: Iterable[Record]) -> dict[str, Environment | None]:
+def environments_of(results: Path, records: Iterable[Record]) -> dict[str, Environment | None]:
+    """Environments of the current records by hash, None where the file is not there."""
     hashes = sorted({record.environment for record in current(records)})
     return {key: load(results, key) if stored(results, key) else None for key in hashes}
 

@@ -1,0 +1,1 @@
+"""Reproductions: a baseline's suite, its studies, and the claims they test."""

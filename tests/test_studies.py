@@ -1,0 +1,156 @@
+"""Studies: every cell one record, resumed, failures recorded, tables and page from records only."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from shardbench.errors import BadInput
+from shardbench.reproduction import files, found, session
+from shardbench.reproduction.claim import Evidence, parse_claims
+from shardbench.reproduction.figures import study_figure
+from shardbench.reproduction.found import Reproduction
+from shardbench.reproduction.page import extras, write_reproduction_page
+from shardbench.reproduction.session import SessionOptions, run_studies
+from shardbench.reproduction.study_store import StudyStore
+from shardbench.study import Cell, Plot, Row, Study
+
+CLAIMS = """
+[[claims]]
+name = "doubles"
+statement = "twice is twice as much"
+paper = 2.0
+unit = "x"
+relation = "about"
+neutral = 1.0
+sourced = true
+source = "arithmetic"
+definition = "twice over number"
+conditions = "all numbers"
+"""
+
+
+class Doubling(Study):
+    """Twice a number."""
+
+    name = "doubling"
+
+    def __init__(self) -> None:
+        self.ran: list[Cell] = []
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        return [{"number": n} for n in range(1, 3 if quick else 5)]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        self.ran.append(cell)
+        if cell["number"] == 3:
+            raise ValueError("three is\nno good")
+        return [{"backend": "counted", "twice": 2.0 * float(cell["number"] or 0)}]
+
+    def plots(self, tables):
+        return [Plot(title="Twice a number.", table="doubling", x="number", y="twice")]
+
+
+class Heard:
+    """Listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.studies: list[tuple[str, int, int]] = []
+        self.cells: list[str | None] = []
+
+    def study(self, name, cells, settled):
+        self.studies.append((name, cells, settled))
+
+    def cell(self, number, of, record):
+        self.cells.append(record.failure)
+
+
+def observe(evidence: Evidence) -> dict[str, list[float]]:
+    rows = evidence.tables["doubling"]
+    return {"doubles": (rows["twice"] / rows["number"]).tolist()}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
+    reproduction = Reproduction(owner="mine", studies=(Doubling(),), claims=parse_claims(CLAIMS, "x"), observe=observe)
+    monkeypatch.setattr(session, "find_reproduction", lambda owner: reproduction)
+    return reproduction
+
+
+def run(reproduction: Reproduction, results: Path, **options: object) -> Heard:
+    heard = Heard()
+    run_studies(reproduction, SessionOptions(results=results, workers=1, **options), heard)
+    return heard
+
+
+def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, tmp_path: Path) -> None:
+    assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
+    heard = run(made, tmp_path)
+    assert heard.studies == [("doubling", 4, 2)]
+    assert heard.cells == ["ValueError: three is no good", None]
+    assert run(made, tmp_path).studies == [("doubling", 4, 4)]
+    assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
+    assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
+
+
+def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:
+    run(made, tmp_path)
+    files.write_files(made, tmp_path)
+    folder = tmp_path / "tables" / "mine"
+    assert (folder / "doubling.csv").read_text() == "number,backend,twice\n1,counted,2\n2,counted,4\n4,counted,8\n"
+    header, line = (folder / "claims.csv").read_text().splitlines()
+    assert header.startswith("claim,paper,ours,low,high,n,verdict,")
+    assert line.startswith("doubles,2,2,2,2,3,reproduced,")
+    assert files.check_files(made, tmp_path) == []
+    (folder / "doubling.csv").write_text("number\n")
+    assert files.check_files(made, tmp_path) == [f"{folder / 'doubling.csv'}: not what the records give"]
+
+
+def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
+    run(made, tmp_path)
+    text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")
+    assert "Twice a number." in text
+    assert "reproduced" in text
+    claims, study = extras(made, tmp_path)
+    assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
+    assert claims.numeric[1]
+
+
+def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:
+    run(made, tmp_path, quick=True)
+    path = StudyStore(tmp_path, "mine", "doubling").path
+    whole = path.read_text()
+    path.write_text(whole[:-1])
+    with pytest.raises(BadInput, match=r"line 2 is truncated.*its cell is repeated"):
+        run(made, tmp_path)
+    first = json.loads(whole.splitlines()[0])
+    first["cell"]["number"] = 7
+    path.write_text(json.dumps(first) + "\n")
+    with pytest.raises(BadInput, match="edited"):
+        run(made, tmp_path)
+
+
+def test_rows_must_state_their_backend_and_name_nothing_twice(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
+    for row, says in (({"twice": 1}, "backend"), ({"backend": "counted", "number": 1}, "'number' is in the cell")):
+        monkeypatch.setattr(made.studies[0], "run", lambda cell, folder, row=row: [row])
+        for failure in run(made, tmp_path, force=True).cells:
+            assert says in failure
+
+
+def test_unknown_names_are_refused(made: Reproduction) -> None:
+    with pytest.raises(BadInput, match="no study 'x'; it has doubling"):
+        made.study("x")
+    with pytest.raises(BadInput, match="'greedy' has no studies and no claims"):
+        found.find_reproduction("greedy")
+
+
+def test_a_plot_of_a_column_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput, match="no column 'b'"):
+        study_figure(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
+    figure = study_figure(
+        Plot(title="t", table="t", x="a", y="b", series="c", facet="d", low="l", high="h"),
+        pd.DataFrame({"a": [1, 2, 1], "b": [1, 2, 3], "c": ["x", "x", "y"], "d": [1, 1, 2], "l": 0.5, "h": [2, 3, 4]}),
+    )
+    assert [trace.name for trace in figure.data] == ["x", "y"]
