@@ -36,6 +36,7 @@ class Doubling(Study):
     """Twice a number."""
 
     name = "doubling"
+    columns = ("backend",)
 
     def __init__(self) -> None:
         self.ran: list[Cell] = []

@@ -1,5 +1,6 @@
 """A record: everything that is ever printed about a trial."""
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 import pydantic
@@ -10,6 +11,15 @@ from shardbench.trial import Failure, Outcome, TrialSpec
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 Milliseconds = Annotated[float, Field(ge=0)]
+
+
+class Tiers(StrEnum):
+    """What the split of memory into HBM, UVM and host means for a trial's times."""
+
+    SIMULATED = "simulated"
+    PHYSICAL = "physical"
+    COUNTED = "counted only"
+    """Ranks on a CPU: all tiers are the same memory, so they have no physical meaning for what was measured."""
 
 
 class Planned(pydantic.BaseModel):
@@ -81,6 +91,8 @@ class Record(pydantic.BaseModel):
     predicted: Timing | None = None
     """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
     traffic: TrafficTotals | None = None
+    tiers: Tiers | None = None
+    """None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
     bound_ms: float | None = None

@@ -48,6 +48,8 @@ class Study(ABC):
     name: str
     version: int = 1
     """Raise it when the meaning of a cell's rows changes: cells on record are then run again."""
+    columns: Sequence[str] = ()
+    """Order of the rows' columns in tables, after the cells'; those not named follow by name."""
     exclusive: bool = False
     """Whether wall time is measured: cells then run one after the other."""
 

@@ -17,7 +17,7 @@ from shardbench.launch import TrialFailed, call_in_child
 from shardbench.materialise import Batches, materialise
 from shardbench.plan import Plan
 from shardbench.problem import Problem
-from shardbench.record import Planned, Record
+from shardbench.record import Planned, Record, Tiers
 from shardbench.serialise import content_hash
 from shardbench.strategy import Budget, Strategy
 from shardbench.suite import Job
@@ -170,6 +170,7 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
         log=log,
     )
     draft["traffic"], draft["predicted"] = simulation.totals, simulation.timing
+    draft["tiers"] = _tiers(spec.backend, context)
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = simulation.timing
         return
@@ -191,6 +192,12 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
     draft["timing"] = measurement.timing
     draft["measured_bytes"] = {name: sum(sent) for name, sent in measurement.sent.items()}
     _compare_bytes(draft["measured_bytes"], simulation.totals.collectives)
+
+
+def _tiers(backend: Backend, context: JobContext) -> Tiers:
+    if backend is Backend.SIMULATED:
+        return Tiers.SIMULATED
+    return Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL
 
 
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext, log: Path) -> Planning:

@@ -121,10 +121,10 @@ def _short(line: str) -> str:
 
 
 def _cell(column: str, value: object) -> str:
-    if column in TEXTS:
-        return _ascii(str(value))
     if _unknown(value):
         return ""
+    if column in TEXTS:
+        return _ascii(str(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -41,7 +41,7 @@ _BALANCE = (
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
-    "off_hbm_lookups_pct",
+    "off_hbm_lookups_pct", "tiers",
 )  # fmt: skip
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
@@ -168,6 +168,7 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
             _of_traffic(lambda totals: _link_bytes(totals, ALL_REDUCE, 0) + _link_bytes(totals, ALL_REDUCE, 1))
         ),
         "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
+        "tiers": row.worst.tiers.value if row.worst.tiers else None,
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
         "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
@@ -215,7 +216,9 @@ def _identity(group: Group, row: Row) -> Cells:
 
 
 _INTEGERS = frozenset({"n", "batch_size", "trials_ok", "trials"})
-TEXTS = frozenset({"workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause"})
+TEXTS = frozenset(
+    {"workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers"}
+)
 
 
 def _kind(column: str) -> str | None:

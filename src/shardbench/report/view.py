@@ -37,8 +37,9 @@ NOTES = {
     ),
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
-        "looked up, by tier. All-to-all: every collective that exchanges lookups or vectors, inside nodes and across; "
-        "all-reduce: replicated rows and the dense part. Memory and distinct rows: the fullest rank."
+        "looked up, by tier; where tiers are 'counted only' (ranks on a CPU) all are the same memory, and they have no "
+        "physical meaning for what was measured. All-to-all: every collective that exchanges lookups or vectors, inside "
+        "nodes and across; all-reduce: replicated rows and the dense part. Memory and distinct rows: the fullest rank."
     ),
 }
 
@@ -252,6 +253,7 @@ def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes)),
         _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes)),
         _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share)),
+        _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
         _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes)),
         _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
         _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),

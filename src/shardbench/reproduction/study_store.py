@@ -64,9 +64,13 @@ class StudyStore(JsonLines[StudyRecord]):
 
 
 def rows_frame(study: Study, cells: Iterable[Cell], known: dict[str, StudyRecord]) -> pd.DataFrame:
-    """Rows of all cells that have some, in the cells' order; the cells' columns come first."""
+    """Rows of all cells that have some, in the cells' order; the cells' columns come first, then the study's."""
+    cells = list(cells)
     rows: list[Row] = []
     for cell in cells:
         record = known.get(cell_key(study.name, study.version, cell))
         rows += [{**cell, **row} for row in record.rows] if record else []
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    leading = dict.fromkeys([*(name for cell in cells for name in cell), *study.columns])
+    ordered = [name for name in leading if name in frame.columns]
+    return frame[[*ordered, *sorted(set(frame.columns) - set(ordered))]]
