@@ -38,7 +38,7 @@ NOTES = {
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
         "looked up, by tier; where tiers are 'counted only' (ranks on a CPU) all are the same memory, and they have no "
-        "physical meaning for what was measured. All-to-all: every collective that exchanges lookups or vectors, inside "
+        "physical meaning for what was measured. All-to-all: every collective that moves lookups or vectors, inside "
         "nodes and across; all-reduce: replicated rows and the dense part. Memory and distinct rows: the fullest rank."
     ),
 }
