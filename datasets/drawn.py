@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.datasets.recent import RecentRankings
+from shardbench.datasets.recent import CompactRanking, RecentRankings
 from shardbench.profile import AccessProfile
 from shardbench.trace import Bags, Ranking, Split
 from shardbench.workload import Workload, rng
@@ -42,7 +42,7 @@ class DrawnWorkload(Workload):
         return rng(self.seed, split, batch, stream)
 
     def _profile(self, table: int) -> AccessProfile:
-        return self._surveys[table][1]
+        return self._surveys.profile(table)
 
     @cached_property
     def _surveys(self) -> RecentRankings:
@@ -60,7 +60,7 @@ class DrawnWorkload(Workload):
                 bags = bags.samples(0, wanted)
             present += int(np.count_nonzero(bags.lengths))
             drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
-        ranking = Ranking(np.concatenate(drawn), rows)
+        ranking = CompactRanking(np.concatenate(drawn), rows)
         profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
         return ranking, profile
 

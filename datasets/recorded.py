@@ -68,4 +68,4 @@ class RecordedWorkload(Workload):
         return Bags(values=self.ranking(table)(raw.values), offsets=raw.offsets)
 
     def _profile(self, table: int) -> AccessProfile:
-        return self._surveys[table][1]
+        return self._surveys.profile(table)

@@ -1,14 +1,16 @@
 """Drawn tables: ids in the order of the profile's train samples, and what is kept of it."""
 
+import gc
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shardbench.datasets import criteo_like, described, synthetic
+from shardbench.datasets import criteo_like, described, rm, synthetic
 from shardbench.datasets.drawn import DrawnWorkload
-from shardbench.datasets.recent import RecentRankings
+from shardbench.datasets.recent import CompactRanking, RankingMemory, RecentRankings
 from shardbench.profile import AccessProfile
 from shardbench.trace import Ranking, Split
 
@@ -20,6 +22,7 @@ SIZES = {"batch_size": 1000, "profile_samples": 2500}
 MAKERS: dict[str, Callable[[], DrawnWorkload]] = {
     "synthetic": lambda: synthetic.CONFIG(tables=12, subset_seed=1, **SIZES).build(NOWHERE),
     "criteo_like": lambda: criteo_like.CONFIG(**SIZES).build(NOWHERE),
+    "rm": lambda: rm.CONFIG(tables=12, **SIZES).build(NOWHERE),
     "described": lambda: described.CONFIG(tables=(BIG, SMALL), **SIZES).build(NOWHERE),
 }
 
@@ -67,19 +70,70 @@ def test_ranking_of_few_and_many_rows_agree() -> None:
     assert sparse(np.array([(1 << 30) - 1])).tolist() == [(1 << 30) - 1]
 
 
-def test_rankings_kept_are_bounded_and_the_one_not_used_for_longest_goes() -> None:
-    made: list[int] = []
+def test_compact_ranking_is_the_same_bijection_in_less_memory() -> None:
+    train = np.random.default_rng(0).integers(0, 50_000, 5000)
+    plain, compact = Ranking(train, 50_000), CompactRanking(train, 50_000)
+    everyone = np.arange(50_000)
+    np.testing.assert_array_equal(plain(everyone), compact(everyone))
+    assert compact.nbytes < plain.nbytes / 4
 
-    def make(table: int) -> tuple[Ranking, AccessProfile]:
-        made.append(table)
+
+class Maker:
+    """Makes rankings of 100 rows, and remembers which."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def __call__(self, table: int) -> tuple[Ranking, AccessProfile]:
+        self.made.append(table)
         counts = np.ones(100, dtype=np.int64)
-        return Ranking(np.arange(100), 100), AccessProfile.from_counts(counts, rows=100, samples=1, present=1)
+        profile = AccessProfile.from_counts(counts, rows=100, samples=table + 1, present=1)
+        return Ranking(np.arange(100), 100), profile
 
-    one = make(0)[0].nbytes
-    kept = RecentRankings(make, max_bytes=2 * one)
-    made.clear()
-    for table in (1, 2, 1, 3, 1, 2):
-        assert kept[table][0].rows == 100
-        assert kept.nbytes <= 2 * one
-    assert made == [1, 2, 3, 2]
-    assert RecentRankings(make, max_bytes=0)[5][0].rows == 100
+
+ONE = Maker()(0)[0].nbytes
+
+
+def test_rankings_kept_are_bounded_and_a_walk_finds_most_of_the_last_one() -> None:
+    make = Maker()
+    kept = RecentRankings(make, RankingMemory(3 * ONE))
+    for _ in range(4):
+        for table in range(5):
+            assert kept[table][1].samples == table + 1
+            assert kept.nbytes <= 3 * ONE
+    # Dropping the one not used for longest would have made all 20.
+    assert make.made == [0, 1, 2, 3, 4, 2, 3, 1, 2, 0, 1, 4]
+
+
+def test_profiles_stay_when_rankings_go() -> None:
+    make = Maker()
+    kept = RecentRankings(make, RankingMemory(0))
+    profiles = [kept.profile(table) for table in range(3)]
+    assert kept.nbytes == ONE
+    assert [kept.profile(table) for table in range(3)] == profiles
+    assert make.made == [0, 1, 2]
+    assert kept[0][0].rows == 100
+    assert make.made == [0, 1, 2, 0]
+
+
+def test_workloads_share_memory_and_those_used_earlier_give_way() -> None:
+    memory = RankingMemory(3 * ONE)
+    first, second, third = (RecentRankings(Maker(), memory) for _ in range(3))
+    for user in (first, second, third, first):
+        assert user[0][0].rows == 100
+    assert third[1][0].rows == 100
+    assert [user.nbytes // ONE for user in (first, second, third)] == [1, 0, 2]
+    memory.max_bytes = ONE
+    assert first[0][0].rows == 100
+    assert [user.nbytes // ONE for user in (first, second, third)] == [1, 0, 0]
+    del first, user
+    gc.collect()
+    assert memory.nbytes == 0
+
+
+def test_a_workload_crosses_to_another_process_without_its_rankings() -> None:
+    workload = MAKERS["described"]()
+    assert len(workload.profiles) == 2
+    there = pickle.loads(pickle.dumps(workload))
+    assert there.profiles == workload.profiles
+    np.testing.assert_array_equal(there.bags(Split.TEST, 0, 1).values, workload.bags(Split.TEST, 0, 1).values)

@@ -30,11 +30,11 @@ def test_imports_form_a_ladder():
     ladder = [
         "errors", "atomic", "serialise", "jsonlines", "table", "profile", "machine", "plan", "trace",
         "problem", "strategy", "validate", "load", "distinct", "lookups", "links", "accounting", "traffic",
-        "costmodel", "published", "published_steps", "validation", "lowerbound", "workload", "materialise",
-        "discovery", "trial", "record", "store", "suite", "environment", "statistics", "launch", "jobcheck",
-        "execute", "conformance_problems", "conformance", "tryout", "runner", "listing", "progress",
-        "report", "study", "reproduction", "memory", "calibrate", "doctor", "cli_options", "cli_tools",
-        "cli_reproduce", "cli",
+        "costmodel", "published", "published_steps", "validation", "lowerbound", "workload", "profiling",
+        "materialise", "discovery", "trial", "record", "store", "suite", "environment", "statistics",
+        "launch", "jobcheck", "execute", "conformance_problems", "conformance", "tryout", "runner",
+        "listing", "progress", "report", "study", "reproduction", "memory", "calibrate", "learned",
+        "doctor", "cli_options", "cli_tools", "cli_reproduce", "cli",
     ]  # fmt: skip
     height = {name: i for i, name in enumerate(ladder)}
     source = ROOT / "src" / "shardbench"

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.costmodel import embedding_ms
 from shardbench.errors import Infeasible
+from shardbench.learned.oracle import exchange_s
+from shardbench.lowerbound import expected_table_loads
 from shardbench.plan import Plan, Tier, whole_tables
 from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench.strategy import Budget, Move, Role, Strategy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -74,6 +77,21 @@ class GreedySizeLookup(_Greedy):
         return np.array([t.dim * p.mean_pooling * np.log10(t.rows) for t, p in zip(problem.tables, problem.profiles)])
 
 
+class GreedyCost(_Greedy):
+    """Cost of a table = what the cost model says that it costs alone: a control for learned strategies."""
+
+    name = "greedy-cost"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    role = Role.VARIANT
+
+    def costs(self, problem: Problem) -> Floats:
+        """Milliseconds of forward, backward and both exchanges of each table alone on a device."""
+        load = expected_table_loads(problem)
+        alone = np.zeros((len(problem.tables), problem.world_size))
+        alone[:, 0] = load.bag_bytes
+        return embedding_ms(load, problem.machine.constants) + 2e3 * exchange_s(alone, problem.machine)[:, 0]
+
+
 def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], list[Tier]]:
     world, topology = problem.world_size, problem.topology
     free = {Tier.HBM: np.full(world, topology.hbm_bytes), Tier.UVM: np.full(world, topology.uvm_bytes)}
@@ -97,4 +115,4 @@ def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], lis
 
 def strategies() -> Iterable[Strategy]:
     """One strategy per cost formula."""
-    return (GreedySize(), GreedyDim(), GreedyLookup(), GreedySizeLookup())
+    return (GreedySize(), GreedyDim(), GreedyLookup(), GreedySizeLookup(), GreedyCost())

@@ -33,6 +33,7 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (Undeclared, Outcome.INVALID),
     (Unsupported, Outcome.SKIPPED),
     (MemoryError, Outcome.OOM),
+    (TimeoutError, Outcome.TIMEOUT),
 )
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}

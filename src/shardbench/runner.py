@@ -18,6 +18,7 @@ from shardbench.launch import set_rank_variables
 from shardbench.record import Record
 from shardbench.serialise import content_hash, first_error
 from shardbench.store import RecordStore, is_settled
+from shardbench.strategy import Role
 from shardbench.suite import EVERY, Job, Suite
 from shardbench.trial import Backend, Outcome, TrialSpec
 from shardbench.tryout import JobContext, try_out
@@ -176,5 +177,9 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
 
 
 def _selected(of_job: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    names = list(strategies()) if EVERY in of_job else [get_strategy(name).name for name in of_job]
+    if EVERY in of_job:
+        named = {*of_job, *wanted}
+        names = [name for name, one in strategies().items() if one.role is not Role.VARIANT or name in named]
+    else:
+        names = [get_strategy(name).name for name in of_job]
     return [name for name in names if not wanted or name in wanted]

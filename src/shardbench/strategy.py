@@ -33,10 +33,14 @@ class Move(StrEnum):
 
 
 class Role(StrEnum):
-    """Competitors are compared; a ceiling shows how good a plan could be found with more search."""
+    """Competitors are compared; a ceiling shows how good a plan could be found with more search.
+
+    A variant (an ablation of a competitor) runs only where a suite or the user names it.
+    """
 
     COMPETITOR = "competitor"
     CEILING = "ceiling"
+    VARIANT = "variant"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

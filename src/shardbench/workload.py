@@ -28,6 +28,8 @@ class Workload(ABC):
     batch_size: int
     test_batches: int
     """How many distinct test batches exist; iteration i uses batch i modulo this."""
+    train_samples: int | None = None
+    """Samples of the train split that are on record; None where they are drawn, without end."""
 
     @abstractmethod
     def _bags(self, split: Split, batch: int, table: int) -> Bags:

@@ -1,0 +1,114 @@
+"""RecShard: every table split by access frequency over HBM and UVM, placed by a mixed-integer program."""
+
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from shardbench.errors import Infeasible
+from shardbench.plan import OnRank, Plan, Segment, Tier
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Role, Strategy
+
+from .assign import Assignment
+from .search import GAP, Found, minimise
+from .steps import Statistics, Steps, make_steps
+
+BUDGET_SHARE = 0.8
+"""Share of the planning budget after which the search ends: what is left is for the plan itself."""
+
+
+class RecShard(Strategy):
+    """Rows split over HBM and UVM by access frequency, tables placed by a mixed-integer program (ASPLOS 2022)."""
+
+    name = "recshard"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.UVM})
+    statistics: ClassVar[Statistics] = Statistics.ALL
+    expects_unseen: ClassVar[bool] = False
+    """Whether rows that the sample never saw count with the accesses that they are expected to get."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The best plan found in 80 % of the budget; its notes hold its time, the proven bound and their gap.
+
+        Raises Infeasible where there is no plan or no access profile, TimeoutError where none was
+        found in time. The seed decides the order of the packings that the search starts from.
+        """
+        deadline = time.monotonic() + BUDGET_SHARE * budget.plan_s
+        _check_profiles(problem)
+        steps = make_steps(problem, self.statistics, expects_unseen=self.expects_unseen)
+        found = minimise(steps, problem, seed, deadline)
+        return Plan(
+            world_size=problem.world_size,
+            segments=_segments(problem, steps, found.best),
+            notes=self._notes(problem, steps, found),
+        )
+
+    def _notes(self, problem: Problem, steps: Steps, found: Found) -> dict[str, float | int | str]:
+        lookups = np.array([profile.mean_pooling for profile in problem.profiles])
+        in_hbm = float(lookups @ steps.share[found.best.choice])
+        status = "time limit" if found.out_of_time else "search limit"
+        return {
+            "statistics": self.statistics.value,
+            "predicted_slowest_ms": found.slowest_ms,
+            "proven_bound_ms": found.bound_ms,
+            "gap_pct": 100.0 * found.gap,
+            "status": f"optimal within {100.0 * GAP:g} %" if found.gap <= GAP else status,
+            "expected_hbm_share": min(1.0, in_hbm / float(lookups.sum())) if lookups.any() else 1.0,
+        }
+
+
+class RecShardCdf(RecShard):
+    """Ablation of RecShard: the access CDFs alone, every table looked up once a sample."""
+
+    name = "recshard-cdf"
+    role = Role.VARIANT
+    statistics = Statistics.CDF
+
+
+class RecShardCdfCoverage(RecShard):
+    """Ablation of RecShard: CDFs and coverage, one lookup in every sample that has the feature."""
+
+    name = "recshard-cdf-coverage"
+    role = Role.VARIANT
+    statistics = Statistics.CDF_COVERAGE
+
+
+class RecShardCdfPooling(RecShard):
+    """Ablation of RecShard: CDFs and mean pooling factors, every feature present in every sample."""
+
+    name = "recshard-cdf-pooling"
+    role = Role.VARIANT
+    statistics = Statistics.CDF_POOLING
+
+
+class RecShardUnseen(RecShard):
+    """RecShard that expects accesses to rows that its sample never saw (Good-Turing): ours, not the paper's."""
+
+    name = "recshard-unseen"
+    role = Role.VARIANT
+    expects_unseen = True
+
+
+def _check_profiles(problem: Problem) -> None:
+    # A problem without profiles carries blank ones: one sample in which nothing was looked up.
+    if all(profile.lookups == 0 and profile.samples == 1 for profile in problem.profiles):
+        raise Infeasible("no access profile: no table was looked up in the training sample; profile the train split")
+
+
+def _segments(problem: Problem, steps: Steps, found: Assignment) -> tuple[Segment, ...]:
+    segments = []
+    for table, rank, hot in zip(problem.tables, found.device.tolist(), steps.rows[found.choice].tolist(), strict=True):
+        for start, stop, tier in ((0, hot, Tier.HBM), (hot, table.rows, Tier.UVM)):
+            if start < stop:
+                place = OnRank(rank=rank, tier=tier)
+                segments.append(
+                    Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
+                )
+    return tuple(segments)
+
+
+def strategies() -> Iterable[Strategy]:
+    """RecShard, and what it is without some of its statistics."""
+    return (RecShard(), RecShardCdf(), RecShardCdfCoverage(), RecShardCdfPooling(), RecShardUnseen())

@@ -1,0 +1,199 @@
+"""The mixed-integer program of some tables on some devices, and its linear relaxation, for HiGHS."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.errors import Infeasible
+
+from .steps import Floats, Ints, Steps
+
+CAPACITY = 1e5
+"""What a device's capacity is in the program's units: HiGHS's tolerance of 1e-6 is then far below a row."""
+TIME = 100.0
+"""What the reference time is in the program's units."""
+ENDED = frozenset(
+    {
+        highspy.HighsModelStatus.kOptimal,
+        highspy.HighsModelStatus.kObjectiveTarget,
+        highspy.HighsModelStatus.kSolutionLimit,
+        highspy.HighsModelStatus.kTimeLimit,
+    }
+)
+# Times are bounded below, so that "unbounded or infeasible" is the latter.
+NONE = frozenset({highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible})
+ROUNDING = 1e-6
+"""Share by which a bound that HiGHS reports is lowered, for its tolerances."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where the solver stops: proven gap, nodes (the same on every machine), and the clock as the safety net."""
+
+    gap: float
+    nodes: int
+    deadline: float
+    enough_ms: float = 0.0
+    """A plan this good ends the search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some tables and identical devices: what a program is made of."""
+
+    tables: Ints
+    devices: int
+    choices: Ints
+    """Numbers of the allowed steps, ascending, of these tables."""
+    hbm_bytes: int
+    uvm_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """What the solver found; ``device`` and ``choice`` [tables of the part] are empty where it found nothing."""
+
+    device: Ints
+    choice: Ints
+    bound_ms: float
+    infeasible: bool
+    """Whether it proved that there is no solution."""
+
+
+def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_ms: float, limits: Limits) -> Solution:
+    """Minimise the slowest device of the part; ``start`` is (device, choice) of a known solution.
+
+    Raises Infeasible where HiGHS fails.
+    """
+    solver, columns = _program(steps, part, reference_ms)
+    options = {
+        "mip_rel_gap": limits.gap,
+        "mip_max_nodes": limits.nodes,
+        "time_limit": max(0.01, limits.deadline - time.monotonic()),
+        "objective_target": limits.enough_ms / reference_ms * TIME,
+    }
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    if start is not None:
+        solver.setSolution(_values(steps, part, start, columns, reference_ms))
+    solver.run()
+    status = solver.getModelStatus()
+    if status not in ENDED and status not in NONE:
+        raise Infeasible(f"HiGHS failed: {solver.modelStatusToString(status)}; report the problem with its seed")
+    info = solver.getInfo()
+    bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
+    empty = np.zeros(0, dtype=np.int64)
+    device, choice = empty, empty
+    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
+        values = np.array(solver.getSolution().col_value[:columns]).reshape(part.devices, len(part.choices))
+        device, choice = _read(steps, part, values)
+    return Solution(
+        device=device,
+        choice=choice,
+        bound_ms=max(0.0, bound) * reference_ms / TIME * (1.0 - ROUNDING),
+        infeasible=status in NONE,
+    )
+
+
+def new_solver() -> highspy.Highs:
+    """HiGHS on one thread, silent, with a fixed seed."""
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
+    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        solver.setOptionValue(name, value)
+    return solver
+
+
+def pass_program(
+    solver: highspy.Highs,
+    costs: Floats,
+    upper: Floats,
+    rows: tuple[Floats, Floats],
+    entries: tuple[NDArray[np.int64], NDArray[np.int64], Floats],
+) -> None:
+    """Give the solver min costs x, 0 <= x <= upper, rows[0] <= A x <= rows[1]; A by (row, column, value)."""
+    row, column, value = entries
+    order = np.lexsort((row, column))
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(costs), len(rows[0])
+    program.col_cost_, program.col_lower_, program.col_upper_ = costs, np.zeros(len(costs)), upper
+    program.row_lower_, program.row_upper_ = rows
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = np.searchsorted(column[order], np.arange(len(costs) + 1)).astype(np.int32)
+    program.a_matrix_.index_ = row[order].astype(np.int32)
+    program.a_matrix_.value_ = value[order]
+    if solver.passModel(program) == highspy.HighsStatus.kError:
+        raise Infeasible("HiGHS refused the program; report the problem with its seed")
+
+
+def _program(steps: Steps, part: Part, reference_ms: float) -> tuple[highspy.Highs, int]:
+    """Columns: x[device, choice] row by row, then T. Rows: one choice a table; HBM, UVM, time a device."""
+    n, m, j = len(part.choices), part.devices, len(part.tables)
+    at = np.searchsorted(part.tables, steps.table[part.choices])
+    device = np.repeat(np.arange(m), n)
+    binaries = m * n
+    column = np.arange(binaries)
+    # Without UVM no choice needs any (make_steps): its row then says nothing.
+    scaled = (
+        steps.hbm_bytes[part.choices] * (CAPACITY / part.hbm_bytes),
+        steps.uvm_bytes[part.choices] * (CAPACITY / max(1, part.uvm_bytes)),
+        steps.cost_ms[part.choices] * (TIME / reference_ms),
+    )
+    row = np.concatenate([np.tile(at, m), *(j + kind * m + device for kind in range(3)), j + 2 * m + np.arange(m)])
+    columns = np.concatenate([np.tile(column, 4), np.full(m, binaries)])
+    value = np.concatenate([np.ones(binaries), *(np.tile(s, m) for s in scaled), np.full(m, -1.0)])
+    lower = np.concatenate([np.ones(j), np.full(3 * m, -np.inf)])
+    upper = np.concatenate([np.ones(j), np.full(2 * m, CAPACITY), np.zeros(m)])
+    # Devices are alike: the k-th most expensive table may as well be on one of the first k.
+    dearest = np.argsort(-steps.least(steps.cost_ms)[part.tables], kind="stable")[:m]
+    bounds = np.ones((m, n))
+    for k, table in enumerate(dearest.tolist()):
+        bounds[k + 1 :, at == table] = 0.0
+    solver = new_solver()
+    costs = np.append(np.zeros(binaries), 1.0)
+    pass_program(solver, costs, np.append(bounds.ravel(), np.inf), (lower, upper), (row, columns, value))
+    solver.changeColsIntegrality(binaries, column.astype(np.int32), np.ones(binaries, dtype=np.uint8))
+    return solver, binaries
+
+
+def _values(
+    steps: Steps, part: Part, start: tuple[Ints, Ints], columns: int, reference_ms: float
+) -> highspy.HighsSolution:
+    device, choice = in_order(steps, part, start[0]), start[1]
+    values = np.zeros(columns + 1)
+    values[device * len(part.choices) + np.searchsorted(part.choices, choice)] = 1.0
+    times = np.bincount(device, weights=steps.cost_ms[choice], minlength=part.devices)
+    values[-1] = times.max() / reference_ms * TIME
+    solution = highspy.HighsSolution()
+    solution.col_value = values.tolist()
+    return solution
+
+
+def in_order(steps: Steps, part: Part, device: Ints) -> Ints:
+    """The same plan with its devices renamed as the program's symmetry breaking wants them."""
+    dearest = np.argsort(-steps.least(steps.cost_ms)[part.tables], kind="stable")
+    seen, where = np.unique(device[dearest], return_index=True)
+    names = np.full(part.devices, -1)
+    names[seen[np.argsort(where)]] = np.arange(len(seen))
+    return np.asarray(names[device])
+
+
+def _read(steps: Steps, part: Part, values: Floats) -> tuple[Ints, Ints]:
+    picked = values > 0.5
+    device, number = np.nonzero(picked)
+    choice = part.choices[number]
+    order = np.argsort(steps.table[choice], kind="stable")
+    device, choice = device[order], choice[order]
+    empty = np.zeros(0, dtype=np.int64)
+    if not np.array_equal(steps.table[choice], part.tables):
+        return empty, empty
+    # The solver's tolerances do not count here: bytes are compared as integers.
+    for used, capacity in ((steps.hbm_bytes, part.hbm_bytes), (steps.uvm_bytes, part.uvm_bytes)):
+        sums = np.zeros(part.devices, dtype=np.int64)
+        np.add.at(sums, device, used[choice])
+        if (sums > capacity).any():
+            return empty, empty
+    return device, choice

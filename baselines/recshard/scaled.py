@@ -1,0 +1,91 @@
+"""Questions for RecShard's studies: a quarter of the model on a quarter of the devices."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.datasets.rm import RmConfig
+from shardbench.datasets.rm_features import TOTAL_ROWS, WIDTH
+from shardbench.errors import BadInput
+from shardbench.machine import Machine, load_machine
+from shardbench.reproduction.compare import Compared, Question
+from shardbench.strategy import Budget, Strategy
+
+DEVICES = 4
+TABLES = 100
+"""25 tables a device, as 397 tables on 16 devices have."""
+BATCH = 4096
+"""As many samples a device as 16,384 on 16 devices."""
+TRAIN_SAMPLES = 104_857_600
+"""The train split whose shares are stated as sample rates: 1,048,576 samples are 1 %."""
+WEIGHT_BYTES = 4
+"""fp32."""
+MACHINE = "a100-24gb-2x8"
+GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
+"""The whole-table heuristics that the paper compares with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What is varied; the defaults are the base that one factor at a time departs from."""
+
+    form: str = "rm2"
+    features: int = 0
+    """Seed that draws the features."""
+    exponent_scale: float = 1.0
+    off_hbm_share: float | None = None
+    """Share of the bytes that HBM cannot hold; None: as on the full machine."""
+    uvm_gb_per_s: float | None = None
+    """Host reads of a device; None: the machine's."""
+    sample_pct: float = 1.0
+    """Share of the train split that profiles are counted over."""
+
+    def question(self) -> Question:
+        """The problem and its test lookups."""
+        config = RmConfig.model_validate(
+            {
+                "name": self.form,
+                "form": self.form,
+                "tables": TABLES,
+                "subset_seed": self.features,
+                "batch_size": BATCH,
+                "profile_samples": round(TRAIN_SAMPLES * self.sample_pct / 100.0),
+                "exponent_scale": self.exponent_scale,
+            }
+        )
+        workload = config.build(Path())
+        needed = sum(table.rows * table.dim * WEIGHT_BYTES for table in workload.tables)
+        return Question.of(workload, self._machine(needed))
+
+    def _machine(self, needed_bytes: int) -> Machine:
+        machine = load_machine(MACHINE)
+        # Drawn features are not a quarter of the bytes: HBM shrinks with them, so that as much of them fits.
+        share = 1.0 - self.off_hbm_share if self.off_hbm_share is not None else _full_share(self.form)
+        topology = replace(
+            machine.topology, nodes=1, devices_per_node=DEVICES, hbm_bytes=round(share * needed_bytes / DEVICES)
+        )
+        constants = machine.constants
+        if self.uvm_gb_per_s is not None:
+            constants = replace(constants, uvm_bytes_per_s=1e9 * self.uvm_gb_per_s)
+        return replace(machine, topology=topology, constants=constants)
+
+
+def _full_share(form: str) -> float:
+    """HBM of the full machine over the full model's bytes; above 1 where the model fits."""
+    topology = load_machine(MACHINE).topology
+    return topology.world_size * topology.hbm_bytes / (TOTAL_ROWS[form] * WIDTH * WEIGHT_BYTES)
+
+
+def asked(question: Question, strategy: str | Strategy, plan_s: float = 60.0) -> Compared:
+    """The strategy's plan, counted; raises BadInput where it found none."""
+    answer = question.ask(strategy, Budget(plan_s=plan_s))
+    if isinstance(answer, str):
+        raise BadInput(f"{strategy}: {answer}")
+    return answer
+
+
+def max_over_mean(compared: Compared) -> float:
+    """Slowest over mean embedding time of the devices."""
+    times = compared.time.embedding_ms
+    return float(times.max() / np.mean(times))

@@ -1,0 +1,214 @@
+"""Minimise the slowest device: proven bound, packing, then small programs that mend the slowest devices."""
+
+import itertools
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.errors import Infeasible
+from shardbench.problem import Problem
+
+from .assign import Assignment, fill, pack, seeded_order
+from .milp import Limits, Part, Solution, solve
+from .relaxation import Relaxation, hull, relax
+from .steps import Floats, Ints, Steps
+
+GAP = 0.01
+"""Proven relative distance to the bound at which the search ends."""
+STARTS = 8
+"""Packing orders that are tried."""
+CHOICES = (8, 24)
+"""Choices a table keeps in the program of some devices: the cheapest at the relaxation's prices."""
+EXACT_BINARIES = 6000
+"""Size up to which the whole program goes to the solver."""
+EXACT_NODES = 2000
+PART_NODES = 200
+PARTNERS = 12
+"""Groups of devices that are tried with the slowest one, of each size."""
+TINY = 1e-300
+ROUNDS = 200
+"""Small programs in all; like the limits on nodes they end the search before the clock does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The best plan, its slowest device and the proven bound, in milliseconds."""
+
+    best: Assignment
+    slowest_ms: float
+    bound_ms: float
+    out_of_time: bool
+
+    @property
+    def gap(self) -> float:
+        """Proven relative distance of the slowest device to the optimum, 0 to 1."""
+        return max(0.0, 1.0 - self.bound_ms / self.slowest_ms) if self.slowest_ms > 0.0 else 0.0
+
+
+def minimise(steps: Steps, problem: Problem, seed: int, deadline: float) -> Found:
+    """The best plan found by ``deadline`` (time.monotonic).
+
+    Raises Infeasible where there is none and TimeoutError where none was found in time.
+    """
+    relaxation = relax(steps, problem, deadline)
+    search = _Search(steps, problem, relaxation, deadline)
+    search.start(seed)
+    if search.gap > GAP and search.binaries <= EXACT_BINARIES:
+        search.exactly()
+    elif search.best is None:
+        search.first()
+    if search.gap > GAP:
+        search.mend()
+    return search.found()
+
+
+class _Search:
+    """The incumbent and the bound, and the steps that improve them."""
+
+    def __init__(self, steps: Steps, problem: Problem, relaxation: Relaxation, deadline: float) -> None:
+        self.steps, self.problem, self.relaxation, self.corners = steps, problem, relaxation, hull(steps)
+        self.deadline = deadline
+        self.best: Assignment | None = None
+        self.slowest_ms = np.inf
+        self.bound_ms = relaxation.bound_ms
+        self.world = problem.world_size
+
+    @property
+    def binaries(self) -> int:
+        return self.world * len(self.steps.table)
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, 1.0 - self.bound_ms / self.slowest_ms) if self.slowest_ms > 0.0 else 0.0
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def offer(self, found: Assignment) -> bool:
+        """Take a plan that is better; says whether it was."""
+        slowest = float(found.times_ms(self.steps, self.world).max())
+        better = found.fits(self.steps, self.problem) and slowest < self.slowest_ms
+        if better:
+            self.best, self.slowest_ms = found, slowest
+        return better
+
+    def start(self, seed: int) -> None:
+        """Packings with every table at the relaxation's choice, HBM filled: none, or the best is taken."""
+        steps, topology = self.steps, self.problem.topology
+        rng = np.random.default_rng(seed)
+        wanted = steps.argleast(self.relaxation.priced_ms)
+        even = max(float(steps.cost_ms[wanted].sum()) / self.world, TINY)
+        keys = np.maximum(steps.cost_ms[wanted] / even, steps.hbm_bytes[wanted] / topology.hbm_bytes)
+        keys = np.maximum(keys, steps.uvm_bytes[wanted] / max(1, topology.uvm_bytes))
+        for attempt in range(STARTS):
+            device = pack(steps, self.problem, wanted, seeded_order(keys, attempt, rng))
+            if device is not None:
+                self.offer(fill(steps, self.problem, device, steps.first[:-1], self.corners))
+            if self.gap <= GAP or self.late:
+                return
+
+    def exactly(self) -> None:
+        """The whole program; its bound counts."""
+        everything = np.arange(len(self.steps.table))
+        tables = np.arange(self.steps.tables)
+        solved = self._solve(tables, self.world, everything, start=self.best, nodes=EXACT_NODES, gap=GAP)
+        if solved.infeasible and self.best is None:
+            raise Infeasible(self._no_plan())
+        self.bound_ms = max(self.bound_ms, min(solved.bound_ms, self.slowest_ms))
+        self._offer_solved(solved)
+
+    def first(self) -> None:
+        """A first plan where packing found none: the whole program with three choices a table, any solution."""
+        steps = self.steps
+        keep = np.concatenate([steps.first[:-1], steps.argleast(self.relaxation.priced_ms), steps.first[1:] - 1])
+        keep = np.unique(keep)
+        self._offer_solved(
+            self._solve(np.arange(steps.tables), self.world, keep, start=None, nodes=EXACT_NODES, gap=1.0)
+        )
+
+    def _offer_solved(self, solved: Solution) -> None:
+        if len(solved.device):
+            self.offer(Assignment(device=solved.device, choice=solved.choice))
+
+    def mend(self) -> None:
+        """Programs of the slowest device with others, while they help: first with few choices a table."""
+        rounds = 0
+        while self.best is not None and self.gap > GAP:
+            slowest_first = _groups(self.best.times_ms(self.steps, self.world))
+            for devices, kept in ((devices, kept) for kept in CHOICES for devices in slowest_first):
+                rounds += 1
+                if self.late or rounds > ROUNDS:
+                    return
+                if self._mend(self.best, devices, kept):
+                    break
+            else:
+                return
+
+    def _mend(self, best: Assignment, devices: Ints, kept: int) -> bool:
+        tables = np.flatnonzero(np.isin(best.device, devices))
+        names = np.searchsorted(devices, best.device[tables])
+        own = best.choice[tables]
+        choices = np.union1d(self._cheapest(tables, kept), own)
+        part = Assignment(device=names, choice=own)
+        solved = self._solve(tables, len(devices), choices, start=part, nodes=PART_NODES, gap=GAP / 4)
+        if not len(solved.device):
+            return False
+        device, choice = best.device.copy(), best.choice.copy()
+        device[tables], choice[tables] = devices[solved.device], solved.choice
+        before = np.sort(best.times_ms(self.steps, self.world))[::-1]
+        mended = Assignment(device=device, choice=choice)
+        after = np.sort(mended.times_ms(self.steps, self.world))[::-1]
+        # Several devices may be equally slow: the sorted times must fall.
+        differs = np.flatnonzero(np.abs(after - before) > 1e-9 * before[0])
+        if not len(differs) or after[differs[0]] > before[differs[0]] or not mended.fits(self.steps, self.problem):
+            return False
+        self.best, self.slowest_ms = mended, float(after[0])
+        return True
+
+    def _cheapest(self, tables: Ints, kept: int) -> Ints:
+        of = self.steps.of(tables)
+        order = of[np.lexsort((of, self.relaxation.priced_ms[of], self.steps.table[of]))]
+        place = np.searchsorted(self.steps.table[order], self.steps.table[order])
+        return np.sort(order[np.arange(len(order)) - place < kept])
+
+    def _solve(
+        self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float
+    ) -> Solution:
+        topology = self.problem.topology
+        part = Part(
+            tables=tables,
+            devices=devices,
+            choices=choices,
+            hbm_bytes=topology.hbm_bytes,
+            uvm_bytes=topology.uvm_bytes,
+        )
+        reference = max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY)
+        limits = Limits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
+        known = (start.device, start.choice) if start is not None else None
+        return solve(self.steps, part, known, reference, limits)
+
+    def _no_plan(self) -> str:
+        topology = self.problem.topology
+        return (
+            f"no plan fits {self.world} devices with {topology.hbm_bytes} bytes of HBM and {topology.uvm_bytes} of UVM "
+            "each where every table stays on one device"
+        )
+
+    def found(self) -> Found:
+        """What the search ends with; raises TimeoutError where there is no plan."""
+        if self.best is None:
+            raise TimeoutError("the search found no plan within its budget, nor that there is none; raise plan_s")
+        filled = fill(self.steps, self.problem, self.best.device, self.best.choice, self.corners)
+        best = filled if filled.fits(self.steps, self.problem) else self.best
+        slowest = float(best.times_ms(self.steps, self.world).max())
+        return Found(best=best, slowest_ms=slowest, bound_ms=self.bound_ms, out_of_time=self.late)
+
+
+def _groups(times_ms: Floats) -> list[Ints]:
+    """The slowest device with the fastest, the next fastest ...; then with two of them."""
+    order = np.argsort(times_ms, kind="stable")
+    others = order[:-1].tolist()
+    groups = [rest for size in (1, 2) for rest in itertools.islice(itertools.combinations(others, size), PARTNERS)]
+    return [np.sort(np.array([order[-1], *rest])) for rest in groups]

@@ -1,0 +1,1 @@
+"""What all learned placement strategies share: features, tasks, oracles and batched environments."""

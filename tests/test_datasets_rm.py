@@ -1,0 +1,210 @@
+"""RecShard-shaped models: totals, hashing, under-used rows, features that stay themselves in every subset."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardbench.datasets.card import load_card
+from shardbench.datasets.power_law import CHUNK, PowerLaw
+from shardbench.datasets.rm import CONFIG, Rm
+from shardbench.datasets.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
+from shardbench.datasets.rm_hash import HashedLaw, hashed_rows, mixed, touched_share
+from shardbench.machine import load_machine
+from shardbench.trace import Split
+
+NOWHERE = Path("nowhere")
+FORMS = ("rm1", "rm2", "rm3")
+CARD = load_card("rm").numbers
+WORD = (1 << 64) - 1
+
+
+def build(**fields: object) -> Rm:
+    sizes = {"batch_size": 512, "profile_samples": 1024}
+    return CONFIG(**(sizes | fields)).build(NOWHERE)  # type: ignore[arg-type]
+
+
+def splitmix(counter: int, start: int) -> int:
+    """One word of splitmix64, by whole numbers."""
+    word = (start + counter * 0x9E3779B97F4A7C15) & WORD
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & WORD
+    return word ^ word >> 31
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=1, max_size=20), st.integers(1, 1 << 32), st.integers(0, 2**40))
+def test_rows_are_what_whole_numbers_give(values: list[int], rows: int, key: int) -> None:
+    start = splitmix(key + 1, 0)
+    words = [splitmix(value, start) for value in values]
+    assert mixed(np.array(values), key).tolist() == words
+    assert hashed_rows(np.array(values), rows, key).tolist() == [(word >> 32) * rows >> 32 for word in words]
+
+
+def test_the_published_first_words_of_splitmix64() -> None:
+    # Seed 0, first three outputs; key 0 starts where seed 0's first output is.
+    assert [splitmix(i, 0) for i in (1, 2, 3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000, 50_000])
+def test_hash_spreads_evenly_and_the_same_in_pieces(rows: int) -> None:
+    values = np.arange(2 * CHUNK + 17)
+    found = hashed_rows(values, rows, key=5)
+    np.testing.assert_array_equal(found[CHUNK - 3 : CHUNK + 3], hashed_rows(values[CHUNK - 3 : CHUNK + 3], rows, key=5))
+    counts = np.bincount(found, minlength=rows)
+    assert len(counts) == rows
+    expected = len(values) / rows
+    chi_square = float(((counts - expected) ** 2).sum() / expected)
+    assert abs(chi_square - (rows - 1)) <= 5 * math.sqrt(2 * rows)
+
+
+def test_keys_give_unrelated_orders_and_too_many_rows_are_refused() -> None:
+    values = np.arange(20_000)
+    one, two = (hashed_rows(values, 1000, key) for key in (1, 2))
+    assert np.mean(one == two) == pytest.approx(1 / 1000, abs=0.001)
+    for shift in (1, 2):
+        assert np.mean(one[shift:] == two[:-shift]) < 0.003
+        assert np.mean(one[:-shift] == two[shift:]) < 0.003
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
+    with pytest.raises(ValueError, match="rows <= 4294967296"):
+        hashed_rows(values, (1 << 32) + 1, 0)
+
+
+@pytest.mark.parametrize("values_per_row", [0.05, 0.5, 1.0, 3.0])
+def test_share_of_never_touched_rows_is_that_of_the_birthday_problem(values_per_row: float) -> None:
+    rows = 100_000
+    values = int(values_per_row * rows)
+    # Uniform and drawn so often that every value occurs: what stays empty is the hash's doing.
+    law = HashedLaw(law=PowerLaw(rows=values, exponent=0.0, shift=1.0), rows=rows, key=3)
+    drawn = law.sample(np.random.default_rng(0), 14 * values)
+    untouched = 1.0 - len(np.unique(drawn)) / rows
+    assert untouched == pytest.approx(math.exp(-values_per_row), abs=0.004)
+    assert touched_share(values, rows) == pytest.approx(1.0 - math.exp(-values_per_row), rel=1e-12)
+
+
+def test_a_hashed_law_hashes_what_its_law_draws() -> None:
+    law = PowerLaw(rows=10_000, exponent=1.1, shift=3.0)
+    hashed = HashedLaw(law=law, rows=500, key=9).sample(np.random.default_rng(1), 1000)
+    np.testing.assert_array_equal(hashed, hashed_rows(law.sample(np.random.default_rng(1), 1000), 500, 9))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_totals_are_those_of_the_card(form: str) -> None:
+    workload = CONFIG(form=form).build(NOWHERE)
+    rows = sum(table.rows for table in workload.tables)
+    assert rows == TOTAL_ROWS[form] == CARD[f"{form}_rows"]
+    assert len(workload.tables) == FEATURES == CARD["tables"]
+    assert {table.dim for table in workload.tables} == {WIDTH} == {CARD["dim"]}
+    assert workload.dense.interacts_by_dot(workload.tables)
+    assert workload.batch_size == CARD["batch_size"]
+    assert rows * WIDTH * 4 / 2**30 == pytest.approx(CARD[f"{form}_gib"], rel=0.002)
+
+
+def test_rm1_fits_the_hbm_of_its_machine_and_the_others_only_with_host_memory() -> None:
+    shape = load_machine("a100-24gb-2x8").topology
+    hbm, both = (16 * size for size in (shape.hbm_bytes, shape.hbm_bytes + shape.uvm_bytes))
+    size = {form: TOTAL_ROWS[form] * WIDTH * 4 for form in FORMS}
+    assert size["rm1"] < hbm < size["rm2"] < size["rm3"] < both
+    largest = {form: max(f.rows for f in rm_features(form)) * WIDTH * 4 for form in FORMS}
+    assert largest["rm1"] < shape.hbm_bytes
+    assert largest["rm3"] < shape.uvm_bytes
+
+
+def test_models_differ_in_rows_alone() -> None:
+    one, two, three = (rm_features(form) for form in FORMS)
+    for a, b, c in zip(one, two, three):
+        assert (a.values, a.exponent, a.shift, a.pooling, a.coverage) == (
+            c.values,
+            c.exponent,
+            c.shift,
+            c.pooling,
+            c.coverage,
+        )
+        assert abs(b.rows - a.rows * TOTAL_ROWS["rm2"] / TOTAL_ROWS["rm1"]) <= 3
+        assert abs(c.rows - a.rows * TOTAL_ROWS["rm3"] / TOTAL_ROWS["rm1"]) <= 5
+
+
+def test_features_are_diverse_as_the_card_says() -> None:
+    features = rm_features("rm1")
+    pooling, coverage, exponent = (
+        np.array([getattr(f, name) for f in features]) for name in ("pooling", "coverage", "exponent")
+    )
+    ratio = np.array([f.values / f.rows for f in features])
+    assert np.mean(pooling == 1.0) == pytest.approx(0.55, abs=0.003)
+    assert 90 < pooling.max() <= 100
+    assert np.mean(coverage == 1.0) == pytest.approx(0.3, abs=0.003)
+    assert 0.01 <= coverage.min() < 0.011
+    assert exponent.min() == pytest.approx(0.6, abs=0.002)
+    assert exponent.max() == pytest.approx(1.4, abs=0.002)
+    assert ratio.min() == pytest.approx(0.05, rel=0.05)
+    assert ratio.max() == pytest.approx(20, rel=0.05)
+    columns = np.stack([np.log([f.rows for f in features]), np.log(ratio), exponent, np.log(pooling), np.log(coverage)])
+    apart = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
+    assert apart.max() < 0.15
+    lookups = 16_384 * float(pooling @ coverage)
+    assert lookups == pytest.approx(CARD["expected_lookups_per_batch"], rel=1e-3)
+    for form in FORMS:
+        touched = sum(f.rows * touched_share(f.values, f.rows) for f in rm_features(form))
+        assert touched / TOTAL_ROWS[form] == pytest.approx(CARD[f"{form}_share_of_rows_with_values"], abs=5e-4)
+
+
+def test_no_row_without_a_value_is_looked_up() -> None:
+    workload = build(tables=40, batch_size=4096)
+    small = min(range(40), key=lambda i: workload.features[i].values)
+    feature = workload.features[small]
+    possible = np.unique(hashed_rows(np.arange(feature.values), feature.rows, feature.number))
+    drawn = feature.law().sample(np.random.default_rng(0), 20_000)
+    assert np.isin(drawn, possible).all()
+    assert workload.profiles[small].seen_rows <= len(possible) < feature.rows
+
+
+def test_a_feature_has_the_same_lookups_in_every_subset() -> None:
+    some, drawn = build(tables=5), build(tables=30, subset_seed=2)
+    assert [t.name for t in some.tables] == ["f000", "f079", "f158", "f238", "f317"]
+    assert len({t.name for t in drawn.tables}) == 30
+    assert build(tables=30, subset_seed=3).tables != drawn.tables
+    everything = build()
+    for subset in (some, drawn):
+        at = len(subset.tables) - 1
+        number = int(subset.tables[at].name[1:])
+        assert subset.tables[at] == everything.tables[number]
+        a, b = subset.bags(Split.TEST, 1, at), everything.bags(Split.TEST, 1, number)
+        np.testing.assert_array_equal(a.values, b.values)
+        np.testing.assert_array_equal(a.offsets, b.offsets)
+    with pytest.raises(ValueError, match="less than or equal to 397"):
+        CONFIG(tables=398)
+
+
+def test_batches_are_seeded_and_splits_differ() -> None:
+    one, again, other = build(tables=3), build(tables=3), build(tables=3, seed=1)
+    busy = int(np.argmax([one.profiles[i].lookups for i in range(3)]))
+    first = one.bags(Split.TEST, 0, busy).values
+    np.testing.assert_array_equal(first, again.bags(Split.TEST, 4, busy).values)
+    for different in (one.bags(Split.TRAIN, 0, busy), one.bags(Split.TEST, 1, busy), other.bags(Split.TEST, 0, busy)):
+        assert not np.array_equal(first, different.values)
+    assert one.fingerprint == again.fingerprint
+    assert len({one.fingerprint, other.fingerprint, build(tables=3, form="rm2").fingerprint}) == 3
+
+
+def test_a_larger_exponent_scale_is_more_skew() -> None:
+    tops = []
+    for scale in (0.0, 1.0, 1.5):
+        workload = build(tables=12, exponent_scale=scale, batch_size=4096, profile_samples=4096)
+        tops.append(np.mean([p.cdf(100) for p in workload.profiles if p.lookups > 1000]))
+        assert workload.tables == build(tables=12).tables
+    assert tops[0] < tops[1] < tops[2]
+
+
+def test_profiles_agree_with_the_law_in_expectation() -> None:
+    workload = build(tables=8, batch_size=20_000, profile_samples=20_000)
+    for feature, profile in zip(workload.features, workload.profiles):
+        assert profile.coverage == pytest.approx(feature.coverage, abs=5 * math.sqrt(0.25 / 20_000))
+        assert profile.mean_pooling == pytest.approx(feature.pooling * feature.coverage, rel=0.15)
+
+
+def test_the_card_says_that_the_totals_are_unverified() -> None:
+    card = load_card("rm")
+    assert "unverified" in card.source
+    assert any("UNVERIFIED" in line for line in card.assumptions)
