@@ -357,6 +357,40 @@ def test_trials_are_interleaved_and_selected(tiny):
         list_trials(suite, replace(options, strategies=("nope",)))
 
 
+def test_all_strategies_are_no_variants_and_none_that_the_job_leaves_out(tiny):
+    suite, options = tiny
+    job = suite.jobs[0].model_copy(update={"strategies": ("*",), "without": ("shuffle",)})
+    every = suite.model_copy(update={"jobs": (job,)})
+    named = {trial.strategy for trial in list_trials(every, options)}
+    assert "greedy-size" in named
+    assert "shuffle" not in named
+    assert "greedy-cost" not in named, "a variant"
+    for one in ("shuffle", "greedy-cost"):
+        assert [t.strategy for t in list_trials(every, replace(options, strategies=(one,)))] == [one]
+    misspelt = every.model_copy(update={"jobs": (job.model_copy(update={"without": ("shufle",)}),)})
+    with pytest.raises(BadInput, match="unknown strategy 'shufle'"):
+        list_trials(misspelt, options)
+
+
+def test_a_quick_run_has_the_jobs_marked_so(tiny):
+    suite, options = tiny
+    quick = suite.jobs[1].model_copy(update={"quick": True})
+    marked = suite.model_copy(update={"jobs": (suite.jobs[0], quick)})
+    assert {t.backend.value for t in list_trials(marked, replace(options, quick=True))} == {"measured"}
+    assert list_trials(suite, replace(options, quick=True)) == []
+
+
+def test_an_overridden_machine_is_another_trial_with_another_name(tiny):
+    suite, options = tiny
+    job = suite.jobs[0].model_copy(update={"override": {"uvm_bandwidth": "3 GB/s"}})
+    both = suite.model_copy(update={"jobs": (suite.jobs[0], job)})
+    names = {t.machine for t in list_trials(both, options)}
+    assert len({t.key for t in list_trials(both, options)}) == 4
+    assert any(name.endswith("+uvm_bandwidth-3GBps") for name in names)
+    (record, *_) = run_suite(suite.model_copy(update={"jobs": (job,)}), options, Log())
+    assert record.outcome is Outcome.OK
+
+
 def test_same_simulated_trial_gives_the_same_numbers(tiny):
     suite, options = tiny
     simulated = replace(options, backend=Backend.SIMULATED)

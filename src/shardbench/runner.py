@@ -146,7 +146,7 @@ def _build(config: WorkloadConfig, data: Path) -> Workload:
 
 def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
     machine = job.load_machine()
-    names = _selected(job.strategies, options.strategies)
+    names = _selected(job, options.strategies)
     seeds = options.seeds or suite.seeds
     # Strategies take turns within a repeat, so that a drifting machine treats them alike.
     return tuple(
@@ -176,10 +176,13 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
     )
 
 
-def _selected(of_job: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    if EVERY in of_job:
-        named = {*of_job, *wanted}
-        names = [name for name, one in strategies().items() if one.role is not Role.VARIANT or name in named]
+def _selected(job: Job, wanted: Sequence[str]) -> list[str]:
+    for name in job.without:
+        get_strategy(name)
+    if EVERY in job.strategies:
+        named = {*job.strategies, *wanted}
+        left_out = [name for name, one in strategies().items() if one.role is Role.VARIANT or name in job.without]
+        names = [name for name in strategies() if name not in left_out or name in named]
     else:
-        names = [get_strategy(name).name for name in of_job]
+        names = [get_strategy(name).name for name in job.strategies]
     return [name for name in names if not wanted or name in wanted]

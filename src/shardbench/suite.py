@@ -40,6 +40,8 @@ class Job(pydantic.BaseModel):
     """Untimed steps of a measured trial: the first ones set things up and rebuild buckets."""
     repeats: PositiveInt = 1
     strategies: tuple[str, ...] = (EVERY,)
+    without: tuple[str, ...] = ()
+    """What ``*`` leaves out here, such as strategies that learn for minutes; ``--strategy`` still runs them."""
     override: dict[str, str] = Field(default_factory=dict)
     """Constants of the machine to replace, such as ``uvm_bandwidth = "16 GB/s"``; its name then says so."""
     quick: bool = False
