@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from workloads import random_problem
 
 from shardbench.discovery import missing_modules, strategies
-from shardbench.strategy import Budget
+from shardbench.strategy import Budget, Strategy
 from shardbench.validate import validate
 
 PROBLEM = random_problem(40, 16)
@@ -20,5 +20,7 @@ def test_planning(benchmark, name):
     strategy = strategies()[name]
     assert not missing_modules(strategy), "nox -s micro installs the engine"
     seen = PROBLEM.restricted_to(strategy.sees)
+    if type(strategy).fit is not Strategy.fit:
+        strategy.fit((seen,), Budget(fit_s=5), 0)
     plan = benchmark.pedantic(strategy.plan, (seen, Budget(plan_s=120), 0), rounds=3, iterations=1)
     validate(plan, PROBLEM, strategy.moves)

@@ -35,7 +35,8 @@ class Placing:
     def __init__(
         self, tasks: Sequence[TableSet], orders: Sequence[Ints], vectors: Floats32, start: Floats32 | None = None
     ) -> None:
-        episodes, self.steps, width = vectors.shape
+        episodes, steps, width = vectors.shape
+        self.steps = int(steps)
         self.tables: Ints = np.array([task.tables for task in tasks], dtype=np.int64)
         self.devices: Ints = np.array([task.devices for task in tasks], dtype=np.int64)
         self._orders, self._vectors = orders, vectors

@@ -67,4 +67,5 @@ class Scaling:
 
     def __call__(self, features: Floats) -> Floats32:
         """Normalised features, float32, same shape."""
-        return ((features - np.asarray(self.mean)) / np.asarray(self.spread)).astype(np.float32)
+        scaled = (features - np.asarray(self.mean)) / np.asarray(self.spread)
+        return np.asarray(scaled, dtype=np.float32)

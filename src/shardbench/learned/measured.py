@@ -1,8 +1,8 @@
 """The measured oracle: FBGEMM's fused kernels of each table set, timed on this machine.
 
 As the papers' benchmarks do, the devices of a placement are measured one after the other on one
-device (AutoShard's ``bench.py``), on the whole batch. Exchanges are modelled, or exchanged for real
-by gloo ranks (``exchange.py``).
+device (AutoShard's ``bench.py``), on the whole batch. Exchanges are the cost model's: modelled, not
+measured.
 """
 
 from collections.abc import Callable

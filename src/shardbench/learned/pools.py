@@ -7,6 +7,8 @@ unit of the published size feature).
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +204,7 @@ def load_pool(
     A table keeps its width in every task. Widths do not change its lookups: one file serves all.
     """
     workload = _workload(side, folder, tables, batch_size, {})
-    widened = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
+    widened: dict[str, object] = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
     chosen = _workload(side, folder, tables, batch_size, widened).tables
     path = folder / f"pool-{side}-{content_hash(workload.fingerprint)}.npz"
     if not path.is_file():
@@ -275,7 +277,8 @@ def _save(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
 
 def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: numpy leaves the file of a broken archive open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         ends = np.cumsum(arrays["runs"])[:-1]
         runs = zip(np.split(arrays["counts"], ends), np.split(arrays["row_counts"], ends))
@@ -289,7 +292,7 @@ def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> 
             )
         )  # fmt: skip
         batch = arrays["batch"].reshape(len(tables), 3)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"{path} is no pool of {len(tables)} tables ({reason}): delete it to draw it again") from error
     lookups, distinct, longest = batch.T

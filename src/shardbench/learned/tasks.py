@@ -116,4 +116,4 @@ def load_matrix(load: Load) -> Floats:
 
 def one_hot(assignments: Ints, devices: int) -> Floats:
     """Who holds what: float64 [episodes, devices, tables] of 0 and 1."""
-    return (assignments[:, None, :] == np.arange(devices)[None, :, None]).astype(np.float64)
+    return np.asarray(assignments[:, None, :] == np.arange(devices)[None, :, None], dtype=np.float64)

@@ -1,0 +1,86 @@
+"""AutoShard: whole tables placed by a policy that was trained to even out the devices' kernel times."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from shardbench.errors import BadInput
+from shardbench.plan import Plan, whole_tables
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Role, Strategy
+
+if TYPE_CHECKING:
+    from .training import Trained
+
+# Imported late, below: torch takes a second to import, and listing strategies must stay cheap.
+
+
+class AutoShard(Strategy):
+    """Whole tables placed by an LSTM policy trained for even kernel times (KDD 2022)."""
+
+    name = "autoshard"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE})
+    requires = ("torch",)
+
+    def __init__(self) -> None:
+        self.trained: Trained | None = None
+        """What ``plan`` uses; set by ``fit``, or by hand."""
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
+
+        A short budget means fewer steps (the plan's notes tell how many), and at 80 % of it, in CPU
+        seconds, training stops in any case.
+        """
+        from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+
+        from .fitting import BUDGET_SHARE, SUBSETS, settings_for  # noqa: PLC0415
+        from .keeping import train  # noqa: PLC0415
+
+        deadline = time.process_time() + BUDGET_SHARE * budget.fit_s
+        tasks = training_tasks(problems, seed, SUBSETS)
+        settings = settings_for(budget, max(task.devices for task in tasks))
+        self.trained = train(tasks, SimulatedOracle(), seed, settings, deadline_cpu_s=deadline)
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The policy's best legal device for every table; no randomness.
+
+        Raises Infeasible where it leaves a table without room, BadInput before ``fit``.
+        """
+        from shardbench.learned.tasks import table_set  # noqa: PLC0415
+
+        from .placing import place  # noqa: PLC0415
+
+        trained = self.trained
+        if trained is None:
+            raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
+        (ranks,) = place(trained, [table_set(problem)])
+        notes: dict[str, float | int | str] = {
+            "environment_steps": trained.steps,
+            "oracle_calls": trained.oracle_calls,
+            "training": "complete" if trained.complete else "ran out of time",
+        }
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks.tolist()), notes=notes)
+
+
+class AutoShardUntrained(AutoShard):
+    """Control: AutoShard's networks as they are drawn, before any training."""
+
+    name = "autoshard-untrained"
+    role = Role.VARIANT
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Draw the networks that training would start from."""
+        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+
+        from .fitting import SUBSETS  # noqa: PLC0415
+        from .training import untrained  # noqa: PLC0415
+
+        self.trained = untrained(training_tasks(problems, seed, SUBSETS), seed)
+
+
+def strategies() -> Iterable[Strategy]:
+    """AutoShard and its untrained control."""
+    return (AutoShard(), AutoShardUntrained())

@@ -1,0 +1,146 @@
+"""The actor-critic update: all steps of all unrolls at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shardbench.learned.features import GIB
+from shardbench.learned.tasks import Task
+
+from .acting import progress_of
+from .networks import Networks
+from .unrolls import Unrolls
+from .vtrace import vtrace
+
+Ints = NDArray[np.int64]
+Floats32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Unrolls as arrays: S episodes padded to L steps, and U x B steps of them to learn from."""
+
+    rows: Ints
+    """Catalogue row placed at each step, [S, L]; the row of zeros where padded."""
+    chosen: Ints
+    """[S, L]."""
+    sizes: Ints
+    """Bytes of what is placed, [S, L]."""
+    tables: Ints
+    """[S]."""
+    devices: Ints
+    """[S]."""
+    capacity: Ints
+    """Bytes of a device, [S]."""
+    acted_log_p: Floats32
+    """Log-probability of the choice when it was made, [U, B]."""
+    unrolls: Unrolls
+
+
+def batch_of(unrolls: Unrolls, tasks: Sequence[Task], catalogue_rows: Sequence[Ints], zero: int) -> Batch:
+    """Arrays of unrolls; ``catalogue_rows[i]`` [tables] are the tables of task i, ``zero`` is the row of zeros."""
+    episodes = unrolls.episodes
+    of = [tasks[e.task] for e in episodes]
+    # Steps after the last one wanted need no state.
+    length = min(int(unrolls.after.max(initial=int(unrolls.step.max()) + 1)) + 1, max(map(len, episodes)))
+    shape = (len(episodes), length)
+    rows, chosen, sizes = np.full(shape, zero), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    log_p: Floats32 = np.zeros(shape, dtype=np.float32)
+    for i, (episode, task) in enumerate(zip(episodes, of)):
+        order = episode.order[:length]
+        rows[i, : len(order)] = catalogue_rows[episode.task][order]
+        sizes[i, : len(order)] = task.sizes_bytes[order]
+        chosen[i, : len(order)], log_p[i, : len(order)] = episode.chosen[:length], episode.log_p[:length]
+    return Batch(
+        rows=rows,
+        chosen=chosen,
+        sizes=sizes,
+        tables=np.array([task.tables for task in of], dtype=np.int64),
+        devices=np.array([task.devices for task in of], dtype=np.int64),
+        capacity=np.array([task.capacity_bytes for task in of], dtype=np.int64),
+        acted_log_p=log_p[unrolls.episode, unrolls.step],
+        unrolls=unrolls,
+    )
+
+
+def held_before(chosen: Tensor, values: Tensor, devices: int) -> Tensor:
+    """What every device holds before each step, [S, L] and [S, L, ...] -> [S, L, devices, ...]."""
+    onto = torch.nn.functional.one_hot(chosen, devices).to(values.dtype)
+    onto = onto.reshape(*onto.shape, *([1] * (values.dim() - 2)))
+    after = (onto * values[:, :, None]).cumsum(dim=1)
+    return torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], dim=1)
+
+
+def _allowed(batch: Batch, used: Tensor, devices: int, masked: bool) -> Tensor:
+    """Devices that acting chose among at every learned step, bool [U, B, D]; ``used`` int64 [S, L, D]."""
+    at = batch.unrolls.episode, batch.unrolls.step
+    real = torch.from_numpy(np.arange(devices) < batch.devices[at[0]][..., None])
+    if not masked:
+        return real
+    room = torch.from_numpy(batch.capacity[at[0]] - batch.sizes[at])
+    legal = real & (used[at] <= room[..., None])
+    # Where nothing was legal the choice was forced (Placing.legal): its probability is one.
+    forced = torch.nn.functional.one_hot(torch.from_numpy(batch.chosen[at]), devices).bool()
+    return torch.where(legal.any(dim=2, keepdim=True), legal, forced)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluated:
+    """What the present networks say about the learned steps: log-probabilities [U, B, D], values [U, B]."""
+
+    log_p: Tensor
+    values: Tensor
+    bootstrap: Tensor
+    """Value of the state after the last step, [B]; of no meaning where the episode is over."""
+
+
+def evaluate(networks: Networks, batch: Batch, tables: Tensor, masked: bool) -> Evaluated:
+    """Log-probabilities and values of every learned step; ``tables`` [catalogue + 1, 21], the last a row of zeros.
+
+    States start from zeros at the start of each episode, also where the unroll starts later
+    (deviation 3).
+    """
+    unrolls, devices = batch.unrolls, int(batch.devices.max())
+    encoded = networks.encoder(tables)
+    placed = encoded[torch.from_numpy(batch.rows)]
+    states = networks.states(placed, torch.from_numpy(progress_of(batch.rows.shape[1], batch.tables)))
+    values = networks.values(states)
+    chosen = torch.from_numpy(batch.chosen)
+    at = torch.from_numpy(unrolls.episode), torch.from_numpy(unrolls.step)
+    sums = held_before(chosen, placed, devices)[at] + encoded[-1]
+    used = held_before(chosen, torch.from_numpy(batch.sizes), devices)
+    with torch.no_grad():
+        # An input to the policy, no way to teach the cost network (deviation 4).
+        scalars = torch.stack([networks.device_ms(sums), used[at].to(torch.float64).div(GIB).float()], dim=-1)
+    steps = unrolls.step.shape
+    logits = networks.logits(states[at].flatten(0, 1), sums.flatten(0, 1), scalars.flatten(0, 1)).unflatten(0, steps)
+    logits = logits.masked_fill(~_allowed(batch, used, devices, masked), -torch.inf)
+    following = torch.from_numpy(np.minimum(unrolls.after, batch.rows.shape[1] - 1))
+    return Evaluated(log_p=logits.log_softmax(dim=-1), values=values[at], bootstrap=values[at[0][-1], following])
+
+
+def actor_critic_loss(
+    found: Evaluated, batch: Batch, *, discount: float, baseline_weight: float, entropy_weight: float
+) -> Tensor:
+    """V-trace policy gradient, half the squared error of the values, and minus the entropy, summed over all steps."""
+    unrolls = batch.unrolls
+    actions = torch.from_numpy(batch.chosen[unrolls.episode, unrolls.step])
+    taken = found.log_p.gather(2, actions[..., None]).squeeze(2)
+    targets, advantages = vtrace(
+        log_ratios=taken.detach().double().numpy() - batch.acted_log_p,
+        discounts=np.where(unrolls.ends, 0.0, discount),
+        rewards=unrolls.rewards,
+        values=found.values.detach().double().numpy(),
+        bootstrap=found.bootstrap.detach().double().numpy(),
+    )
+    policy = -(taken * torch.from_numpy(advantages).float()).sum()
+    baseline = 0.5 * (torch.from_numpy(targets).float() - found.values).square().sum()
+    # Impossible devices have probability zero; zero times their infinite logarithm would be no number.
+    possible = found.log_p.masked_fill(torch.isneginf(found.log_p), 0.0)
+    entropy = -(found.log_p.exp() * possible).sum()
+    return policy + baseline_weight * baseline - entropy_weight * entropy

@@ -1,0 +1,89 @@
+"""Measured shards (sets of tables on one device) and the cost network's regression on them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shardbench.learned.tasks import Task
+
+from .networks import Networks
+
+Floats32 = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Catalogue:
+    """The different tables of all training tasks: raw ``features`` [different, 21]; ``rows[i]`` are those of task i."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        everything = np.concatenate([task.features for task in tasks])
+        self.features, inverse = np.unique(everything, axis=0, return_inverse=True)
+        ends = np.cumsum([task.tables for task in tasks])[:-1]
+        self.rows: list[Ints] = list(np.split(inverse.reshape(-1).astype(np.int64), ends))
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+class Shards:
+    """A ring buffer: how often each table of the catalogue is on a shard [size, catalogue], and its ms [size]."""
+
+    def __init__(self, size: int, catalogue: int) -> None:
+        self.size = size
+        self.holds: NDArray[np.uint8] = np.zeros((size, catalogue), dtype=np.uint8)
+        self.ms: Floats32 = np.zeros(size, dtype=np.float32)
+        self.added = 0
+
+    def __len__(self) -> int:
+        return min(self.added, self.size)
+
+    def add(self, rows: Sequence[Ints], chosen: Sequence[Ints], device_ms: Sequence[Floats]) -> None:
+        """Append all devices of some episodes: catalogue rows [tables], their devices [tables] and ms [devices]."""
+        if not rows:
+            return
+        starts = np.cumsum([0, *(len(ms) for ms in device_ms)])
+        shard = np.concatenate([start + devices for start, devices in zip(starts, chosen)])
+        new = np.zeros((int(starts[-1]), self.holds.shape[1]), dtype=np.uint8)
+        np.add.at(new, (shard, np.concatenate(rows)), 1)
+        # More than a whole ring at once: only the last ones stay.
+        new, ms = new[-self.size :], np.concatenate(device_ms)[-self.size :]
+        at = (self.added + np.arange(len(new))) % self.size
+        self.holds[at], self.ms[at] = new, ms
+        self.added += len(new)
+
+    def draw(self, shape: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Uniform draws with replacement: float32 [updates, batch, catalogue] and [updates, batch]."""
+        at = rng.integers(0, len(self), shape)
+        return torch.from_numpy(self.holds[at]), torch.from_numpy(self.ms[at])
+
+
+def learn_costs(
+    networks: Networks,
+    optimizer: torch.optim.Optimizer,
+    shards: Shards,
+    tables: Tensor,
+    *,
+    shape: tuple[int, int],
+    rng: np.random.Generator,
+) -> list[float]:
+    """Regression on shards, ``shape`` = (updates, batch); each update's loss, ms^2 (none where there are no shards).
+
+    ``tables`` float32 [catalogue + 1, 21] normalised; its last row, of zeros, is added to every shard.
+    """
+    if not len(shards):
+        return []
+    holds, ms = shards.draw(shape, rng)
+    losses = []
+    for held, measured in zip(holds, ms):
+        encoded = networks.encoder(tables)
+        predicted = networks.device_ms(held.float() @ encoded[:-1] + encoded[-1])
+        loss = (predicted - measured).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses).tolist()

@@ -1,0 +1,175 @@
+"""Studies of AutoShard: balance and cost on its own tasks, transfer, and how long placing takes."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shardbench.learned.contest import contest, fitted, judge, place_all, scaled_budget, tasks_of
+from shardbench.learned.pools import POOL_TABLES, TaskRow, join, load_pool, machine_of
+from shardbench.study import Cell, Plot, Row, Study
+
+OURS = "autoshard"
+STRATEGIES = (
+    "shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "autoshard-untrained",
+    "greedy-cost", "dreamshard", "bound",
+)  # fmt: skip
+SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
+SEEDS = (0, 1, 2)
+FIT_S = 3600.0
+CEILING_PLAN_S = 1.0
+CAP_BYTES = 7 * 2**30
+ROOMY_BYTES = 40 << 30
+"""Memory of a device that holds its share of all 856 tables."""
+WIDTHS = (16, 32)
+ROWS = {
+    row.name: row
+    for row in (
+        TaskRow(name=f"Auto-{tables} ({devices})", tables=tables, devices=devices, widths=WIDTHS, cap_bytes=CAP_BYTES)
+        for tables, devices in ((40, 4), (80, 8), (120, 8), (40, 2))
+    )
+}
+"""The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
+JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
+
+
+class Contest(Study):
+    """AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks."""
+
+    name = "table"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a row, strategy and seed; strategies without randomness have one seed."""
+        return [
+            {"task": name, "strategy": strategy, "seed": seed}
+            for name in (JUDGED[:1] if quick else JUDGED)
+            for strategy in STRATEGIES
+            for seed in (SEEDS[:1] if quick or strategy not in SEEDED else SEEDS)
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Fit on the row's training tasks, place and judge training and test tasks."""
+        strategy = str(cell["strategy"])
+        budget = scaled_budget(FIT_S, CEILING_PLAN_S if strategy == "bound" else 60.0)
+        return contest(ROWS[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """One row a task, split and strategy; kernel time is what AutoShard balances."""
+        made = []
+        random_ms = rows[rows["strategy"] == "shuffle"].groupby(["task", "split"])["kernel_ms"].mean().to_dict()
+        for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
+            mean_ms = float(part["kernel_ms"].mean())
+            base = random_ms.get((task, split))
+            made.append(
+                {
+                    "task": task,
+                    "devices": ROWS[task].devices,
+                    "split": split,
+                    "strategy": strategy,
+                    "backend": "simulated",
+                    "kernel_ms_mean": mean_ms,
+                    "kernel_ms_std": float(part["kernel_ms"].std(ddof=0)),
+                    "n": len(part),
+                    "vs_random_pct": 100.0 * (base / mean_ms - 1.0) if base else None,
+                    "balance_min_over_max": float(part["balance"].mean()),
+                    "cost_ms_mean": float(part["cost_ms"].mean()),
+                    "cost_bound_ms": float(part["bound_ms"].mean()),
+                    "cost_over_bound_pct": 100.0 * float(part["cost_ms"].mean() / part["bound_ms"].mean() - 1.0),
+                    "tasks": int(part["tasks"].min()),
+                    "infeasible": int(part["infeasible"].max()),
+                    "oracle_calls": int(part["oracle_calls"].max()),
+                    "fit_cpu_s": float(part["fit_cpu_s"].mean()),
+                    "plan_cpu_s": float(part["plan_cpu_s"].mean()),
+                }
+            )
+        return {self.name: pd.DataFrame(made).sort_values(["task", "split", "kernel_ms_mean"], kind="stable")}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Gain over random, and balance."""
+        return [
+            Plot(
+                title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
+                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", bars=True,
+            )
+        ]  # fmt: skip
+
+
+class Transfer(Study):
+    """AutoShard trained on one row and used, untuned, on other numbers of tables and devices and on unseen tables."""
+
+    name = "transfer"
+    columns = ("backend", "used_on", "unseen_tables_pct", "kernel_ms", "greedy_lookup_ms", "balance")
+    SHARES = (0.0, 0.5, 1.0)
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a training row and seed."""
+        if quick:
+            return [{"trained_on": JUDGED[0], "seed": 0}]
+        return [{"trained_on": name, "seed": seed} for name in JUDGED for seed in SEEDS]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train once; judge on the test tasks of every row, and by share of unseen tables on the training row."""
+        seed, budget, own = int(cell["seed"] or 0), scaled_budget(FIT_S), str(cell["trained_on"])
+        strategy, _ = fitted(OURS, tasks_of(ROWS[own], "train", folder), budget, seed)
+        greedy, _ = fitted("greedy-lookup", (), budget, seed)
+        sets = [(name, 1.0, tasks_of(row, "test", folder)) for name, row in ROWS.items()]
+        sets += [(own, share, tasks_of(ROWS[own], "train", folder, unseen=share)) for share in self.SHARES[:-1]]
+        rows: list[Row] = []
+        for name, share, tasks in sets:
+            ours = judge(place_all(strategy, tasks, budget, seed), tasks)
+            theirs = judge(place_all(greedy, tasks, budget, seed), tasks)
+            rows.append(
+                {
+                    "backend": "simulated",
+                    "used_on": name,
+                    "unseen_tables_pct": 100.0 * share,
+                    "kernel_ms": ours["kernel_ms"],
+                    "balance": ours["balance"],
+                    "greedy_lookup_ms": theirs["kernel_ms"],
+                    "infeasible": ours["infeasible"],
+                }
+            )
+        return rows
+
+
+class Placing(Study):
+    """CPU seconds to place 80, 400 and 856 tables on 8 devices with a trained policy."""
+
+    name = "placing"
+    exclusive = True
+    columns = ("backend", "plan_cpu_s_median", "plan_cpu_s_max", "n")
+    REPEATS = 7
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a number of tables."""
+        return [{"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 400, 856))]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train briefly (placing costs the same whatever was learned), place a few times."""
+        budget, row = scaled_budget(20.0), ROWS[JUDGED[1]]
+        strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0)
+        pools = [load_pool(side, folder, widths=WIDTHS) for side in ("train", "test")]
+        wanted = int(cell["tables"] or 0)
+        own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
+        parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
+        problem = join(parts, machine_of(row.machine, int(cell["devices"] or 0), ROOMY_BYTES), "placing").problem
+        spent = []
+        for _ in range(self.REPEATS):
+            start = time.process_time()
+            strategy.plan(problem, budget, 0)
+            spent.append(time.process_time() - start)
+        return [
+            {
+                "backend": "measured",
+                "plan_cpu_s_median": float(np.median(spent)),
+                "plan_cpu_s_max": max(spent),
+                "n": self.REPEATS,
+            }
+        ]
+
+
+def studies() -> Iterable[Study]:
+    """In the order they run."""
+    return (Contest(), Transfer(), Placing())

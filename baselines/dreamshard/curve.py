@@ -1,0 +1,83 @@
+"""What training does, iteration by iteration: cost of the policy's plans, error of the cost network."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.baselines.dreamshard.estimates import Policy
+from shardbench.baselines.dreamshard.placing import place
+from shardbench.baselines.dreamshard.training import Settings, Trained, snapshot, train, training_key, untrained
+from shardbench.errors import BadInput
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.tasks import Task, one_hot
+from shardbench.study import Row
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+DRAWS = 200
+"""Random placements that are tried for each one that must fit."""
+
+
+def learning_curve(
+    train_tasks: Sequence[Task], test_tasks: Sequence[Task], seed: int, folder: Path, held_out: int
+) -> list[Row]:
+    """One row an iteration, 0 being untrained.
+
+    ``*_cost_ms`` are means over tasks on a counted test batch. ``random_error_pct`` and
+    ``policy_error_pct``: mean absolute relative error of the predicted overall cost against the
+    oracle that the network learns from, on ``held_out`` random placements a test task and on the
+    policy's own placements of test tasks; ``policy_bias_pct`` the latter with its sign.
+    """
+    oracle, settings = SimulatedOracle(), Settings()
+    key = training_key(train_tasks, oracle, seed, settings)
+    train(train_tasks, oracle, seed, settings, folder=folder)
+    stages = [untrained(train_tasks, seed)]
+    stages += [snapshot(folder, key, number) for number in range(1, settings.iterations + 1)]
+    rng = np.random.default_rng([seed, 2])
+    randoms = [_random_placements(task, held_out, rng) for task in test_tasks]
+    return [_row(number, stage, train_tasks, test_tasks, randoms) for number, stage in enumerate(stages)]
+
+
+def _row(
+    number: int, stage: Trained, train_tasks: Sequence[Task], test_tasks: Sequence[Task], randoms: Sequence[Ints]
+) -> Row:
+    judged, learned_from = SimulatedOracle(counted=True), SimulatedOracle()
+
+    def cost_ms(tasks: Sequence[Task], placements: Sequence[Ints]) -> float:
+        return float(np.mean([judged.measure(t, p[None]).overall_ms[0] for t, p in zip(tasks, placements)]))
+
+    own = place(stage, test_tasks)
+    of_random = np.concatenate([_errors(stage, t, p, learned_from) for t, p in zip(test_tasks, randoms)])
+    of_policy = np.concatenate([_errors(stage, t, p[None], learned_from) for t, p in zip(test_tasks, own)])
+    return {
+        "backend": "simulated",
+        "iteration": number,
+        "train_cost_ms": cost_ms(train_tasks, place(stage, train_tasks)),
+        "test_cost_ms": cost_ms(test_tasks, own),
+        "random_error_pct": 100.0 * float(np.abs(of_random).mean()),
+        "policy_error_pct": 100.0 * float(np.abs(of_policy).mean()),
+        "policy_bias_pct": 100.0 * float(of_policy.mean()),
+        "oracle_calls": stage.oracle_calls,
+    }
+
+
+def _errors(stage: Trained, task: Task, placements: Ints, oracle: SimulatedOracle) -> Floats:
+    """Relative errors of the predicted overall cost, [placements]."""
+    policy = Policy(stage.networks, stage.scaling)
+    holds = one_hot(placements, task.devices).astype(np.float32)
+    sums = holds @ policy.encode(task.features)
+    held = holds.sum(axis=2).astype(np.int64)
+    predicted = policy.overall_ms(sums, held, np.ones(held.shape, dtype=np.bool_))
+    true = oracle.measure(task, placements).overall_ms
+    return np.asarray(predicted / true - 1.0, dtype=np.float64)
+
+
+def _random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
+    drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
+    fitting = drawn[~task.over_capacity(drawn)][:count]
+    if len(fitting) < count:
+        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(drawn)} random placements fit")
+    return np.asarray(fitting, dtype=np.int64)

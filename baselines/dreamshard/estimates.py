@@ -1,0 +1,138 @@
+"""The estimated MDP: tables in order of predicted cost, devices scored by the policy, costs by the cost network.
+
+A device's logit depends only on what the device holds, so that a step recomputes one device an
+episode. The steps run in numpy on the networks' own weights: an operation on these small arrays
+costs a fraction of torch's dispatch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from shardbench.baselines.dreamshard.networks import COSTS, HEAD, LATENT, Networks
+from shardbench.learned.environment import Placing
+from shardbench.learned.features import Scaling
+from shardbench.learned.tasks import TableSet
+
+Floats32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+def _array(tensor: torch.Tensor) -> Floats32:
+    values: Floats32 = tensor.detach().numpy()
+    return values
+
+
+def _linear(module: nn.Module) -> tuple[Floats32, Floats32]:
+    """Weights [in, out] and biases [out] of a linear layer."""
+    if not isinstance(module, nn.Linear):
+        raise TypeError(f"expected a linear layer, got {type(module).__name__}")
+    return _array(module.weight).T.copy(), _array(module.bias)
+
+
+class Policy:
+    """What acting needs of the networks, frozen at the time it is made."""
+
+    def __init__(self, networks: Networks, scaling: Scaling) -> None:
+        self.networks, self.scaling = networks, scaling
+        cost, policy = networks.cost, networks.policy
+        self._hidden, self._hidden_bias = _linear(cost.hidden)
+        # Block-diagonal, so that the three heads end in one product too.
+        self._out: Floats32 = np.zeros((HEAD * len(COSTS), len(COSTS)), dtype=np.float32)
+        for i, weights in enumerate(_array(cost.out)):
+            self._out[i * HEAD : (i + 1) * HEAD, i] = weights
+        self._out_bias = _array(cost.out_bias)
+        self._first, self._first_bias = _linear(policy.costs[0])
+        last, last_bias = _linear(policy.costs[2])
+        weights, bias = _linear(policy.logit)
+        self._of_sums, of_costs = weights[:LATENT, 0].copy(), weights[LATENT:, 0]
+        # Two linear layers in a row are one.
+        self._of_costs: Floats32 = last @ of_costs
+        self._bias = np.float32(bias[0] + last_bias @ of_costs)
+
+    def encode(self, features: NDArray[np.float64]) -> Floats32:
+        """Encodings of tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
+        return self._encoded(self.scaling(features))
+
+    def _encoded(self, scaled: Floats32) -> Floats32:
+        rows = torch.from_numpy(scaled)
+        with torch.no_grad():
+            both = [self.networks.policy.encoder(rows), self.networks.cost.encoder(rows)]
+            return _array(torch.cat(both, dim=-1))
+
+    @property
+    def empty(self) -> Floats32:
+        """Encoding of a device without tables: that of one row of zeros, [64]."""
+        (encoded,) = self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))
+        return np.asarray(encoded)
+
+    def device_ms(self, sums: Floats32) -> Floats32:
+        """Predicted forward, communication and backward ms of devices, [n, 64] -> [n, 3]."""
+        hidden = sums[:, LATENT:] @ self._hidden
+        hidden += self._hidden_bias
+        np.maximum(hidden, 0.0, out=hidden)
+        return np.asarray(hidden @ self._out + self._out_bias, dtype=np.float32)
+
+    def logits(self, sums: Floats32, costs_ms: Floats32) -> Floats32:
+        """Scores of devices: [n, 64] and [n, 3] -> [n]."""
+        hidden = costs_ms @ self._first
+        hidden += self._first_bias
+        np.maximum(hidden, 0.0, out=hidden)
+        return np.asarray(sums[:, :LATENT] @ self._of_sums + hidden @ self._of_costs + self._bias, dtype=np.float32)
+
+    def order(self, encodings: Floats32) -> Ints:
+        """Tables by predicted single-table total cost, dearest first, [tables, 64] -> [tables]."""
+        return np.argsort(-self.device_ms(encodings).sum(axis=1), kind="stable")
+
+    def overall_ms(self, sums: Floats32, held: Ints, real: NDArray[np.bool_]) -> Floats32:
+        """Predicted cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
+        latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
+        latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)
+        with torch.no_grad():
+            return _array(self.networks.cost.overall_ms(torch.from_numpy(latent)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Episodes:
+    """What a batch of episodes did: the finished placing and the predicted costs after every step, [E, T, 3]."""
+
+    placing: Placing
+    costs_ms: Floats32
+    overall_ms: Floats32
+    """Predicted cost of every placement, [E]: minus the return."""
+
+
+def play(
+    policy: Policy,
+    tasks: Sequence[TableSet],
+    encodings: Sequence[Floats32],
+    orders: Sequence[Ints],
+    rng: np.random.Generator | None,
+) -> Episodes:
+    """Place all tables of one episode a task; samples with ``rng``, else takes the best legal device.
+
+    ``encodings`` [tables, 64] and ``orders`` [tables] belong to ``tasks``, which may differ in size.
+    """
+    steps = max(task.tables for task in tasks)
+    vectors = np.zeros((len(tasks), steps, 2 * LATENT), dtype=np.float32)
+    for row, encoded, order in zip(vectors, encodings, orders):
+        row[: len(order)] = encoded[order]
+    placing = Placing(tasks, orders, vectors)
+    empty = policy.empty[None]
+    costs = np.empty((len(tasks), steps, len(COSTS)), dtype=np.float32)
+    logits = np.full(placing.free.shape, policy.logits(empty, policy.device_ms(empty))[0], dtype=np.float32)
+    noise = None if rng is None else rng.gumbel(size=(steps, *logits.shape)).astype(np.float32)
+    rows = np.arange(len(tasks))
+    for step in range(steps):
+        scores = logits if noise is None else logits + noise[step]
+        # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
+        devices = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
+        sums = placing.put(devices)
+        costs[:, step] = policy.device_ms(sums)
+        logits[rows, devices] = policy.logits(sums, costs[:, step])
+    overall = policy.overall_ms(placing.sums, placing.held, placing.real)
+    return Episodes(placing=placing, costs_ms=costs, overall_ms=overall)

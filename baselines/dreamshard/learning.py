@@ -1,0 +1,101 @@
+"""The two updates: regression of the cost network on measured costs, REINFORCE of the policy on estimated ones."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shardbench.baselines.dreamshard.adam import Adam
+from shardbench.baselines.dreamshard.estimates import Episodes
+from shardbench.baselines.dreamshard.measured import Measured
+from shardbench.baselines.dreamshard.networks import CostNetwork, PolicyNetwork
+from shardbench.baselines.dreamshard.regression import Regression
+
+Floats32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+IMPOSSIBLE = -1e9
+"""Logit of an illegal device: its probability is zero in fp32, and zero times it is zero."""
+SPREAD = 1e-6
+"""Keeps equal returns from being divided by zero."""
+
+
+class CostLearner:
+    """Regression on a buffer; every table that was ever measured is encoded once an update."""
+
+    def __init__(self, network: CostNetwork, adam: Adam, measured: Measured, catalogue: Floats32) -> None:
+        self._adam = adam
+        zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
+        holds = measured.holds.reshape(-1, measured.holds.shape[2])
+        met = np.flatnonzero(holds.any(axis=0))
+        self._regression = Regression(network, np.concatenate([catalogue, zero])[met])
+        self._devices = measured.holds.shape[1]
+        self._holds = np.ascontiguousarray(holds[:, met])
+        self._device_ms = measured.device_ms.reshape(-1, measured.device_ms.shape[2])
+        self._overall_ms = measured.overall_ms
+        self._padding = None if measured.real.all() else ~measured.real
+        self._shards = np.flatnonzero(measured.real)
+
+    def learn(self, updates: int, batch: int, rate: float, rng: np.random.Generator) -> list[float]:
+        """Loss of each update on ``batch`` placements and ``batch`` devices drawn uniformly; ``rate`` is Adam's."""
+        placements = rng.integers(0, len(self._overall_ms), (updates, batch))
+        shards = self._shards[rng.integers(0, len(self._shards), (updates, batch))]
+        every = (placements[:, :, None] * self._devices + np.arange(self._devices)).reshape(updates, -1)
+        rows = np.concatenate([every, shards], axis=1)
+        losses = []
+        for sets, chosen, of_devices in zip(rows, placements, shards):
+            padding = None if self._padding is None else self._padding[chosen]
+            holds, targets = self._holds[sets], self._device_ms[of_devices]
+            losses.append(self._regression.gradients(holds, self._overall_ms[chosen], targets, padding))
+            self._adam.step(rate)
+        return losses
+
+
+def states_before(chosen: Ints, devices: int) -> Ints:
+    """Step after which each device last changed before each step, plus one (0: still empty), [E, T, D]."""
+    episodes, steps = chosen.shape
+    changed = np.zeros((episodes, steps, devices), dtype=np.int64)
+    np.put_along_axis(changed, chosen[:, :, None], np.arange(1, steps + 1)[None, :, None], axis=2)
+    before = np.zeros_like(changed)
+    np.maximum.accumulate(changed[:, :-1], axis=1, out=before[:, 1:])
+    return before
+
+
+def advantages(overall_ms: Floats32, failed: NDArray[np.bool_]) -> Floats32:
+    """Standardised returns of the episodes that found a place for every table, zero for the others, [E]."""
+    returns = -overall_ms.astype(np.float64)
+    good = ~failed
+    if good.sum() < 2:
+        return np.zeros(len(returns), dtype=np.float32)
+    centred = (returns - returns[good].mean()) / (returns[good].std() + SPREAD)
+    return np.where(good, centred, 0.0).astype(np.float32)
+
+
+def policy_loss(
+    policy: PolicyNetwork, tables: Tensor, episodes: Episodes, empty_ms: Floats32, entropy_weight: float
+) -> Tensor:
+    """REINFORCE loss of episodes of one task; ``tables`` float32 [T, 21] normalised, in the order of placing.
+
+    Probabilities are over the legal devices only, at the update as when acting: deviation 1. All
+    states of all steps are evaluated at once: after each step one device an episode is new.
+    """
+    placing = episodes.placing
+    chosen = torch.from_numpy(placing.chosen)
+    count, steps = chosen.shape
+    same = (chosen[:, :, None] == chosen[:, None, :]).float().tril_()
+    sums = same @ policy.encoder(tables)
+    empty = policy.encoder(torch.zeros(1, tables.shape[1]))
+    states = torch.cat([empty.expand(count, 1, -1), sums], dim=1)
+    costs = torch.empty(count, steps + 1, episodes.costs_ms.shape[2])
+    costs[:, 0], costs[:, 1:] = torch.from_numpy(empty_ms), torch.from_numpy(episodes.costs_ms)
+    scores = policy(states, costs)
+    before = torch.from_numpy(states_before(placing.chosen, placing.free.shape[1]))
+    logits = scores.gather(1, before.flatten(1)).view_as(before)
+    logits = logits.masked_fill(torch.from_numpy(~placing.legal_at), IMPOSSIBLE)
+    log_p = logits.log_softmax(dim=2)
+    taken = log_p.gather(2, chosen[:, :, None]).squeeze(2)
+    entropy = -(log_p.exp() * log_p).sum(2)
+    weight = torch.from_numpy(advantages(episodes.overall_ms, placing.failed))
+    used = torch.from_numpy(~placing.failed).float()
+    gain: Tensor = (taken * weight[:, None]).mean() + entropy_weight * (entropy * used[:, None]).mean()
+    return -gain

@@ -1,0 +1,76 @@
+"""DreamShard's cost and policy networks (papers' sizes), independent of the number of tables and devices."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from shardbench.learned.features import FEATURES
+
+HIDDEN = 128
+LATENT = 32
+HEAD = 64
+COSTS = ("forward", "communication", "backward")
+"""What the per-device heads predict, in ms; communication is that of the backward pass."""
+
+
+def table_encoder() -> nn.Sequential:
+    """21 -> 128 -> 32, both layers rectified (deviation 8), one row a table."""
+    return nn.Sequential(nn.Linear(len(FEATURES), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, LATENT), nn.ReLU())
+
+
+class CostNetwork(nn.Module):
+    """Predicts milliseconds of devices and of whole placements from sums of table encodings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = table_encoder()
+        # The three heads side by side: their hidden layers are one product.
+        self.hidden = nn.Linear(LATENT, HEAD * len(COSTS))
+        self.out = nn.Parameter(torch.empty(len(COSTS), HEAD))
+        self.out_bias = nn.Parameter(torch.empty(len(COSTS)))
+        self.overall = nn.Sequential(nn.Linear(LATENT, HEAD), nn.ReLU(), nn.Linear(HEAD, 1))
+        bound = HEAD**-0.5
+        nn.init.uniform_(self.out, -bound, bound)
+        nn.init.uniform_(self.out_bias, -bound, bound)
+
+    def device_ms(self, sums: Tensor) -> Tensor:
+        """Forward, communication, backward ms of devices, [..., 32] -> [..., 3]."""
+        hidden = torch.relu(self.hidden(sums)).unflatten(-1, (len(COSTS), HEAD))
+        predicted: Tensor = (hidden * self.out).sum(-1) + self.out_bias
+        return predicted
+
+    def overall_ms(self, sums: Tensor) -> Tensor:
+        """Cost of placements from their devices' sums by their maximum, [..., devices, 32] -> [...]."""
+        predicted: Tensor = self.overall(sums.amax(dim=-2))
+        return predicted.squeeze(-1)
+
+
+class PolicyNetwork(nn.Module):
+    """One logit a device from the sum of its tables' encodings and its predicted costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = table_encoder()
+        self.costs = nn.Sequential(nn.Linear(len(COSTS), HEAD), nn.ReLU(), nn.Linear(HEAD, LATENT))
+        self.logit = nn.Linear(2 * LATENT, 1)
+
+    def forward(self, sums: Tensor, costs_ms: Tensor) -> Tensor:
+        """Logits of devices: [..., 32] and [..., 3] -> [...]."""
+        predicted: Tensor = self.logit(torch.cat([sums, self.costs(costs_ms)], dim=-1))
+        return predicted.squeeze(-1)
+
+
+class Networks(nn.Module):
+    """Both networks, as one checkpoint holds them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.cost = CostNetwork()
+            self.policy = PolicyNetwork()
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of every weight."""
+        return ((name, parameter.detach()) for name, parameter in self.named_parameters())

@@ -1,0 +1,99 @@
+"""Episodes of the decoder, many of one task at once, table by table; in numpy, which is faster on small arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shardbench.learned.environment import Placing
+from shardbench.learned.tasks import TableSet
+
+from .networks import ENCODED, HIDDEN, Networks
+
+Floats32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+def _array(tensor: Tensor) -> Floats32:
+    return np.asarray(tensor.detach().numpy(), dtype=np.float32)
+
+
+def _linear(layer: nn.Module) -> tuple[Floats32, Floats32]:
+    """Weight [in, out] and bias of a linear layer."""
+    if not isinstance(layer, nn.Linear):
+        raise TypeError(f"expected a linear layer, got {type(layer).__name__}")
+    return _array(layer.weight).T.copy(), _array(layer.bias)
+
+
+def _sigmoid(values: Floats32) -> Floats32:
+    # Exact and without overflow, unlike 1 / (1 + exp(-x)).
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), dtype=np.float32)
+
+
+class Decoder:
+    """The decoder's weights for a number of devices, frozen at the time it is made."""
+
+    def __init__(self, networks: Networks, devices: int) -> None:
+        weights = {name: _array(value) for name, value in networks.decoder.named_parameters()}
+        inputs = weights["weight_ih_l0"].T
+        bias = weights["bias_ih_l0"] + weights["bias_hh_l0"]
+        self.of_outputs = inputs[:ENCODED].copy()
+        embedded = _array(next(networks.embedding(devices).parameters()))
+        # What each device chosen before adds to the gates, [devices + 1, 4 x hidden]; the last is none.
+        self.of_before: Floats32 = embedded @ inputs[ENCODED:] + bias
+        self.of_hidden = weights["weight_hh_l0"].T.copy()
+        self._joined, self._head = _linear(networks.joined[0]), _linear(networks.head(devices))
+
+    def step(self, gates: Floats32, cell: Floats32) -> tuple[Floats32, Floats32]:
+        """LSTM gates [E, 4 x hidden] and cell [E, hidden] -> new hidden and cell."""
+        entry, forget, new, out = np.split(gates, 4, axis=1)
+        cell = _sigmoid(forget) * cell + _sigmoid(entry) * np.tanh(new)
+        return _sigmoid(out) * np.tanh(cell), cell
+
+    def scores(self, hidden: Floats32, outputs: Floats32, keys: Floats32) -> Floats32:
+        """Logits of devices, [E, hidden] over one sequence [T, 128] and its keys [T, 128] -> [E, devices]."""
+        attention = hidden @ keys.T
+        attention -= attention.max(axis=1, keepdims=True)
+        np.exp(attention, out=attention)
+        attention /= attention.sum(axis=1, keepdims=True)
+        joined = np.tanh(np.concatenate([hidden, attention @ outputs], axis=1) @ self._joined[0] + self._joined[1])
+        return np.asarray(joined @ self._head[0] + self._head[1], dtype=np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Played:
+    """Finished episodes of one task."""
+
+    placing: Placing
+    order: Ints
+
+
+def play(
+    networks: Networks, task: TableSet, scaled: Floats32, order: Ints, *, episodes: int, rng: np.random.Generator | None
+) -> Played:
+    """Place all tables of ``task`` in ``order``, on devices with room only; samples with ``rng``, else the best.
+
+    ``scaled`` float32 [tables, 21] are the task's normalised features.
+    """
+    with torch.no_grad():
+        encoded = networks.encode(torch.from_numpy(scaled[order])[None])
+    outputs, keys = _array(encoded.outputs[0]), _array(encoded.keys[0])
+    decoder = Decoder(networks, task.devices)
+    of_outputs = outputs @ decoder.of_outputs
+    nothing: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
+    placing = Placing([task] * episodes, [order] * episodes, nothing)
+    hidden: Floats32 = np.zeros((episodes, HIDDEN), dtype=np.float32)
+    cell, before = hidden, np.full(episodes, task.devices)
+    shape = (task.tables, episodes, task.devices)
+    # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
+    noise = None if rng is None else rng.gumbel(size=shape).astype(np.float32)
+    for step in range(task.tables):
+        hidden, cell = decoder.step(of_outputs[step] + decoder.of_before[before] + hidden @ decoder.of_hidden, cell)
+        scores = decoder.scores(hidden, outputs, keys)
+        if noise is not None:
+            scores += noise[step]
+        before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
+        placing.put(before)
+    return Played(placing=placing, order=order)

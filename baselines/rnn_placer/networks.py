@@ -1,0 +1,81 @@
+"""A sequence-to-sequence policy with attention: tables in, devices out (deviation 1)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from shardbench.errors import BadInput
+from shardbench.learned.features import FEATURES
+
+EMBEDDED = 64
+ENCODED = 128
+"""Both directions of the encoder together."""
+DEVICE = 32
+HIDDEN = 128
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """A sequence of tables as the decoder reads it: encodings [E, T, 128], and where it attends, keys [E, T, 128]."""
+
+    outputs: Tensor
+    keys: Tensor
+
+
+class Networks(nn.Module):
+    """Bidirectional LSTM encoder, attentive LSTM decoder, one head and device embedding per number of devices."""
+
+    def __init__(self, devices: Iterable[int], seed: int) -> None:
+        super().__init__()
+        self.devices = tuple(sorted(set(devices)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embed = nn.Sequential(nn.Linear(len(FEATURES), EMBEDDED), nn.ReLU())
+            self.encoder = nn.LSTM(EMBEDDED, ENCODED // 2, batch_first=True, bidirectional=True)
+            self.decoder = nn.LSTM(ENCODED + DEVICE, HIDDEN, batch_first=True)
+            self.keys = nn.Linear(ENCODED, HIDDEN, bias=False)
+            self.joined = nn.Sequential(nn.Linear(HIDDEN + ENCODED, HIDDEN), nn.Tanh())
+            # Of the device before; the last row is for the first step, which has none.
+            self.before = nn.ModuleDict({str(n): nn.Embedding(n + 1, DEVICE) for n in self.devices})
+            self.heads = nn.ModuleDict({str(n): nn.Linear(HIDDEN, n) for n in self.devices})
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of every weight."""
+        return ((name, parameter.detach()) for name, parameter in self.named_parameters())
+
+    def head(self, devices: int) -> nn.Module:
+        """The output layer for so many devices; raises BadInput where none was trained."""
+        self._check(devices)
+        return self.heads[str(devices)]
+
+    def embedding(self, devices: int) -> nn.Module:
+        """The embedding of the device chosen before, by number of devices; BadInput where none was trained."""
+        self._check(devices)
+        return self.before[str(devices)]
+
+    def _check(self, devices: int) -> None:
+        if devices not in self.devices:
+            known = ", ".join(map(str, self.devices))
+            raise BadInput(f"the RNN has output layers for {known} devices, not for {devices}: fit it on such problems")
+
+    def encode(self, features: Tensor) -> Encoded:
+        """Normalised features of whole sequences in order, [E, T, 21]."""
+        outputs: Tensor = self.encoder(self.embed(features))[0]
+        return Encoded(outputs=outputs, keys=self.keys(outputs))
+
+    def logits(self, encoded: Encoded, chosen: Tensor, devices: int) -> Tensor:
+        """Scores at every step given the devices chosen before it: chosen int64 [E, T] -> [E, T, devices].
+
+        ``encoded`` may be of one sequence [1, T, ...] that all episodes share.
+        """
+        count = len(chosen)
+        first = torch.full_like(chosen[:, :1], devices)
+        before = self.embedding(devices)(torch.cat([first, chosen[:, :-1]], dim=1))
+        outputs, keys = encoded.outputs.expand(count, -1, -1), encoded.keys.expand(count, -1, -1)
+        hidden: Tensor = self.decoder(torch.cat([outputs, before], dim=2))[0]
+        attention = (hidden @ keys.transpose(1, 2)).softmax(dim=2)
+        joined = self.joined(torch.cat([hidden, attention @ outputs], dim=2))
+        scores: Tensor = self.head(devices)(joined)
+        return scores

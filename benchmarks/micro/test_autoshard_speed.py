@@ -1,0 +1,42 @@
+"""CPU seconds to place with AutoShard, and to train it: an eighth of the paper's steps on 80 tables and 8 devices."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from workloads import random_problem
+
+pytest.importorskip("torch")
+from shardbench.baselines.autoshard.keeping import train
+from shardbench.baselines.autoshard.placing import place
+from shardbench.baselines.autoshard.training import Settings, untrained
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.tasks import Task
+
+STEPS = 12_000
+AUTHORS_CPU_S = {80: 0.28, 400: 3.2, 856: 8.8}
+"""CPU seconds of the authors' code for the same numbers of tables on 8 devices."""
+
+
+# The authors' times are CPU seconds too.
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
+
+
+@pytest.mark.parametrize("tables", sorted(AUTHORS_CPU_S))
+def test_placing(benchmark, tables):
+    task = Task.of(random_problem(tables, 8))
+    drawn = untrained([task], 0)
+    benchmark.extra_info["authors_cpu_s"] = AUTHORS_CPU_S[tables]
+    (placement,) = benchmark(place, drawn, [task])
+    task.check(placement[None])
+
+
+def test_training(benchmark):
+    task = Task.of(random_problem(80, 8))
+    settings = Settings(total_steps=STEPS)
+    trained = benchmark.pedantic(train, ([task], SimulatedOracle(), 0, settings), rounds=2, iterations=1)
+    benchmark.extra_info["steps"] = trained.steps
+    assert trained.complete

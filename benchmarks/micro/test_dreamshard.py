@@ -1,0 +1,39 @@
+"""CPU seconds of DreamShard's training with its default settings and a simulated oracle, and of placing."""
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from workloads import random_problem
+
+from shardbench.discovery import get_strategy
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.subsets import part
+from shardbench.learned.tasks import Task
+from shardbench.strategy import Budget
+from shardbench.validate import validate
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
+training = importlib.import_module("shardbench.baselines.dreamshard.training")
+
+
+@pytest.mark.parametrize("tables", [40, 80])
+def test_training_on_4_devices(benchmark, tables):
+    """The authors' code takes 86 s of CPU time for 40 tables and 154 s for 80, with a free oracle."""
+    pool, rng = Task.of(random_problem(428, 4)), np.random.default_rng(0)
+    tasks = [part(pool, rng.permutation(pool.tables)[:tables]) for _ in range(50)]
+    trained = benchmark.pedantic(training.train, (tasks, SimulatedOracle(), 0), rounds=2, iterations=1)
+    assert trained.oracle_calls == 100
+
+
+def test_placing_856_tables_on_8_devices(benchmark):
+    """The authors' code takes 1.4 s."""
+    strategy, problem = get_strategy("dreamshard"), random_problem(856, 8)
+    strategy.fit((random_problem(20, 8), random_problem(30, 8, seed=1)), Budget(fit_s=1.0), 0)
+    plan = benchmark.pedantic(strategy.plan, (problem, Budget(), 0), rounds=5, iterations=1)
+    validate(plan, problem, strategy.moves)

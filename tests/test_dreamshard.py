@@ -1,0 +1,335 @@
+"""DreamShard: hand-written gradients, the estimated MDP, training that is repeatable and resumes, placing."""
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learned_tasks import random_problem, random_task
+from problems import machine
+
+from shardbench.discovery import get_strategy
+from shardbench.errors import BadInput, Infeasible
+from shardbench.learned.checkpoint import path_of
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.tasks import Task, table_set
+from shardbench.profile import AccessProfile
+from shardbench.strategy import Budget, Move, Role
+from shardbench.table import Table
+from shardbench.validate import validate
+
+adam = importlib.import_module("shardbench.baselines.dreamshard.adam")
+estimates = importlib.import_module("shardbench.baselines.dreamshard.estimates")
+learning = importlib.import_module("shardbench.baselines.dreamshard.learning")
+measured = importlib.import_module("shardbench.baselines.dreamshard.measured")
+networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
+placing = importlib.import_module("shardbench.baselines.dreamshard.placing")
+regression = importlib.import_module("shardbench.baselines.dreamshard.regression")
+training = importlib.import_module("shardbench.baselines.dreamshard.training")
+
+SHORT = training.Settings(iterations=3, measured=4, cost_updates=5, policy_updates=2, episodes=4)
+
+
+def tasks(count=3, tables=6):
+    return [random_task(tables + i, i) for i in range(count)]
+
+
+def started(some):
+    """Networks before training, and their policy."""
+    begun = training.untrained(some, 0)
+    return begun, estimates.Policy(begun.networks, begun.scaling)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradients_by_hand_are_autograds(padded):
+    rng = np.random.default_rng(0)
+    network = networks.Networks(1).cost
+    rows = rng.normal(size=(30, 21)).astype(np.float32)
+    placements, devices, shards = 7, 3, 5
+    holds = (rng.random((placements * devices + shards, 30)) < 0.2).astype(np.float32)
+    overall, costs = rng.random(placements).astype(np.float32) * 9, rng.random((shards, 3)).astype(np.float32) * 5
+    padding = rng.random((placements, devices)) < 0.3 if padded else None
+    if padding is not None:
+        padding[:, 0] = False
+    loss = regression.Regression(network, rows).gradients(holds, overall, costs, padding)
+    by_hand = {name: p.grad.clone() for name, p in network.named_parameters()}
+    network.zero_grad()
+    sums = torch.from_numpy(holds) @ network.encoder(torch.from_numpy(rows))
+    whole = sums[: placements * devices].unflatten(0, (placements, devices))
+    if padding is not None:
+        whole = whole.masked_fill(torch.from_numpy(padding)[:, :, None], -torch.inf)
+    errors = network.device_ms(sums[placements * devices :]) - torch.from_numpy(costs)
+    expected = (network.overall_ms(whole) - torch.from_numpy(overall)).square().mean() + errors.square().sum(1).mean()
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(by_hand[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_adam_is_torchs():
+    ours, theirs = networks.Networks(3).policy, networks.Networks(3).policy
+    own, other = adam.Adam(ours), torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    inputs = torch.randn(8, 32), torch.rand(8, 3)
+    for _ in range(20):
+        for module, optimizer in ((ours, own), (theirs, other)):
+            optimizer.zero_grad()
+            module(*inputs).square().sum().backward()
+        own.step(1e-2)
+        other.step()
+    for mine, expected in zip(ours.parameters(), theirs.parameters()):
+        if expected.grad is not None:
+            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_buffer_keeps_sets_and_targets():
+    some = tasks(2)
+    catalogue = measured.Catalogue(some)
+    np.testing.assert_array_equal(catalogue.features[catalogue.rows[1]], some[1].features)
+    buffer = measured.Measured(catalogue, 4)
+    placement = np.array([0, 0, 1, 1, 1, 0])
+    costs = SimulatedOracle().measure(some[0], placement[None])
+    buffer.add(0, placement, costs)
+    for device in range(2):
+        held = np.zeros(len(catalogue) + 1)
+        np.add.at(held, catalogue.rows[0][placement == device], 1)
+        assert buffer.holds[0, device].tolist() == held.tolist()
+    # Devices 2 and 3 are empty: they hold the row of zeros.
+    assert buffer.holds[0, 2:].sum(axis=1).tolist() == [1.0, 1.0] == buffer.holds[0, 2:, -1].tolist()
+    columns = np.stack([costs.forward_ms[0], costs.backward_comm_ms[0], costs.backward_ms[0]], axis=-1)
+    np.testing.assert_allclose(buffer.device_ms[0], columns, rtol=1e-6)
+    assert buffer.overall_ms[0] == pytest.approx(costs.overall_ms[0])
+
+
+def test_the_policy_in_numpy_is_the_policy_in_torch():
+    some = tasks()
+    begun, policy = started(some)
+    encoded = policy.encode(some[0].features)
+    rows = torch.from_numpy(begun.scaling(some[0].features))
+    nets = begun.networks
+    with torch.no_grad():
+        sums, costs = nets.policy.encoder(rows), nets.cost.device_ms(nets.cost.encoder(rows))
+        np.testing.assert_allclose(encoded[:, :32], sums, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(policy.device_ms(encoded), costs, rtol=1e-4, atol=1e-5)
+        scores = nets.policy(sums, costs)
+    np.testing.assert_allclose(policy.logits(encoded, costs.numpy()), scores, rtol=1e-4, atol=1e-5)
+    assert policy.order(encoded).tolist() == np.argsort(-costs.sum(1).numpy(), kind="stable").tolist()
+
+
+def naive_place(policy, task, order):
+    """One table after the other, every device scored anew."""
+    encoded, placement = policy.encode(task.features), np.full(task.tables, -1)
+    for table in order:
+        best, best_score = -1, -np.inf
+        for device in range(task.devices):
+            mine = placement == device
+            if task.sizes_bytes[mine].sum() + task.sizes_bytes[table] > task.capacity_bytes:
+                continue
+            sums = (encoded[mine].sum(axis=0) if mine.any() else policy.empty)[None]
+            score = float(policy.logits(sums, policy.device_ms(sums))[0])
+            if score > best_score + 1e-5:
+                best, best_score = device, score
+        placement[table] = best
+    return placement
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), room=st.floats(0.9, 3.0))
+def test_placing_in_a_batch_is_placing_one_by_one(seed, room):
+    rng = np.random.default_rng(seed)
+    some = []
+    for i in range(3):
+        tables, devices = int(rng.integers(2, 9)), int(rng.integers(1, 5))
+        need = int(random_task(tables, seed + i).sizes_bytes.sum())
+        on = machine(devices=devices, hbm=int(room * need / devices) + 1)
+        some.append(random_task(tables, seed + i, on=on))
+    _, policy = started(some)
+    encodings = [policy.encode(task.features) for task in some]
+    orders = [policy.order(encoded) for encoded in encodings]
+    episodes = estimates.play(policy, some, encodings, orders, None)
+    for task, order, found, failed in zip(some, orders, episodes.placing.placements(), episodes.placing.failed):
+        if not failed:
+            assert found.tolist() == naive_place(policy, task, order).tolist()
+            assert not task.over_capacity(found[None])[0]
+
+
+def test_sampling_follows_the_softmax():
+    # One table, two devices, one of them full for it: only the other is drawn; both empty: half and half.
+    task = random_task(1, on=machine(devices=2))
+    _, policy = started([task])
+    encoded = policy.encode(task.features)
+    many = 4000
+    args = ([task] * many, [encoded] * many, [np.arange(1)] * many, np.random.default_rng(0))
+    drawn = estimates.play(policy, *args).placing.chosen[:, 0]
+    assert drawn.mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_the_loss_is_reinforce_over_legal_devices():
+    need = random_task(7, 5).sizes_bytes.sum()
+    task = random_task(7, 5, on=machine(devices=3, hbm=int(0.55 * need)))
+    begun, policy = started([task])
+    encoded = policy.encode(task.features)
+    order, count = policy.order(encoded), 5
+    episodes = estimates.play(policy, [task] * count, [encoded] * count, [order] * count, np.random.default_rng(1))
+    assert not episodes.placing.legal_at.all()
+    rows = torch.from_numpy(begun.scaling(task.features)[order])
+    empty_ms = policy.device_ms(policy.empty[None])[0]
+    found = learning.policy_loss(begun.networks.policy, rows, episodes, empty_ms, 0.1).item()
+
+    returns = -episodes.overall_ms
+    good = ~episodes.placing.failed
+    weight = np.where(good, (returns - returns[good].mean()) / (returns[good].std() + 1e-6), 0.0)
+    total = 0.0
+    for e, placement in enumerate(episodes.placing.placements()):
+        done = np.full(task.tables, -1)
+        for step, table in enumerate(order):
+            scores = []
+            for device in range(3):
+                mine = done == device
+                sums = (encoded[mine].sum(axis=0) if mine.any() else policy.empty)[None]
+                scores.append(float(policy.logits(sums, policy.device_ms(sums))[0]))
+            legal = episodes.placing.legal_at[e, step]
+            p = np.exp(np.where(legal, scores, -np.inf))
+            p /= p.sum()
+            done[table] = placement[table]
+            log_p = np.log(p[placement[table]]) if good[e] else 0.0
+            entropy = -(p[p > 0] * np.log(p[p > 0])).sum() if good[e] else 0.0
+            total += log_p * weight[e] + 0.1 * entropy
+    assert found == pytest.approx(-total / (count * task.tables), rel=1e-3, abs=1e-5)
+
+
+def test_failed_episodes_teach_nothing():
+    weights = learning.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
+    np.testing.assert_allclose(weights, [-1.0, 1.0, 0.0], atol=1e-5)
+    assert not learning.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
+
+
+def weights_of(trained):
+    return torch.cat([p.detach().flatten() for p in trained.networks.parameters()])
+
+
+def test_training_repeats_and_depends_on_the_seed():
+    some = tasks()
+    first, again, other = (training.train(some, SimulatedOracle(), seed, SHORT) for seed in (0, 0, 1))
+    assert torch.equal(weights_of(first), weights_of(again))
+    assert first.history == again.history
+    assert not torch.equal(weights_of(first), weights_of(other))
+    assert first.oracle_calls == 12
+    assert not torch.equal(weights_of(first), weights_of(training.untrained(some, 0)))
+
+
+def test_a_killed_training_goes_on_where_it_was(tmp_path):
+    some = tasks()
+    straight = training.train(some, SimulatedOracle(), 0, SHORT)
+
+    class Killed(Exception):
+        pass
+
+    def kill(done):
+        if done.number == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path, progress=kill)
+    oracle, seen = SimulatedOracle(), []
+    resumed = training.train(some, oracle, 0, SHORT, folder=tmp_path, progress=lambda done: seen.append(done.number))
+    assert seen == [3]
+    assert oracle.spent.calls == SHORT.measured
+    assert torch.equal(weights_of(straight), weights_of(resumed))
+    assert straight.history == resumed.history
+    # Finished: nothing is asked any more, and every iteration can be looked at.
+    assert torch.equal(weights_of(training.train(some, oracle, 0, SHORT, folder=tmp_path)), weights_of(straight))
+    assert oracle.spent.calls == SHORT.measured
+    key = training.training_key(some, oracle, 0, SHORT)
+    assert len(training.snapshot(tmp_path, key, 1).history) == 1
+    assert torch.equal(weights_of(training.snapshot(tmp_path, key, 3)), weights_of(straight))
+    np.testing.assert_array_equal(
+        placing.place(training.snapshot(tmp_path, key, 3), some)[0], placing.place(straight, some)[0]
+    )
+
+
+def test_a_broken_state_is_refused(tmp_path):
+    some = tasks()
+    training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path)
+    key = training.training_key(some, SimulatedOracle(), 0, SHORT)
+    path = path_of(tmp_path, training.KIND, f"{key}-3")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(BadInput, match="is broken or no checkpoint"):
+        training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path)
+
+
+def test_other_tasks_seeds_and_settings_are_other_trainings():
+    some, oracle = tasks(), SimulatedOracle()
+    keys = {
+        training.training_key(some, oracle, 0, SHORT),
+        training.training_key(some[:2], oracle, 0, SHORT),
+        training.training_key(some, oracle, 1, SHORT),
+        training.training_key(some, oracle, 0, training.Settings()),
+        training.training_key(some, SimulatedOracle(counted=True), 0, SHORT),
+    }
+    assert len(keys) == 5
+
+
+def test_training_beats_its_start_and_random_placement():
+    # Batches large enough that the launches are no longer most of the cost.
+    some = [random_task(16, i, batch_size=240_000) for i in range(8)]
+    trained = training.train(some, SimulatedOracle(), 0)
+    rng, judge = np.random.default_rng(0), SimulatedOracle()
+
+    def mean_ms(placements):
+        return float(np.mean([judge.measure(t, p[None]).overall_ms[0] for t, p in zip(some, placements)]))
+
+    random_ms = mean_ms([rng.integers(0, 4, 16) for _ in some])
+    assert mean_ms(placing.place(trained, some)) < 0.95 * random_ms
+    starts = [mean_ms(placing.place(training.untrained(some, seed), some)) for seed in range(3)]
+    assert mean_ms(placing.place(trained, some)) < np.mean(starts)
+    assert trained.history[-1].cost_loss < trained.history[0].cost_loss
+
+
+def test_a_second_try_places_the_largest_first():
+    # The large table only fits an empty device: it must come first, and then everything fits.
+    base = random_problem(5, 2, on=machine(devices=2))
+    tables = (Table(name="large", rows=100_000, dim=16), *base.tables[1:])
+    rare = AccessProfile(rows=100_000, samples=1000, present=1, counts=(1,), row_counts=(1,))
+    size = 100_000 * 16 * base.precision.bytes
+    problem = replace(base, tables=tables, profiles=(rare, *base.profiles[1:]))
+    on = machine(devices=2, hbm=size + 10, uvm=0)
+    tight = replace(problem, machine=on, topology=on.topology)
+    assert sum(tight.weight_bytes(t) for t in tables[1:]) < size
+    strategy, late = get_strategy("dreamshard-untrained"), 0
+    for seed in range(8):
+        strategy.fit((problem,), Budget(), seed)
+        validate(strategy.plan(tight, Budget(), seed), tight, strategy.moves)
+        begun = training.untrained([Task.of(tight)], seed)
+        policy = estimates.Policy(begun.networks, begun.scaling)
+        encoded = policy.encode(table_set(tight).features)
+        first = estimates.play(policy, [table_set(tight)], [encoded], [policy.order(encoded)], None)
+        late += bool(first.placing.failed[0])
+    assert late > 0
+
+
+def test_what_fits_nowhere_is_declined_by_name():
+    problem = random_problem(4, 2, on=machine(devices=2))
+    need = max(problem.weight_bytes(t) for t in problem.tables)
+    on = machine(devices=2, hbm=need - 1, uvm=0)
+    strategy = get_strategy("dreamshard-untrained")
+    strategy.fit((problem,), Budget(), 0)
+    with pytest.raises(Infeasible, match=rf"table 't\d' \({need} bytes\) has no device with room"):
+        strategy.plan(replace(problem, machine=on, topology=on.topology), Budget(), 0)
+
+
+def test_the_strategy_states_what_it_is():
+    ours, control = get_strategy("dreamshard"), get_strategy("dreamshard-untrained")
+    assert (ours.role, control.role) == (Role.COMPETITOR, Role.VARIANT)
+    assert ours.moves == {Move.TABLE}
+    with pytest.raises(BadInput, match=r"call fit\(\) before plan\(\)"):
+        get_strategy("dreamshard").plan(random_problem(3), Budget(), 0)
+
+
+def test_a_small_budget_means_fewer_updates():
+    package = importlib.import_module("shardbench.baselines.dreamshard")
+    cut = package.settings_for(Budget(fit_s=6), training.Settings())
+    assert (cut.iterations, cut.cost_updates, cut.policy_updates) == (10, 30, 1)
+    assert package.settings_for(Budget(fit_s=600), training.Settings()) == training.Settings()

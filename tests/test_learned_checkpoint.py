@@ -1,0 +1,89 @@
+"""Checkpoints: what comes back, and what is refused in one line."""
+
+import pickle
+
+import pytest
+import torch
+
+from shardbench.errors import BadInput
+from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
+
+STATE = Checkpoint(
+    kind="nets", version=2, key="abc", facts={"seed": 3, "mean": [0.1]}, tensors={"w": torch.arange(6.0).view(2, 3)}
+)
+
+
+def test_round_trip(tmp_path):
+    path = save(STATE, tmp_path / "deep")
+    assert path == path_of(tmp_path / "deep", "nets", "abc")
+    found = load(path, "nets", 2, "abc")
+    assert found.facts == STATE.facts
+    assert torch.equal(found.tensors["w"], STATE.tensors["w"])
+    assert found.digest == STATE.digest
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def _truncate(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _text(path):
+    path.write_text("not a checkpoint")
+
+
+def _pickled_code(path):
+    path.write_bytes(pickle.dumps(print))
+
+
+def _foreign(path):
+    torch.save({"weights": torch.zeros(2)}, path)
+
+
+def _edited(path):
+    data = torch.load(path, weights_only=True)
+    data["tensors"]["w"][0, 0] = 7.0
+    torch.save(data, path)
+
+
+def _partial(path):
+    data = torch.load(path, weights_only=True)
+    del data["facts"]
+    torch.save(data, path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_truncate, "is broken or no checkpoint: delete it"),
+        (_text, "is broken or no checkpoint"),
+        (_pickled_code, "is broken or no checkpoint"),
+        (_foreign, "is not a checkpoint of this project"),
+        (_edited, "does not match its own digest"),
+        (_partial, "lacks a part"),
+    ],
+)
+def test_spoiled_files_are_refused_in_one_line(tmp_path, spoil, message):
+    path = save(STATE, tmp_path)
+    spoil(path)
+    with pytest.raises(BadInput, match=message) as error:
+        load(path, "nets", 2)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "key", "message"),
+    [
+        ("others", 2, "abc", "is of 'nets', not of 'others'"),
+        ("nets", 3, "abc", "has version 2, wanted 3: train again"),
+        ("nets", 2, "xyz", "was trained on other tasks or settings"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, kind, version, key, message):
+    path = save(STATE, tmp_path)
+    with pytest.raises(BadInput, match=message):
+        load(path, kind, version, key)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"there is no checkpoint .*nothing\.pt: train first"):
+        load(tmp_path / "nothing.pt", "nets", 2)

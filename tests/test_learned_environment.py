@@ -1,0 +1,86 @@
+"""Batched episodes: legality, sums, dead ends, padding."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learned_tasks import random_task
+from problems import machine
+
+from shardbench.learned.environment import Placing
+
+WIDTH = 3
+
+
+def vectors(rng, tasks):
+    made = np.zeros((len(tasks), max(t.tables for t in tasks), WIDTH), dtype=np.float32)
+    for row, task in zip(made, tasks):
+        row[: task.tables] = rng.normal(size=(task.tables, WIDTH))
+    return made
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), room=st.floats(0.6, 3.0), episodes=st.integers(1, 6), mixed=st.booleans())
+def test_what_is_legal_fits_and_what_is_illegal_does_not(seed, room, episodes, mixed):
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for _ in range(episodes):
+        tables, devices = (int(rng.integers(1, 9)), int(rng.integers(1, 5))) if mixed else (6, 3)
+        need = int(random_task(tables, seed).sizes_bytes.sum())
+        on = machine(devices=devices, hbm=max(1, int(room * need / devices)))
+        tasks.append(random_task(tables, seed, on=on))
+    orders = [rng.permutation(task.tables) for task in tasks]
+    given_vectors = vectors(rng, tasks)
+    placing = Placing(tasks, orders, given_vectors)
+    # The same by loops: bytes used, tables held and sums of every device.
+    used = [np.zeros(t.devices, dtype=np.int64) for t in tasks]
+    failed = [False] * episodes
+    while not placing.done:
+        step, legal = placing.step, placing.legal()
+        assert legal.any(axis=1).all()
+        chosen = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+        for e, task in enumerate(tasks):
+            assert not legal[e, task.devices :].any()
+            if step >= task.tables:
+                continue
+            size = task.sizes_bytes[orders[e][step]]
+            fits = used[e] + size <= task.capacity_bytes
+            failed[e] |= not fits.any()
+            if not failed[e]:
+                assert (legal[e, : task.devices] == fits).all()
+            used[e][chosen[e]] += size
+        placing.put(chosen)
+    assert placing.failed.tolist() == failed
+    for e, (task, placement) in enumerate(zip(tasks, placing.placements())):
+        assert bool(task.over_capacity(placement[None])[0]) == failed[e]
+        order = orders[e]
+        for device in range(task.devices):
+            mine = placement == device
+            assert used[e][device] == task.sizes_bytes[mine].sum()
+            assert placing.held[e, device] == mine.sum()
+            where = np.flatnonzero(mine[order])
+            np.testing.assert_allclose(placing.sums[e, device], given_vectors[e, where].sum(axis=0), atol=1e-5)
+
+
+def test_sums_start_where_they_are_told():
+    task = random_task(2)
+    ones = np.ones((1, 2, WIDTH), dtype=np.float32)
+    placing = Placing([task], [np.arange(2)], ones, np.full(WIDTH, 10.0, dtype=np.float32))
+    placing.legal()
+    np.testing.assert_array_equal(placing.put(np.array([1])), [[11.0] * WIDTH])
+    assert placing.sums[0, 0].tolist() == [10.0] * WIDTH
+
+
+def test_a_dead_end_uses_the_emptiest_device_and_is_marked():
+    sizes = random_task(3).sizes_bytes
+    task = random_task(3, on=machine(devices=2, hbm=int(sizes.max())))
+    order = np.argsort(-sizes)
+    placing = Placing([task], [order], np.zeros((1, 3, WIDTH), dtype=np.float32))
+    for device in (0, 1):
+        placing.legal()
+        placing.put(np.array([device]))
+    assert not placing.failed[0]
+    free = placing.free[0].copy()
+    if sizes[order[2]] > free.max():
+        assert placing.legal()[0].tolist() == [False, True]
+        assert placing.failed[0]
+    assert free.argmax() == 1

@@ -1,0 +1,208 @@
+"""The RNN baseline: acting against learning, REINFORCE, training, placing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import RandomWorkload, machine
+
+from shardbench.baselines.rnn_placer import RnnPlacer, settings_for
+from shardbench.baselines.rnn_placer.acting import Decoder, play
+from shardbench.baselines.rnn_placer.networks import Networks
+from shardbench.baselines.rnn_placer.training import KIND, Run, Settings, place, reinforce_loss, train, training_key
+from shardbench.errors import BadInput, Infeasible
+from shardbench.learned.checkpoint import path_of
+from shardbench.learned.features import Scaling
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.tasks import Task
+from shardbench.strategy import Budget
+from shardbench.validate import validate
+
+SMALL = Settings(updates=8, episodes=6, stages=4)
+
+
+def make_task(tables, devices, seed=0, share=None, slow=False):
+    rng = np.random.default_rng(seed)
+    shapes = [(int(rng.integers(100, 1000)), int(rng.choice([8, 16, 32]))) for _ in range(tables)]
+    on = machine(devices=devices)
+    if share is not None:
+        on = machine(devices=devices, hbm=int(share * sum(4 * rows * dim for rows, dim in shapes)))
+    if slow:
+        # On the fast machine the launch hides the tables.
+        on = replace(on, constants=replace(on.constants, hbm_bytes_per_s=1e8, cache_bytes_per_s=1e8))
+    return Task.of(RandomWorkload(shapes, batch_size=64, pooling=int(rng.integers(2, 9)), seed=seed).problem(on))
+
+
+TASKS = (make_task(7, 2, 1), make_task(12, 3, 2), make_task(5, 3, 3))
+
+
+def networks_of(task, seed=0):
+    return Networks((task.devices,), seed), Scaling.fit(task.features)(task.features)
+
+
+def log_probabilities(networks, scaled, played):
+    """Of every choice, by the learner's forward pass over whole sequences, [E, T]."""
+    chosen = torch.from_numpy(played.placing.chosen)
+    encoded = networks.encode(torch.from_numpy(scaled)[None])
+    logits = networks.logits(encoded, chosen, played.placing.legal_at.shape[2])
+    logits = logits.masked_fill(torch.from_numpy(~played.placing.legal_at), -torch.inf)
+    return logits.log_softmax(2).gather(2, chosen[..., None])[..., 0].detach().numpy()
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_the_learner_scores_devices_as_the_decoder_did(share):
+    task = make_task(9, 3, 4, share)
+    networks, scaled = networks_of(task)
+    best = play(networks, task, scaled, np.arange(9), episodes=1, rng=None)
+    assert not best.placing.failed[0]
+    encoded = networks.encode(torch.from_numpy(scaled)[None])
+    logits = networks.logits(encoded, torch.from_numpy(best.placing.chosen), 3).detach().numpy()
+    assert np.where(best.placing.legal_at, logits, -np.inf).argmax(2).tolist() == best.placing.chosen.tolist()
+
+
+def test_the_decoders_step_is_the_lstms():
+    networks = Networks((3,), 5)
+    decoder = Decoder(networks, 3)
+    rng = np.random.default_rng(0)
+    outputs = rng.normal(size=(4, 6, 128)).astype(np.float32)
+    before = rng.integers(0, 4, (4, 6))
+    with torch.no_grad():
+        read = torch.cat([torch.from_numpy(outputs), networks.embedding(3)(torch.from_numpy(before))], dim=2)
+        expected = networks.decoder(read)[0].numpy()
+    hidden = cell = np.zeros((4, 128), dtype=np.float32)
+    for step in range(6):
+        gates = outputs[:, step] @ decoder.of_outputs + decoder.of_before[before[:, step]] + hidden @ decoder.of_hidden
+        hidden, cell = decoder.step(gates, cell)
+        assert hidden == pytest.approx(expected[:, step], abs=1e-5)
+
+
+def test_samples_follow_the_learners_probabilities():
+    task = make_task(2, 3, 4)
+    networks, scaled = networks_of(task, 1)
+    played = play(networks, task, scaled, np.arange(2), episodes=6000, rng=np.random.default_rng(0))
+    expected = np.exp(log_probabilities(networks, scaled, played).sum(1))
+    pairs, first, counts = np.unique(played.placing.chosen, axis=0, return_index=True, return_counts=True)
+    assert len(pairs) == 9
+    assert counts / 6000 == pytest.approx(expected[first], abs=0.02)
+    assert expected[first].sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_loss_by_hand():
+    task = make_task(4, 2, 0)
+    networks, scaled = networks_of(task)
+    played = play(networks, task, scaled, np.arange(4), episodes=3, rng=np.random.default_rng(0))
+    played.placing.failed[2] = True
+    log_p = log_probabilities(networks, scaled, played).sum(1)
+    found = reinforce_loss(networks, torch.from_numpy(scaled), played, np.array([2.0, -1.0, 9.0]), 0.0)
+    assert found.item() == pytest.approx(-(2.0 * log_p[0] - log_p[1]) / 3, rel=1e-4)
+    entropic = reinforce_loss(networks, torch.from_numpy(scaled), played, np.zeros(3), 1.0).item()
+    # Two episodes of four nearly even choices between two devices.
+    assert entropic == pytest.approx(-(2 / 3) * 4 * np.log(2), rel=0.05)
+
+
+def test_illegal_devices_have_no_probability_at_the_update():
+    task = make_task(9, 2, 4, share=0.52)
+    networks, scaled = networks_of(task)
+    played = play(networks, task, scaled, np.arange(9), episodes=4, rng=np.random.default_rng(0))
+    assert not played.placing.legal_at.all()
+    log_p = log_probabilities(networks, scaled, played).sum(1)
+    used = ~played.placing.failed
+    found = reinforce_loss(networks, torch.from_numpy(scaled), played, np.ones(4), 0.0)
+    assert found.item() == pytest.approx(-log_p[used].sum() / 4, rel=1e-4)
+
+
+def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
+    run = Run(TASKS, SimulatedOracle(), 0, SMALL)
+    placing = play(run.networks, TASKS[0], run.scaling(TASKS[0].features), np.arange(7), episodes=2, rng=run.rng)
+    costs = SimulatedOracle().measure(TASKS[0], np.stack(placing.placing.placements())).overall_ms
+    returns = -np.sqrt(costs)
+    assert run.measured(0, placing) == pytest.approx(returns - returns.mean())
+    run.average[0] = -1.0
+    assert run.measured(0, placing) == pytest.approx(returns + 1.0)
+    assert run.average[0] == pytest.approx(0.9 * -1.0 + 0.1 * returns.mean())
+    assert np.isnan(run.average[1:]).all()
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for (_, x), (_, y) in zip(a.networks.named(), b.networks.named(), strict=True))
+
+
+def test_training_is_deterministic_and_counts_what_it_asked():
+    oracle = SimulatedOracle()
+    one = train(TASKS, oracle, 3, SMALL)
+    assert same(one, train(TASKS, SimulatedOracle(), 3, SMALL))
+    assert not same(one, train(TASKS, SimulatedOracle(), 4, SMALL))
+    assert one.oracle_calls == oracle.spent.calls == 48
+    assert [stage.updates for stage in one.history] == [2, 4, 6, 8]
+
+
+def test_training_lowers_the_measured_cost():
+    task = make_task(8, 2, 5, slow=True)
+    trained = train([task], SimulatedOracle(), 0, Settings(updates=150, learning_rate=3e-3))
+    assert trained.history[-1].measured_ms < 0.97 * trained.history[0].measured_ms
+
+
+class Killed(Exception):
+    pass
+
+
+def test_training_goes_on_after_a_kill(tmp_path):
+    def kill(stage):
+        if stage.updates == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path, progress=kill)
+    resumed = train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
+    whole = train(TASKS, SimulatedOracle(), 1, SMALL)
+    assert same(resumed, whole)
+    assert resumed.history == whole.history
+    path = path_of(tmp_path, KIND, training_key(TASKS, SimulatedOracle(), 1, SMALL))
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(BadInput, match="broken"):
+        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
+
+
+def test_training_stops_at_its_deadline_and_needs_a_task():
+    trained = train(TASKS, SimulatedOracle(), 0, SMALL, deadline_cpu_s=0.0)
+    assert (trained.oracle_calls, trained.complete) == (0, False)
+    with pytest.raises(BadInput, match="at least one task"):
+        train([], SimulatedOracle(), 0)
+
+
+def test_placements_fit_or_are_declined():
+    fits = 0
+    for seed in range(12):
+        task = make_task(9, 2, seed, share=0.5002 if seed % 2 else 0.6)
+        trained = train([task], SimulatedOracle(), seed, replace(SMALL, updates=1))
+        try:
+            placement = place(trained, task)
+        except Infeasible as error:
+            assert "no device with room" in str(error)
+        else:
+            task.check(placement[None])
+            fits += 1
+    assert 0 < fits < 12
+
+
+def test_other_numbers_of_devices_are_refused():
+    trained = train(TASKS[:1], SimulatedOracle(), 0, SMALL)
+    with pytest.raises(BadInput, match="layers for 2 devices, not for 3"):
+        place(trained, TASKS[1])
+
+
+def test_the_strategy_plans_what_it_was_fitted_on():
+    strategy, problem, budget = RnnPlacer(), TASKS[1].problem, Budget(fit_s=1.0)
+    with pytest.raises(BadInput, match="call fit"):
+        strategy.plan(problem, budget, 0)
+    strategy.fit((problem.restricted_to(strategy.sees),), budget, 0)
+    plan = strategy.plan(problem.restricted_to(strategy.sees), budget, 0)
+    validate(plan, problem, strategy.moves)
+    assert 0 < plan.notes["oracle_calls"] < 1000
+
+
+def test_a_short_budget_means_fewer_updates():
+    assert settings_for(Budget(fit_s=600), 80, Settings()) == Settings()
+    assert settings_for(Budget(fit_s=5), 80, Settings()).updates == 22
+    assert settings_for(Budget(fit_s=1e-3), 80, Settings()).updates == 1
