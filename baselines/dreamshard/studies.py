@@ -225,6 +225,24 @@ class Training(Study):
         ]  # fmt: skip
 
 
+class MeasuredKernels(Study):
+    """DreamShard trained and judged on real FBGEMM kernel times of this machine (DLRM-20 on 4; exchanges modelled)."""
+
+    name = "measured"
+    exclusive = True
+    columns = ("strategy", "backend", "cost_ms_mean", "cost_ms_sem", "kernel_ms_mean", "modelled_cost_ms_mean", "tasks")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One training; none in a quick run, since it takes minutes of kernels."""
+        return [] if quick else [{"task": "DLRM-20 (4)", "batch_size": 1024, "seed": 0}]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train on the training split's kernel times, measure everyone's plans on the test split's."""
+        from .timed import measured_rows  # noqa: PLC0415 - needs torch and fbgemm, which listing does not
+
+        return measured_rows(int(cell["seed"] or 0), folder)
+
+
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (EqualWidths(), MixedWidths(), Transfer(), Training())
+    return (EqualWidths(), MixedWidths(), Transfer(), Training(), MeasuredKernels())

@@ -1,0 +1,67 @@
+"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.baselines.dreamshard.placing import place
+from shardbench.baselines.dreamshard.training import train, untrained
+from shardbench.discovery import get_strategy
+from shardbench.learned.contest import Placed, place_all, scaled_budget
+from shardbench.learned.measured import MeasuredOracle
+from shardbench.learned.oracle import SimulatedOracle
+from shardbench.learned.pools import TaskRow, draw_tasks, load_pool, pool_bags
+from shardbench.learned.tasks import Task
+from shardbench.study import Row
+from shardbench.table import Precision
+from shardbench.trace import Split
+
+BATCH = 1024
+"""A CPU's kernels take a thousand times as long as a GPU's."""
+ROW = TaskRow(name="DLRM-20 (4)", tables=20, devices=4, machine="cpu-1x4", cap_bytes=5 << 30)
+TRAIN_TASKS, TEST_TASKS = 50, 10
+HEURISTICS = ("shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "greedy-cost")
+
+
+def measured_rows(seed: int, folder: Path) -> list[Row]:
+    """One row a strategy: measured cost of its plans for the same test tasks, and what the cost model says of them."""
+    pools = {side: load_pool(side, folder, batch_size=BATCH) for side in ("train", "test")}
+    train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
+    tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
+    learned_from = _oracle(Split.TRAIN, folder)
+    trained = train(train_tasks, learned_from, seed, folder=folder / "timed")
+    placed = {name: _heuristic(name, tasks, seed) for name in HEURISTICS}
+    placed["dreamshard"] = place(trained, tasks)
+    placed["dreamshard-untrained"] = place(untrained(train_tasks, seed), tasks)
+    judged, modelled = _oracle(Split.TEST, folder), SimulatedOracle(counted=True)
+    rows: list[Row] = []
+    for name, placements in placed.items():
+        costs = [judged.measure(task, placement[None]) for task, placement in zip(tasks, placements, strict=True)]
+        kernels = [float((cost.forward_ms + cost.backward_ms).max()) for cost in costs]
+        expected = [modelled.measure(task, placement[None]).overall_ms[0] for task, placement in zip(tasks, placements)]
+        overall = [float(cost.overall_ms[0]) for cost in costs]
+        rows.append(
+            {
+                "backend": "measured",
+                "strategy": name,
+                "tasks": len(tasks),
+                "cost_ms_mean": float(np.mean(overall)),
+                "cost_ms_sem": float(np.std(overall, ddof=1) / np.sqrt(len(overall))),
+                "kernel_ms_mean": float(np.mean(kernels)),
+                "modelled_cost_ms_mean": float(np.mean(expected)),
+                "training_placements": trained.oracle_calls if name == "dreamshard" else 0,
+            }
+        )
+    return rows
+
+
+def _oracle(split: Split, folder: Path) -> MeasuredOracle:
+    bags, lookups = pool_bags(split, folder, batch_size=BATCH)
+    path = folder / f"times-dlrm20-{split.value}.jsonl"
+    return MeasuredOracle(bags, lookups, BATCH, Precision.FP16, path)
+
+
+def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
+    found: Placed = place_all(get_strategy(name), tasks, scaled_budget(1.0), seed)
+    return [placement for placement in found.placements if placement is not None]
