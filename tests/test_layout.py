@@ -28,13 +28,13 @@ def test_datasets_refuses_to_be_another_projects_package():
 
 def test_imports_form_a_ladder():
     ladder = [
-        "errors", "atomic", "serialise", "jsonlines", "table", "profile", "machine", "plan", "trace",
+        "errors", "atomic", "serialise", "jsonlines", "table", "profile", "machine", "plan", "trace", "hotness",
         "problem", "strategy", "validate", "load", "distinct", "lookups", "links", "accounting", "traffic",
-        "costmodel", "published", "published_steps", "validation", "lowerbound", "workload", "profiling",
-        "materialise", "discovery", "trial", "record", "store", "suite", "environment", "statistics",
-        "launch", "jobcheck", "execute", "conformance_problems", "conformance", "tryout", "runner",
-        "listing", "progress", "report", "study", "reproduction", "memory", "calibrate", "learned",
-        "doctor", "cli_options", "cli_tools", "cli_reproduce", "cli",
+        "costmodel", "published", "published_steps", "validation", "lowerbound", "workload", "profiling", "materialise",
+        "discovery", "trial", "record", "store", "suite", "environment", "statistics", "launch", "jobcheck",
+        "execute", "conformance_problems", "conformance", "tryout", "runner", "listing", "progress",
+        "report", "study", "reproduction", "memory", "calibrate", "learned", "doctor", "cli_options", "cli_tools",
+        "cli_reproduce", "cli",
     ]  # fmt: skip
     height = {name: i for i, name in enumerate(ladder)}
     source = ROOT / "src" / "shardbench"

@@ -22,7 +22,7 @@ def text_of(name: str) -> str:
 
 
 def test_the_expected_machines_are_there() -> None:
-    expected = {"a100-40gb-2x8", "v100-32gb-1x8", "2080ti-1x4", "h100-1x8", "cpu-1x2", "cpu-1x4"}
+    expected = {"a100-24gb-2x8", "a100-40gb-2x8", "v100-32gb-1x8", "2080ti-1x4", "h100-1x8", "cpu-1x2", "cpu-1x4"}
     assert expected <= set(NAMES)
     assert set(NAMES) <= set(machine_names())
 
@@ -94,7 +94,7 @@ def test_an_extra_constant_is_refused() -> None:
 
 
 def test_unknown_machines_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-40gb-2x8"):
+    with pytest.raises(BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-24gb-2x8, a100-40gb-16x8"):
         load_machine("tpu")
     with pytest.raises(BadInput, match="does not exist"):
         load_machine(str(tmp_path / "gone.toml"))

@@ -66,5 +66,7 @@ def test_measured_records_sent_what_was_counted():
     measured = [r for r in RecordStore(RESULTS, "quick").read() if r.spec.backend is Backend.MEASURED]
     assert measured
     for record in measured:
+        if record.outcome is Outcome.SKIPPED:
+            continue
         counted = {name: sum(links) for name, links in record.traffic.collectives.items() if sum(links)}
         assert {k: v for k, v in record.measured_bytes.items() if v} == pytest.approx(counted)

@@ -175,11 +175,17 @@ def test_a_table_with_no_type_left_is_declined() -> None:
         planner.ask(problem([(9, 64)]), ("row_wise",))
 
 
-def test_unpooled_tables_are_unsupported() -> None:
-    asked = problem([(100, 64)])
-    sequence = replace(asked, tables=(Table(name="t0", rows=100, dim=64, pooling=Pooling.NONE),))
-    with pytest.raises(Unsupported, match=r"'t0': torchrec-table-wise plans pooled tables only"):
-        get_strategy("torchrec-table-wise").plan(sequence, Budget(), 0)
+@pytest.mark.parametrize("name", ["torchrec-table-wise", "torchrec-fused"])
+def test_sequences_and_bags_of_several_widths_are_planned_together(name: str) -> None:
+    asked = problem([(1000, 64), (5000, 64), (2000, 32), (800, 16)])
+    tables = tuple(replace(t, pooling=Pooling.NONE) if i < 3 else t for i, t in enumerate(asked.tables))
+    mixed = replace(asked, tables=tables)
+    strategy = get_strategy(name)
+    plan = strategy.plan(mixed, Budget(), 0)
+    validate(plan, mixed, strategy.moves)
+    for part in plan.segments:
+        if isinstance(part.placement, RowWise) and part.table != "t3":
+            assert len(part.placement.ranks) == 4, "sequences are dealt over all ranks or none"
 
 
 PROGRAM = """

@@ -223,9 +223,10 @@ def test_schedules_count_their_copies():
         schedule=BatchSchedule(phases=tuple(phases)),
     )
     sync = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE).synchronisation
-    # 2 hot rows of 16 bytes and 4 of state: up to both devices before each hot phase, down once after the first.
+    # 2 hot rows of 16 bytes and 4 of state: up to both devices before each hot phase, down after each (epochs follow
+    # one another, so also after the last).
     assert sync.to_device_bytes == 2 * (2 * 2 * 20) / 10
-    assert sync.to_host_bytes == 1 * (2 * 20) / 10
+    assert sync.to_host_bytes == 2 * (2 * 20) / 10
     # A hot batch: rows 0 and 1 of a alone, on every rank's own replica; only gradients are exchanged.
     hot = (bags([0, 1], [1], [], [0, 0]), bags([], [], [], []))
     traffic = count(plan, on, lambda i: hot[i], DENSE, PhaseKind.HOT)

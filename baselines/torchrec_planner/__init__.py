@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from shardbench.errors import Unsupported
 from shardbench.plan import Plan
 from shardbench.problem import Problem, Sees
 from shardbench.strategy import Budget, Move, Strategy
-from shardbench.table import Pooling
 
 
 class _TorchRecPlanner(Strategy):
@@ -22,9 +20,6 @@ class _TorchRecPlanner(Strategy):
 
         The budget is enforced from outside: the planner's own time limit does not bound it.
         """
-        for table in problem.tables:
-            if table.pooling is not Pooling.SUM:
-                raise Unsupported(f"table '{table.name}': {self.name} plans pooled tables only")
         # Imported late: torchrec takes seconds to import, and listing strategies must stay cheap.
         from shardbench.baselines.torchrec_planner.ask import ask  # noqa: PLC0415
         from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -25,10 +26,12 @@ from torchrec.modules.embedding_configs import DataType
 from shardbench.errors import Infeasible
 from shardbench.machine import Topology
 from shardbench.problem import Problem
-from shardbench.table import Precision, Table
+from shardbench.table import Pooling, Precision, Table
 from shardbench.validate import dealt
 
 ROW_SPLITS = ("row_wise", "table_row_wise")
+SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""What TorchRec's EmbeddingCollection can be sharded by (deviation 9)."""
 UVM_KERNEL = "fused_uvm"
 UVM_DIVISOR = 10.0
 """TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
@@ -39,12 +42,12 @@ def ask(problem: Problem, sharding_types: tuple[str, ...]) -> dict[str, Any]:
     with _quiet():
         planner = _planner(problem, sharding_types)
         try:
-            plan = planner.plan(module=_meta_model(problem), sharders=[EmbeddingBagCollectionSharder()])
+            sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+            plan = planner.plan(module=_meta_model(problem), sharders=sharders)
         except PlannerError as error:
             reason = " ".join(str(error).partition("Possible solutions")[0].split())
             raise Infeasible(f"TorchRec's planner: {reason}") from error
-    (tables,) = plan.plan.values()
-    return dict(tables)
+    return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
 def _planner(problem: Problem, sharding_types: tuple[str, ...]) -> Any:
@@ -87,6 +90,8 @@ def describe(problem: Problem) -> Any:
 
 def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...]) -> Any:
     offered = offered_types(table.rows, sharding_types, problem.topology)
+    if table.pooling is Pooling.NONE:
+        offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
     if not offered:  # an empty list would mean all types to the planner
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
     return ParameterConstraints(
@@ -105,13 +110,27 @@ def offered_types(rows: int, sharding_types: tuple[str, ...], topology: Topology
 
 def _meta_model(problem: Problem) -> Any:
     kind = DataType.FP16 if problem.precision is Precision.FP16 else DataType.FP32
+    # Unpooled tables of one width share a module, as TorchRec demands.
+    groups: dict[tuple[bool, int], list[Table]] = {}
+    for table in problem.tables:
+        pooled = table.pooling is Pooling.SUM
+        groups.setdefault((pooled, 0 if pooled else table.dim), []).append(table)
+    modules = {
+        f"{'bags' if pooled else 'sequences'}{width}": _collection(tables, pooled, kind)
+        for (pooled, width), tables in groups.items()
+    }
+    return torch.nn.ModuleDict(modules)
+
+
+def _collection(tables: list[Table], pooled: bool, kind: DataType) -> Any:
+    config, collection = (
+        (EmbeddingBagConfig, EmbeddingBagCollection) if pooled else (EmbeddingConfig, EmbeddingCollection)
+    )
     configs = [
-        EmbeddingBagConfig(
-            name=t.name, feature_names=[t.name], num_embeddings=t.rows, embedding_dim=t.dim, data_type=kind
-        )
-        for t in problem.tables
+        config(name=t.name, feature_names=[t.name], num_embeddings=t.rows, embedding_dim=t.dim, data_type=kind)
+        for t in tables
     ]
-    return torch.nn.ModuleDict({"tables": EmbeddingBagCollection(tables=configs, device=torch.device("meta"))})
+    return collection(tables=configs, device=torch.device("meta"))
 
 
 class WeightStorage:

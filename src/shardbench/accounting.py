@@ -38,8 +38,11 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 class Account:
     """Add every table's segments, then read ``load``, ``host`` and ``collectives``."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, gathers_rows: bool = False) -> None:
         self.problem = problem
+        # Replicas of a batch schedule gather the gradients of the rows they touched; others are all-reduced whole.
+        self._gathers_rows = gathers_rows
+        self._touched = zeros(problem.world_size)
         self.topology = problem.topology
         self.world = problem.world_size
         self.local_batch = problem.batch_size // self.world
@@ -130,8 +133,6 @@ class Account:
         whole = len(ranks) == self.world
         if not whole and (len(nodes) != 1 or len(ranks) != self.topology.devices_per_node):
             raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
-        if not whole and table.pooling is Pooling.NONE:
-            raise Unsupported(f"table '{table.name}': unpooled row-wise runs over all ranks, not over one node")
         owned = lookups.dealt(segment.row_start, segment.row_stop, len(ranks))
         distinct = lookups.distinct(segment.row_start, segment.row_stop, len(ranks))
         total = owned.sum(axis=0)
@@ -173,6 +174,7 @@ class Account:
         bags = self._vectors(table, self.local_batch, total)
         longest = self._longest(table, segment, lookups, self.world, 1)[ranks, 0]
         self._put(self.load, ranks, segment, Tier.HBM, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._touched[ranks] += distinct * (INDEX_BYTES + segment.columns * VECTOR_BYTES)
         # Groups partition the world (validate), so that all copies together are all-reduced once.
         if ranks[0] == 0:
             self._replicated_weights += segment.rows * segment.columns
@@ -192,7 +194,10 @@ class Account:
         scatter = scatter + node_reduction(in_node * sample_bytes, topology)
         # Weights and their gradients are all-reduced in the tables' own precision.
         weight_bytes = self.problem.precision.bytes
-        replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
+        if self._gathers_rows:
+            replicas = pairwise(np.repeat(self._touched[:, None], self.world, axis=1), topology)
+        else:
+            replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
         return {
             "input_splits": pairwise(self._splits(node), topology),
             "input_all_to_all": pairwise(self._to, topology),

@@ -9,16 +9,18 @@ Collective: latency + bytes over the slower link, done when the slowest rank is.
 Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.accounting import INDEX_BYTES
+from shardbench.errors import BadInput
 from shardbench.links import Collective
 from shardbench.load import Load, TierRows
 from shardbench.machine import Constants, Machine
-from shardbench.plan import Plan, Tier
+from shardbench.plan import DenseHome, Plan, Tier
 from shardbench.problem import Problem
 from shardbench.table import DenseShape, Table
 from shardbench.traffic import Synchronisation, Traffic, expect
@@ -126,24 +128,44 @@ def backward_s(load: Load, constants: Constants) -> Floats:
     return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
 
 
-def host_forward_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes]."""
+def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
+    """Seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
+
+    Copies run at ``copy_bytes_per_s``, or at the UVM rate where that is None.
+    """
     rows = load.lookup_bytes + constants.access_overhead_bytes * load.lookups
     streamed = INDEX_BYTES * load.lookups + load.bag_bytes
-    return np.asarray((rows + streamed) / constants.host_bytes_per_s + load.bag_bytes / constants.uvm_bytes_per_s)
+    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    return np.asarray((rows + streamed) / constants.host_bytes_per_s + copied)
 
 
-def host_backward_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of the gradients' copy to the host and of its CPUs' update, [nodes]."""
+def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
+    """Seconds of the gradients' copy to the host and of its CPUs' update, [nodes]; copies as host_forward_s."""
     rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
     moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
-    return np.asarray(moved / constants.host_bytes_per_s + load.bag_bytes / constants.uvm_bytes_per_s)
+    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    return np.asarray(moved / constants.host_bytes_per_s + copied)
+
+
+def copy_bytes_per_s(machine: Machine) -> float:
+    """Rate of a device's copies of whole blocks from and to its host; the UVM rate where the machine states none."""
+    return machine.host.link_bytes_per_s if machine.host is not None else machine.constants.uvm_bytes_per_s
 
 
 def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
     """Seconds of the copies of hot rows that a batch schedule needs, per iteration; devices copy side by side."""
     each = copies.to_device_bytes / machine.topology.world_size + copies.to_host_bytes
-    return each / machine.constants.uvm_bytes_per_s
+    return each / copy_bytes_per_s(machine)
+
+
+def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int) -> float:
+    """Seconds of the dense model, forward and backward; raises BadInput for CPUs without a stated rate."""
+    flop = (1.0 + BACKWARD_DENSE) * batch_size * dense.flops_per_sample(tables)
+    if traffic.dense is DenseHome.DEVICES:
+        return flop / machine.topology.world_size / machine.constants.dense_flop_per_s
+    if machine.host is None:
+        raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
+    return flop / machine.topology.nodes / machine.host.dense_flop_per_s
 
 
 def embedding_ms(load: Load, constants: Constants) -> Floats:
@@ -180,10 +202,9 @@ def step_time(
     backward = backward_s(traffic.load, constants)
     # A node's first rank runs its host lookups, one after the other with its own.
     first = slice(None, None, machine.topology.devices_per_node)
-    forward[first] += host_forward_s(traffic.host, constants)
-    backward[first] += host_backward_s(traffic.host, constants)
-    samples = batch_size / machine.topology.world_size
-    dense_s = samples * dense.flops_per_sample(tables) / constants.dense_flop_per_s
+    copy_rate = copy_bytes_per_s(machine) if traffic.dense is DenseHome.DEVICES else math.inf
+    forward[first] += host_forward_s(traffic.host, constants, copy_rate)
+    backward[first] += host_backward_s(traffic.host, constants, copy_rate)
 
     def wire(*names: str) -> float:
         return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
@@ -196,7 +217,7 @@ def step_time(
             "input": wire("input_splits", "input_all_to_all"),
             "lookup": 1e3 * float(forward.max()),
             "output": wire("output_all_to_all", "output_reduce_scatter"),
-            "dense": 1e3 * (1.0 + BACKWARD_DENSE) * dense_s,
+            "dense": 1e3 * dense_s(traffic, machine, dense, tables, batch_size),
             "output_backward": wire("backward_all_to_all", "backward_all_gather"),
             "lookup_backward": 1e3 * float(backward.max()),
             "all_reduce": wire("rows_all_reduce", "dense_all_reduce"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -88,6 +88,16 @@ class Constants:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class HostConstants:
+    """What a node's CPUs can do besides looking rows up; stated by machines on which models train with them."""
+
+    link_bytes_per_s: Positive
+    """One device's copies of whole blocks from and to host memory."""
+    dense_flop_per_s: Positive
+    """Reached, not peak, rate of the MLPs on all CPUs of a node."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Machine:
     """A cluster as the cost model and the planners see it."""
 
@@ -98,6 +108,13 @@ class Machine:
     constants: Constants
     sources: dict[str, str]
     """Source of every number, by field name."""
+    host: HostConstants | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _stated(self, serialise: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What a machine does not state is not in its JSON, nor in its hash.
+        data: dict[str, Any] = serialise(self)
+        return {name: value for name, value in data.items() if name != "host" or value is not None}
 
 
 class _Constant(pydantic.BaseModel):
@@ -142,6 +159,11 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "peer_latency": ("peer_latency_s", "s"),
     "dense_rate": ("dense_flop_per_s", "flop_per_s"),
 }
+# Only on machines that state them, all or none.
+_HOST_FIELDS: dict[str, tuple[str, str]] = {
+    "host_link": ("link_bytes_per_s", "bytes_per_s"),
+    "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
+}
 
 
 def parse_machine(text: str, what: str) -> Machine:
@@ -152,23 +174,26 @@ def parse_machine(text: str, what: str) -> Machine:
         raise BadInput(f"{what}: not TOML: {error}") from error
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
-    missing = sorted(_FIELDS.keys() - file.constants.keys())
-    unknown = sorted(file.constants.keys() - _FIELDS.keys())
+    stated = _FIELDS | (_HOST_FIELDS if _HOST_FIELDS.keys() & file.constants.keys() else {})
+    missing = sorted(stated.keys() - file.constants.keys())
+    unknown = sorted(file.constants.keys() - stated.keys())
     if missing:
         raise BadInput(
             f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
         )
     if unknown:
-        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS)}")
+        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _HOST_FIELDS)}")
     values: dict[str, float] = {}
-    for key, (field, dimension) in _FIELDS.items():
+    for key, (_, dimension) in stated.items():
         constant = file.constants[key]
         if UNITS.get(constant.unit, ("",))[0] != dimension:
             fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
             raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
-        values[field] = float(constant.value) * UNITS[constant.unit][1]
-    topology = {field: round(values[field]) for field in _TOPOLOGY_BYTES}
-    constants = {field.name: values[field.name] for field in fields(Constants)}
+        values[key] = float(constant.value) * UNITS[constant.unit][1]
+    named = {field: values[key] for key, (field, _) in _FIELDS.items()}
+    topology = {field: round(named[field]) for field in _TOPOLOGY_BYTES}
+    constants = {field.name: named[field.name] for field in fields(Constants)}
+    host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in stated}
     try:
         return Machine(
             name=file.name,
@@ -176,10 +201,16 @@ def parse_machine(text: str, what: str) -> Machine:
             device=file.device,
             topology=Topology(nodes=file.nodes, devices_per_node=file.devices_per_node, **topology),
             constants=Constants(**constants),
-            sources={_FIELDS[key][0]: constant.source for key, constant in file.constants.items()},
+            sources={_source_name(key): constant.source for key, constant in file.constants.items()},
+            host=HostConstants(**host) if host else None,
         )
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def _source_name(key: str) -> str:
+    # A host's rates keep their keys: a device has a field of the same name.
+    return _FIELDS[key][0] if key in _FIELDS else key
 
 
 def machine_names() -> list[str]:
@@ -210,20 +241,23 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
     for an unknown constant, or a value that is not a number with a fitting unit.
     """
-    topology, constants, sources = machine.topology, machine.constants, dict(machine.sources)
+    topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
+    known = _FIELDS | (_HOST_FIELDS if host is not None else {})
     names = [machine.name]
     for key, text in sorted(override.items()):
-        if key not in _FIELDS:
-            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(_FIELDS)}")
-        field, dimension = _FIELDS[key]
+        if key not in known:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(known)}")
+        field, dimension = known[key]
         value = _quantity(text, dimension, f"machine {machine.name}: override of '{key}'")
         if field in _TOPOLOGY_BYTES:
             topology = replace(topology, **{field: round(value)})
+        elif host is not None and key in _HOST_FIELDS:
+            host = replace(host, **{field: value})
         else:
             constants = replace(constants, **{field: value})
-        sources[field] = "override of the job"
+        sources[_source_name(key)] = "override of the job"
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    return replace(machine, name="+".join(names), topology=topology, constants=constants, sources=sources)
+    return replace(machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host)
 
 
 def _quantity(text: str, dimension: str, what: str) -> float:

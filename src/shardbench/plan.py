@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
 from shardbench.serialise import STRICT, from_json, to_json
@@ -126,14 +126,32 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BatchSchedule:
-    """Order of pure-hot and pure-cold mini-batches in one epoch."""
+    """Order of pure-hot and pure-cold mini-batches in one epoch; epochs follow one another.
+
+    Hot rows, which a plan replicates, have a master copy on a host (``master_node``) if there are
+    cold phases: there a cold batch looks them up, while a hot one uses the replicas alone.
+    """
 
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
 
     @property
     def synchronisations(self) -> int:
-        """How often hot rows are copied between the host and the devices."""
-        return sum(a.kind is not b.kind for a, b in zip(self.phases, self.phases[1:]))
+        """Copies of the hot rows between host and devices in an epoch, that where the next begins included."""
+        kinds = [phase.kind for phase in self.phases]
+        return sum(a is not b for a, b in zip(kinds, kinds[1:] + kinds[:1]))
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether any mini-batch uses the master copies."""
+        return any(phase.kind is PhaseKind.COLD for phase in self.phases)
+
+
+class DenseHome(StrEnum):
+    """Where the model around the tables is trained."""
+
+    DEVICES = "devices"
+    HOSTS = "hosts"
+    """On the nodes' CPUs, as all of the lookups: nothing crosses to a device."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -144,6 +162,13 @@ class Plan:
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     schedule: BatchSchedule | None = None
     notes: dict[str, float | int | str] = Field(default_factory=dict)
+    dense: DenseHome = DenseHome.DEVICES
+
+    @model_serializer(mode="wrap")
+    def _stated(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The ordinary home is not in the JSON, nor in the plan's hash.
+        data: dict[str, Any] = serialise(self)
+        return {name: value for name, value in data.items() if name != "dense" or value != DenseHome.DEVICES}
 
     def by_table(self) -> dict[str, list[Segment]]:
         """Segments of each table, sorted by their first row, then first column."""
@@ -160,6 +185,11 @@ class Plan:
     def from_json(cls, text: str | bytes, what: str = "plan") -> "Plan":
         """Parse; raises BadInput that names the first wrong field."""
         return from_json(cls, text, what)
+
+
+def master_node(segments: Iterable[Segment]) -> int:
+    """Node whose host keeps the master of a table's replicated rows: that of its rows on a host, else the first."""
+    return next((s.placement.node for s in segments if isinstance(s.placement, Host)), 0)
 
 
 def whole_table(table: Table, placement: OnRank | RowWise | Replicated | NodeSharded | Host) -> Segment:

@@ -61,7 +61,7 @@ class DenseShape:
 
     ``bottom`` maps ``features`` dense inputs to its last width, ``top`` ends in one logit.
     Tables of one width that equals ``bottom[-1]`` meet by pairwise dot products, else by
-    concatenation.
+    concatenation. An unpooled table's history becomes one vector by attention.
     """
 
     features: PositiveInt = 13
@@ -97,13 +97,21 @@ class DenseShape:
         top = (joined, *self.top)
         return tuple(zip(bottom[:-1], bottom[1:])) + tuple(zip(top[:-1], top[1:]))
 
+    def queries(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the linear layer that makes each unpooled table's attention query."""
+        return tuple((self.bottom[-1], t.dim) for t in tables if t.pooling is Pooling.NONE)
+
     def parameters(self, tables: tuple[Table, ...]) -> int:
         """Number of weights and biases, all fp32, all-reduced every step."""
-        return sum(i * o + o for i, o in self.layers(tables))
+        return sum(i * o + o for i, o in self.layers(tables) + self.queries(tables))
 
     def flops_per_sample(self, tables: tuple[Table, ...]) -> int:
-        """Floating-point operations of one sample's forward pass (multiply and add = 2)."""
-        flops = sum(2 * i * o for i, o in self.layers(tables))
+        """Floating-point operations of one sample's forward pass (multiply and add = 2).
+
+        Of the attention only the queries: the rest, 4 dim a lookup, grows with histories that a
+        shape does not know, and is the same for every plan.
+        """
+        flops = sum(2 * i * o for i, o in self.layers(tables) + self.queries(tables))
         if self.interacts_by_dot(tables):
             vectors = len(tables) + 1
             flops += 2 * vectors * vectors * self.bottom[-1]

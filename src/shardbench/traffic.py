@@ -5,16 +5,16 @@ that what a strategy plans with and what it is judged on differ only in the data
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from shardbench.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES, Account
-from shardbench.errors import BadInput
+from shardbench.errors import BadInput, Unsupported
 from shardbench.links import Collective
 from shardbench.load import Floats, Load
 from shardbench.lookups import CountedLookups, ExpectedLookups, TableLookups
-from shardbench.plan import BatchSchedule, PhaseKind, Plan, Replicated, Segment
+from shardbench.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
 from shardbench.problem import Problem
 from shardbench.table import DenseShape
 from shardbench.trace import Bags
@@ -66,6 +66,7 @@ class Traffic:
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
     synchronisation: Synchronisation = Synchronisation()
+    dense: DenseHome = DenseHome.DEVICES
 
 
 def count(
@@ -74,7 +75,8 @@ def count(
     """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
 
     ``phase`` is the batch's under a schedule: a hot batch runs on replicated rows alone, without
-    any exchange of lookups; BadInput where it asks for another row.
+    any exchange of lookups (BadInput where it asks for another row); a cold batch looks the
+    replicated rows up in their master copy on a host.
     """
 
     def lookups(i: int) -> TableLookups:
@@ -104,20 +106,29 @@ def _account(
 ) -> Traffic:
     if problem.batch_size % problem.world_size:
         raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
-    account = Account(problem)
+    if plan.dense is DenseHome.HOSTS and problem.topology.nodes > 1:
+        raise Unsupported("a dense model on hosts is counted on one node only")
+    account = Account(problem, gathers_rows=plan.schedule is not None)
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
         source, chosen = lookups(i), segments[table.name]
         if phase is PhaseKind.HOT:
             chosen = _hot(chosen, source)
+        elif phase is PhaseKind.COLD:
+            chosen = _cold(chosen)
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
+    collectives, copied = account.collectives(weights), account.host.bag_bytes
+    if plan.dense is DenseHome.HOSTS:
+        collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
+        copied = np.zeros_like(copied)
     return Traffic(
         load=account.load,
         host=account.host,
-        collectives=account.collectives(weights),
-        host_to_device_bytes=account.host.bag_bytes,
+        collectives=collectives,
+        host_to_device_bytes=copied,
         synchronisation=_synchronisation(plan, problem),
+        dense=plan.dense,
     )
 
 
@@ -127,6 +138,28 @@ def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
         if asked and not isinstance(segment.placement, Replicated):
             raise BadInput(f"a hot batch asks {asked:.0f} times for rows of '{segment.table}' that are not replicated")
     return [segment for segment in segments if isinstance(segment.placement, Replicated)]
+
+
+def _cold(segments: list[Segment]) -> list[Segment]:
+    """The segments with their replicas' master copy instead; what meets on a host is one table there."""
+    home = Host(node=master_node(segments))
+    found: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment.placement, Replicated):
+            if segment.placement.ranks[0] != 0:  # the same rows for other ranks
+                continue
+            segment = replace(segment, placement=home)  # noqa: PLW2901 - the same rows, held elsewhere
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and isinstance(segment.placement, Host)
+            and (last.placement, last.row_stop) == (segment.placement, segment.row_start)
+            and (last.column_start, last.column_stop) == (segment.column_start, segment.column_stop)
+        ):
+            found[-1] = replace(last, row_stop=segment.row_stop)
+        else:
+            found.append(segment)
+    return found
 
 
 def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
@@ -147,18 +180,18 @@ def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
 
 
 def _switches(schedule: BatchSchedule) -> tuple[int, int]:
-    """How often a hot phase begins after a cold one, and ends before one."""
+    """How often in an epoch a hot phase begins after a cold one, and ends before one; epochs follow one another."""
     kinds = [phase.kind for phase in schedule.phases]
-    pairs = list(zip(kinds, kinds[1:]))
+    pairs = list(zip(kinds, kinds[1:] + kinds[:1]))
     return pairs.count((PhaseKind.COLD, PhaseKind.HOT)), pairs.count((PhaseKind.HOT, PhaseKind.COLD))
 
 
-def mean(traffics: Iterable[Traffic]) -> Traffic:
-    """Mean over iterations, field by field."""
+def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
+    """Mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
     several = list(traffics)
 
     def average(arrays: list[Floats]) -> Floats:
-        return np.asarray(np.mean(arrays, axis=0))
+        return np.asarray(np.average(arrays, axis=0, weights=weights))
 
     def loads(chosen: list[Load]) -> Load:
         return Load(**{f.name: average([getattr(load, f.name) for load in chosen]) for f in fields(Load)})
@@ -175,4 +208,5 @@ def mean(traffics: Iterable[Traffic]) -> Traffic:
         collectives=collectives,
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         synchronisation=several[0].synchronisation,
+        dense=several[0].dense,
     )

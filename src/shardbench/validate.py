@@ -7,7 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.errors import InvalidPlan
-from shardbench.plan import Host, NodeSharded, OnRank, PhaseKind, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.plan import (
+    DenseHome,
+    Host,
+    NodeSharded,
+    OnRank,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    master_node,
+)
 from shardbench.problem import Problem
 from shardbench.strategy import Move
 from shardbench.table import Table
@@ -113,12 +125,17 @@ def _merge_replicas(segments: list[Segment], table: Table, world_size: int) -> l
 
 
 def _check_schedule(plan: Plan) -> None:
+    elsewhere = [s.table for s in plan.segments if not isinstance(s.placement, Host)]
+    if plan.dense is DenseHome.HOSTS and elsewhere:
+        raise InvalidPlan(f"the dense model is on hosts but table '{elsewhere[0]}' is not")
     if plan.schedule is None:
         return
     kinds = {phase.kind for phase in plan.schedule.phases}
     hot = any(isinstance(s.placement, Replicated) for s in plan.segments)
     if PhaseKind.HOT in kinds and not hot:
         raise InvalidPlan("the schedule has hot phases but the plan replicates no rows")
+    if not plan.schedule.has_cold and any(not isinstance(s.placement, Replicated) for s in plan.segments):
+        raise InvalidPlan("the schedule has hot phases only but the plan does not replicate all rows")
 
 
 def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
@@ -146,8 +163,12 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
 
 
 def memory_bytes(plan: Plan, problem: Problem) -> Memory:
-    """Bytes per rank and tier, and per node's host, weights and optimiser state together."""
+    """Bytes per rank and tier, and per node's host, weights and optimiser state together.
+
+    Under a schedule with cold phases a host holds the master copy of replicated rows, too.
+    """
     topology = problem.topology
+    masters = _master_nodes(plan)
     tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in Tier}
     host = np.zeros(topology.nodes, dtype=np.int64)
     for segment in plan.segments:
@@ -159,12 +180,20 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
             tiers[place.tier][place.rank] += segment.rows * row_bytes
         elif isinstance(place, Replicated):
             tiers[Tier.HBM][list(place.ranks)] += segment.rows * row_bytes
+            if segment.table in masters and place.ranks[0] == 0:
+                host[masters[segment.table]] += segment.rows * row_bytes
         elif isinstance(place, RowWise):
             tiers[place.tier][list(place.ranks)] += dealt(segment.rows, len(place.ranks)) * row_bytes
         else:
             shares = dealt(segment.rows, topology.devices_per_node) * row_bytes
             tiers[place.tier] += np.tile(shares, topology.nodes)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
+
+
+def _master_nodes(plan: Plan) -> dict[str, int]:
+    if plan.schedule is None or not plan.schedule.has_cold:
+        return {}
+    return {name: master_node(segments) for name, segments in plan.by_table().items()}
 
 
 def dealt(rows: int, ways: int) -> NDArray[np.int64]:

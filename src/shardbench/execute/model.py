@@ -1,15 +1,20 @@
-"""The DLRM around the tables: TorchRec's bottom MLP, interaction and top MLP."""
+"""The DLRM around the tables: TorchRec's MLPs and interaction, and attention over unpooled histories."""
 
 from collections.abc import Sequence
 
 import torch
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 
+from shardbench.execute.attention import History, HistoryAttention
 from shardbench.table import DenseShape, Table
 
 
 class DenseModel(torch.nn.Module):
-    """Dense features [batch, features] and pooled vectors, one [batch, dim] a table -> logits [batch]."""
+    """Dense features [batch, features] and what each table gave -> logits [batch].
+
+    A pooled table gives vectors [batch, dim]; an unpooled one its History, over which an
+    attention of its own gives [batch, dim].
+    """
 
     def __init__(self, shape: DenseShape, tables: tuple[Table, ...]) -> None:
         super().__init__()
@@ -18,12 +23,15 @@ class DenseModel(torch.nn.Module):
         self.interaction = InteractionArch(len(tables))
         joined = shape.layers(tables)[len(shape.bottom)][0]
         self.top = OverArch(joined, list(shape.top))
+        self.attentions = torch.nn.ModuleList(HistoryAttention(*widths) for widths in shape.queries(tables))
 
-    def forward(self, dense: torch.Tensor, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Logits, float32 [batch]."""
+    def forward(self, dense: torch.Tensor, given: Sequence[torch.Tensor | History]) -> torch.Tensor:
+        """Logits, float32 [batch]; ``given`` in the tables' order."""
         bottom = self.bottom(dense)
+        attentions = iter(self.attentions)
+        vectors = [next(attentions)(bottom, one) if isinstance(one, History) else one for one in given]
         if self.by_dot:
-            joined = self.interaction(bottom, torch.stack(list(vectors), dim=1))
+            joined = self.interaction(bottom, torch.stack(vectors, dim=1))
         else:
             joined = torch.cat([bottom, *vectors], dim=1)
         logits: torch.Tensor = self.top(joined).squeeze(1)

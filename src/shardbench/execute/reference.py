@@ -8,12 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torchrec.optim import RowWiseAdagrad
 
+from shardbench.execute.attention import History
 from shardbench.execute.job import RankJob
 from shardbench.execute.lower import Lowered, lower
 from shardbench.execute.model import DenseModel
 from shardbench.execute.rank import seeded_inputs, seeded_weights
 from shardbench.materialise import Batches
-from shardbench.table import Optimizer
+from shardbench.table import Optimizer, Pooling, Table
+from shardbench.trace import Bags
 
 Array = NDArray[np.float32]
 
@@ -43,12 +45,8 @@ def train_unsharded(job: RankJob) -> Trained:
     store, logits = Batches(Path(job.batches)), []
     for batch in range(len(store.numbers)):
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
-        vectors = []
-        for i, weight in enumerate(weights):
-            bags = store.bags(batch, i)
-            ids, offsets = torch.from_numpy(bags.values.astype(np.int64)), torch.from_numpy(bags.offsets[:-1].copy())
-            vectors.append(torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum"))
-        out = model(dense, vectors)
+        given = [_look_up(t, weight, store.bags(batch, i)) for i, (t, weight) in enumerate(zip(job.tables, weights))]
+        out = model(dense, given)
         for optimizer in optimizers:
             optimizer.zero_grad()
         torch.nn.BCEWithLogitsLoss()(out, labels).backward()
@@ -56,6 +54,14 @@ def train_unsharded(job: RankJob) -> Trained:
             optimizer.step()
         logits.append(out.detach().numpy())
     return Trained(logits=logits, weights=[w.detach().numpy() for w in weights])
+
+
+def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | History:
+    ids = torch.from_numpy(bags.values.astype(np.int64))
+    if table.pooling is Pooling.NONE:
+        return History(torch.nn.functional.embedding(ids, weight), torch.from_numpy(bags.lengths))
+    offsets = torch.from_numpy(bags.offsets[:-1].copy())
+    return torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum")
 
 
 def read_sharded(job: RankJob, folder: Path) -> Trained:

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.optim import RowWiseAdagrad
 
 from shardbench.errors import Unsupported
+from shardbench.execute.attention import History
 from shardbench.execute.blocks import Assembler
 from shardbench.execute.clock import Clock
 from shardbench.execute.lower import LocalLookups, Lowered, Scope
@@ -40,7 +41,7 @@ class Stamps:
 
     marks: list[Any] = field(default_factory=list)
     vectors_ready: list[Any] = field(default_factory=list)
-    """When the gradient of the assembled vectors arrived: the dense backward pass is over."""
+    """When gradients of the assembled vectors arrived; at the first one the dense backward pass is over."""
     lookups: list[tuple[Any, Any]] = field(default_factory=list)
     """Start and end of each embedding backward kernel."""
 
@@ -52,7 +53,7 @@ class Stamps:
         """
         start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
         lookups = sum(clock.ms(a, b) for a, b in self.lookups)
-        dense_done = self.vectors_ready[-1] if self.vectors_ready else after_loss
+        dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
         return {
             "input": clock.ms(start, after_input),
             "lookup": clock.ms(after_input, after_lookup),
@@ -122,7 +123,7 @@ class TrainingStep:
         self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
-        assembled = self._vectors(outputs, batch.sparse)
+        assembled = self._assembled(outputs, batch.sparse)
         self._watch_vectors(assembled, stamps)
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
@@ -142,13 +143,13 @@ class TrainingStep:
         if self.bytes is not None:
             self.bytes.phase = name
 
-    def _vectors(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor]:
-        """One [b, dim] a table, in the tables' order; unpooled bags are summed here, on the sample's rank."""
+    def _assembled(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor | History]:
+        """What each table gives the dense model: [b, dim], or its history where unpooled."""
         pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
-        whole = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
+        whole: dict[int, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
         rows = {name: t for m, out in zip(self.modules, outputs) if not m.key.pooled for name, t in out.items()}
         for i, lengths in lookups.lengths.items():
-            whole[i] = _sum_bags(self._sequence(i, rows, lookups), lengths)
+            whole[i] = History(self._sequence(i, rows, lookups), lengths)
         return [whole[i] for i in range(len(self.lowered.tables))]
 
     def _sequence(self, table: int, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
@@ -175,19 +176,17 @@ class TrainingStep:
             dist.all_reduce(copy, group=self.groups.across)
             copy.div_(self.lowered.topology.nodes)
 
-    def _watch_vectors(self, vectors: list[torch.Tensor], stamps: Stamps) -> None:
+    def _watch_vectors(self, assembled: list[torch.Tensor | History], stamps: Stamps) -> None:
         stamp = self.clock.now
-        # The first table's gradient stands for all: they leave one stack or cat together.
-        vectors[0].register_hook(lambda _: stamps.vectors_ready.append(stamp()))
+        histories = [one.vectors for one in assembled if isinstance(one, History)]
+        pooled = [one for one in assembled if not isinstance(one, History)]
+        # The first pooled table's gradient stands for all of them: they leave one stack or cat together.
+        for vectors in (*pooled[:1], *histories):
+            vectors.register_hook(lambda _: stamps.vectors_ready.append(stamp()))
 
     def _watch_lookups(self, pooled: list[torch.Tensor], stamps: Stamps) -> None:
         for node in _kernel_nodes(pooled):
             _time_node(node, self.clock, stamps)
-
-
-def _sum_bags(vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    bag = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    return vectors.new_zeros((len(lengths), vectors.shape[1])).index_add(0, bag, vectors)
 
 
 def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:

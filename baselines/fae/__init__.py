@@ -1,0 +1,127 @@
+"""FAE (VLDB 2022): hot rows on every device, the rest on the CPUs, and pure hot and cold mini-batches."""
+
+from collections.abc import Iterable
+
+from shardbench.errors import BadInput, Infeasible
+from shardbench.plan import BatchSchedule, Host, Plan, Replicated, Segment
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Role, Strategy
+
+from .calibrator import BUDGET_BYTES, HotChoice, calibrate, expected_hot_share
+from .scheduler import START_RATE_PCT, turns
+
+SAMPLE_RATE = 0.05
+"""Share of an epoch's inputs that the calibrator logs; the profile is that log (deviation 5)."""
+
+
+class Fae(Strategy):
+    """Replicate the rows above an access threshold within a budget; schedule pure mini-batches at a rate."""
+
+    name = "fae"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.HOST, Move.SCHEDULE})
+
+    def __init__(
+        self,
+        *,
+        budget_bytes: int = BUDGET_BYTES,
+        rate_pct: float = START_RATE_PCT,
+        sample_rate: float = SAMPLE_RATE,
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.rate_pct = rate_pct
+        self.sample_rate = sample_rate
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Hot prefixes on all devices, the rest on hosts (no randomness).
+
+        Where no hot mini-batch is expected, nothing is replicated and every mini-batch is cold: the
+        note ``hot_batches`` is 0. Raises Infeasible where the budget, or a device, holds not one
+        row, or the hosts not the rest.
+        """
+        choice = self._choose(problem)
+        share = expected_hot_share(problem.profiles, choice)
+        cold, hot = self._epoch(problem, choice, share)
+        nodes = _nodes(problem, choice.rows)
+        ranks = tuple(range(problem.world_size))
+        segments: list[Segment] = []
+        for table, rows, node in zip(problem.tables, choice.rows, nodes):
+            kept = rows if hot else 0
+            if kept:
+                segments.append(
+                    Segment(table=table.name, row_stop=kept, column_stop=table.dim, placement=Replicated(ranks=ranks))
+                )
+            if kept < table.rows:
+                segments.append(
+                    Segment(
+                        table=table.name, row_start=kept, row_stop=table.rows, column_stop=table.dim,
+                        placement=Host(node=node),
+                    )
+                )  # fmt: skip
+        return Plan(
+            world_size=problem.world_size,
+            segments=tuple(segments),
+            schedule=BatchSchedule(phases=tuple(turns(cold, hot, self.rate_pct))),
+            notes={
+                "hot_rows": sum(choice.rows) if hot else 0,
+                "hot_bytes": choice.bytes if hot else 0,
+                "least_count": choice.least_count,
+                "expected_hot_pct": 100.0 * share,
+                "rate_pct": self.rate_pct,
+                "hot_batches": hot,
+                "cold_batches": cold,
+            },
+        )
+
+    def _choose(self, problem: Problem) -> HotChoice:
+        row_bytes = [problem.weight_bytes(table) // table.rows for table in problem.tables]
+        allowed = min(self.budget_bytes, problem.topology.hbm_bytes)
+        try:
+            return calibrate(problem.profiles, row_bytes, allowed)
+        except BadInput as error:
+            raise Infeasible(str(error)) from error
+
+    def _epoch(self, problem: Problem, choice: HotChoice, share: float) -> tuple[int, int]:
+        """Cold and hot mini-batches that an epoch is expected to have."""
+        logged = max(profile.samples for profile in problem.profiles)
+        total = max(1, round(logged / self.sample_rate / problem.batch_size))
+        if all(rows == table.rows for rows, table in zip(choice.rows, problem.tables)):
+            return 0, total
+        hot = min(round(share * total), total - 1)
+        return total - hot, hot
+
+
+def _nodes(problem: Problem, hot_rows: tuple[int, ...]) -> list[int]:
+    """Node of every table's master: largest first, each on the node with the most host memory left."""
+    whole = all(rows == table.rows for rows, table in zip(hot_rows, problem.tables))
+    free = [problem.topology.host_bytes] * problem.topology.nodes
+    nodes = [0] * len(problem.tables)
+    if whole:
+        return nodes
+    for i in sorted(range(len(nodes)), key=lambda i: -problem.weight_bytes(problem.tables[i])):
+        size = problem.weight_bytes(problem.tables[i])
+        # What is wholly hot has its master on the first node (plan.master_node).
+        node = 0 if hot_rows[i] == problem.tables[i].rows else max(range(len(free)), key=free.__getitem__)
+        if size > free[node]:
+            raise Infeasible(
+                f"table '{problem.tables[i].name}' needs {size} bytes of host memory, "
+                f"{free[node]} are left on node {node}"
+            )
+        free[node] -= size
+        nodes[i] = node
+    return nodes
+
+
+class Fae512(Fae):
+    """The same with twice the budget."""
+
+    name = "fae-512mb"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(budget_bytes=2 * BUDGET_BYTES)
+
+
+def strategies() -> Iterable[Strategy]:
+    """FAE with the public code's budget, and with twice as much."""
+    return (Fae(), Fae512())

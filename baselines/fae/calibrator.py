@@ -1,0 +1,207 @@
+"""FAE's calibrator: which rows are hot, so that all of them fit the budget of a device.
+
+One threshold serves all tables: a row is hot where it was looked up at least so often per logged
+input. Tables of at most ``SMALL_TABLE_BYTES`` are wholly hot. The threshold is the lowest whose
+hot rows fit, and a row that was never seen is never hot in a large table.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from shardbench.errors import BadInput
+from shardbench.profile import AccessProfile
+
+Ints = NDArray[np.int64]
+
+BUDGET_BYTES = 256 * 2**20
+"""L, the public code's default."""
+SMALL_TABLE_BYTES = 10**6  # deviation 1
+CHUNKS = 35  # deviation 2
+CHUNK_ROWS = 1024
+CONFIDENCE = 0.999
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotChoice:
+    """Hot rows of every table: the hottest ``rows[i]`` of table i, ``bytes`` in all.
+
+    ``least_count`` is the fewest lookups that a hot row of a large table has in the log, 0 where
+    no large table has a hot row; ``threshold`` is that per logged input.
+    """
+
+    rows: tuple[int, ...]
+    bytes: int
+    least_count: int
+    threshold: float
+
+
+def is_small(row_bytes: Sequence[int], rows: Sequence[int], budget_bytes: int) -> list[bool]:
+    """Which tables are wholly hot: those up to SMALL_TABLE_BYTES, or none where all these exceed the budget."""
+    sizes = [one * count for one, count in zip(row_bytes, rows)]
+    small = [size <= SMALL_TABLE_BYTES for size in sizes]
+    fits = sum(size for size, chosen in zip(sizes, small) if chosen) <= budget_bytes
+    return [chosen and fits for chosen in small]  # deviation 1
+
+
+def calibrate(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> HotChoice:
+    """Hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
+
+    Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
+    holds not one row.
+    """
+    if budget_bytes < min(row_bytes):
+        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
+    small = is_small(row_bytes, [p.rows for p in profiles], budget_bytes)
+    rows = [p.rows if chosen else 0 for p, chosen in zip(profiles, small)]
+    used = sum(n * size for n, size in zip(rows, row_bytes))
+    large = [i for i, chosen in enumerate(small) if not chosen]
+    least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used)
+    for i in large:
+        counts = np.asarray(profiles[i].counts)
+        rows[i] = int(sum(profiles[i].row_counts[: int(np.count_nonzero(counts >= least))])) if least else 0
+    return HotChoice(
+        rows=tuple(rows),
+        bytes=sum(n * size for n, size in zip(rows, row_bytes)),
+        least_count=least,
+        threshold=least / max((p.samples for p in profiles), default=1),
+    )
+
+
+def _least_count(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> int:
+    """The lowest count whose rows, over all tables, fit the budget; 0 where even the highest do not."""
+    counts = np.concatenate([np.asarray(p.counts, dtype=np.int64) for p in profiles] or [np.empty(0, dtype=np.int64)])
+    sizes = np.concatenate(
+        [np.asarray(p.row_counts, dtype=np.int64) * size for p, size in zip(profiles, row_bytes)]
+        or [np.empty(0, dtype=np.int64)]
+    )
+    if not len(counts):
+        return 0
+    order = np.argsort(-counts, kind="stable")
+    counts, ends = counts[order], np.cumsum(sizes[order])
+    # All rows of one count are hot or none is.
+    last = np.append(counts[1:] != counts[:-1], True)
+    fitting = counts[last & (ends <= budget_bytes)]
+    return int(fitting[-1]) if len(fitting) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountEstimate:
+    """Hot rows of a table, estimated from chunks, and its two-sided interval; equal where all rows were read."""
+
+    rows: float
+    low: float
+    high: float
+
+
+def estimate_hot_rows(
+    counts: Ints, least: int, rng: np.random.Generator, *, chunks: int = CHUNKS, chunk_rows: int = CHUNK_ROWS,
+    confidence: float = CONFIDENCE,
+) -> CountEstimate:  # fmt: skip
+    """Rows with at least ``least`` lookups among ``counts`` int64 [rows], from random chunks of them.
+
+    Chunks of neighbouring rows begin anywhere and wrap around, so that each row is read equally
+    often and the mean is unbiased; the interval is Student's for the mean of ``chunks`` draws
+    (deviation 2). A table of no more rows than the chunks hold is read whole.
+    """
+    rows = len(counts)
+    if chunks < 2 or chunk_rows < 1 or not 0.0 < confidence < 1.0:
+        raise BadInput(f"need 2 chunks of a row and a confidence in (0, 1), got {chunks}, {chunk_rows}, {confidence}")
+    if rows <= chunks * chunk_rows:
+        exact = float(np.count_nonzero(counts >= least))
+        return CountEstimate(rows=exact, low=exact, high=exact)
+    starts = rng.integers(0, rows, chunks)
+    read = (starts[:, None] + np.arange(chunk_rows)) % rows
+    shares = (counts[read] >= least).mean(axis=1)
+    mean = float(shares.mean())
+    half = float(stats.t.ppf(0.5 + confidence / 2.0, chunks - 1) * shares.std(ddof=1) / math.sqrt(chunks))
+    return CountEstimate(
+        rows=rows * mean, low=max(0.0, rows * (mean - half)), high=min(float(rows), rows * (mean + half))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated:
+    """A threshold found with estimated sizes: a row is hot with at least ``least_count`` lookups."""
+
+    least_count: int
+    high_bytes: float
+    """Upper end of the estimated size, small tables included; within the budget."""
+    scanned_rows: int
+    """Rows that were read for it, repeats included."""
+
+
+def search_threshold(
+    counts: Sequence[Ints],
+    row_bytes: Sequence[int],
+    budget_bytes: int,
+    seed: int = 0,
+    *,
+    confidence: float = CONFIDENCE,
+) -> Estimated:
+    """The lowest threshold whose hot rows fit the budget by the upper ends of their estimates.
+
+    ``counts[i]`` int64 [rows] are a log's lookups of every row of table i, in any order. Bisects
+    over counts, at least 1, so never-seen rows of large tables are cold. Raises BadInput for a
+    budget that holds not one row.
+    """
+    if budget_bytes < min(row_bytes):
+        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
+    small = is_small(row_bytes, [len(c) for c in counts], budget_bytes)
+    used = sum(size * len(c) for size, c, chosen in zip(row_bytes, counts, small) if chosen)
+    large = [(c, size) for c, size, chosen in zip(counts, row_bytes, small) if not chosen]
+    rng = np.random.default_rng(seed)
+    scanned = 0
+
+    def high_bytes(least: int) -> float:
+        nonlocal scanned
+        scanned += sum(min(len(c), CHUNKS * CHUNK_ROWS) for c, _ in large)
+        return used + sum(size * estimate_hot_rows(c, least, rng, confidence=confidence).high for c, size in large)
+
+    low, high = 1, max((int(c.max(initial=0)) for c, _ in large), default=0) + 1
+    found = float(used)
+    while low < high:
+        middle = (low + high) // 2
+        size = high_bytes(middle)
+        if size <= budget_bytes:
+            high, found = middle, size
+        else:
+            low = middle + 1
+    return Estimated(least_count=high, high_bytes=found, scanned_rows=scanned)
+
+
+def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> float:
+    """Share of new inputs whose lookups are all hot, 0..1, if lookups were independent (deviation 3).
+
+    A table's present bags are taken to have their mean length. Rows are chosen by the very lookups
+    that would judge them, so each lookup is judged by the log without it (see ``hot_access_share``).
+    """
+    log_share = 0.0
+    for profile, hot in zip(profiles, choice.rows):
+        if not profile.present:
+            continue
+        length = profile.lookups / profile.present
+        share = 1.0 - profile.coverage * (1.0 - hot_access_share(profile, hot, choice.least_count) ** length)
+        if share <= 0.0:
+            return 0.0
+        log_share += math.log(share)
+    return math.exp(log_share)
+
+
+def hot_access_share(profile: AccessProfile, hot: int, least_count: int) -> float:
+    """Share of new lookups that go to the hottest ``hot`` rows, 0..1, left one out.
+
+    Of the logged lookups, those whose row would still have ``least_count`` had they not been
+    logged; with ``least_count`` 1 that is Good and Turing's estimate.
+    """
+    if hot == profile.rows or not profile.lookups:
+        return 1.0
+    if not hot:
+        return 0.0
+    counts = np.asarray(profile.counts, dtype=np.float64)
+    lookups = counts * np.asarray(profile.row_counts, dtype=np.float64)
+    return float(lookups[counts > least_count].sum() / lookups.sum())

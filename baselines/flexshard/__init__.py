@@ -1,0 +1,100 @@
+"""FlexShard: rows of sequence tables in three tiers by how often they are looked up (a reconstruction)."""
+
+from collections.abc import Iterable
+
+from shardbench.errors import BadInput, Infeasible
+from shardbench.plan import Plan
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.table import Optimizer
+
+from .compared import Compared, fullest_device_bytes
+from .search import Search, search
+from .shape import cold_bytes, find_homes, make_plan
+
+
+class FlexShard(Strategy):
+    """Hot rows on every rank, warm rows once a node, cold rows over the cluster (FlexShard, arXiv 2301.02959)."""
+
+    name = "flexshard"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE})
+
+    def __init__(
+        self,
+        *,
+        compared: Compared = Compared.TABLE_ROW_WISE,
+        budget_bytes: int | None = None,
+        budget_ratio: float = 1.0,
+        warm_tier: bool = True,
+    ) -> None:
+        """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
+        if (budget_bytes is not None and budget_bytes <= 0) or budget_ratio <= 0:
+            raise BadInput(f"{self.name} needs a positive budget, got {budget_bytes} bytes times {budget_ratio}")
+        self.compared, self.budget_bytes, self.budget_ratio = compared, budget_bytes, budget_ratio
+        self.warm_tier = warm_tier
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The plan with the smallest expected communication time of those that the rule gives (no randomness).
+
+        Raises Infeasible where the tables fit no device, or a given budget holds no plan.
+        """
+        limit = self.limit_bytes(problem)
+        self._check_room(problem, limit)
+        with_warm = self.warm_tier and problem.optimizer is Optimizer.SGD  # deviation 6
+        found = search(Search(problem=problem, limit_bytes=limit, with_warm=with_warm))
+        if with_warm:
+            warm = "used"
+        else:
+            warm = "left out: averaging is exact for sgd only" if self.warm_tier else "left out by choice"
+        notes: dict[str, float | int | str] = {
+            "hot_rows": int(found.tiers.hot.sum()),
+            "warm_rows": int(found.tiers.warm.sum()),
+            "budget_bytes": limit,
+            "budget_of": self.compared.value if self.budget_bytes is None else "given",
+            "expected_communication_ms": 1e3 * found.seconds,
+            "warm_tier": warm,
+        }
+        return make_plan(problem, found.homes, found.tiers, notes)
+
+    def limit_bytes(self, problem: Problem) -> int:
+        """Bytes that a device may hold: the compared plan's fullest device, or what was given, within its HBM."""
+        given = self.budget_bytes
+        wanted = fullest_device_bytes(problem, self.compared) if given is None else given
+        return min(int(wanted * self.budget_ratio), problem.topology.hbm_bytes)
+
+    def _check_room(self, problem: Problem, limit: int) -> None:
+        needed, capacity = cold_bytes(problem, find_homes(problem, over_all=True)), problem.topology.hbm_bytes
+        if needed > capacity:
+            raise Infeasible(f"row-wise without any copy needs {needed} bytes of HBM on one device, it has {capacity}")
+        if self.budget_bytes is not None and needed > limit:
+            row = max(problem.weight_bytes(table) // table.rows for table in problem.tables)
+            what = f"smaller than one row ({row} bytes)" if limit < row else "too small"
+            raise Infeasible(
+                f"a budget of {limit} bytes a device is {what}: without any copy the tables need {needed}; raise it"
+            )
+
+
+class FlexShardNoWarmTier(FlexShard):
+    """Ablation: rows are on every rank or dealt over the cluster, with nothing between."""
+
+    name = "flexshard-no-warm-tier"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(warm_tier=False)
+
+
+class FlexShardWholeTableBudget(FlexShard):
+    """Variant: as much memory as the fullest device of whole tables, placed greedily by size, needs."""
+
+    name = "flexshard-whole-table-budget"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(compared=Compared.WHOLE_TABLE)
+
+
+def strategies() -> Iterable[Strategy]:
+    """FlexShard, without its warm tier, and with a larger budget."""
+    return (FlexShard(), FlexShardNoWarmTier(), FlexShardWholeTableBudget())

@@ -1,0 +1,38 @@
+"""Memory of the plan that FlexShard is compared with: it may use no more on any device."""
+
+from enum import StrEnum
+
+import numpy as np
+
+from shardbench.problem import Problem
+from shardbench.validate import dealt
+
+
+class Compared(StrEnum):
+    """Whose fullest device sets the budget (deviation 2)."""
+
+    TABLE_ROW_WISE = "table-row-wise"
+    """Each table's rows dealt over one node, largest table first to the emptiest node."""
+    WHOLE_TABLE = "whole-table"
+    """Each table whole on one device, largest first to the emptiest."""
+    ROW_WISE = "row-wise"
+    """Every table's rows dealt over all devices: perfectly balanced, so that nothing is left for copies."""
+
+
+def fullest_device_bytes(problem: Problem, compared: Compared) -> int:
+    """Bytes of weights and optimiser state on the fullest device of the compared plan."""
+    topology = problem.topology
+    group = {
+        Compared.TABLE_ROW_WISE: topology.devices_per_node,
+        Compared.WHOLE_TABLE: 1,
+        Compared.ROW_WISE: topology.world_size,
+    }[compared]
+    used = np.zeros((topology.world_size // group, group), dtype=np.int64)
+    for table in sorted(problem.tables, key=problem.weight_bytes, reverse=True):
+        row_bytes = problem.weight_bytes(table) // table.rows
+        home = int(used.sum(axis=1).argmin())
+        if table.rows < group:
+            used[home, used[home].argmin()] += table.rows * row_bytes
+        else:
+            used[home] += dealt(table.rows, group) * row_bytes
+    return int(used.max())

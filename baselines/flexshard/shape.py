@@ -1,0 +1,103 @@
+"""Tiers as a plan: segments of sequence tables, and homes of the tables that are not split."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.problem import Problem
+from shardbench.table import Table
+from shardbench.validate import dealt
+
+from .rule import Tiers
+from .units import Ints, is_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Homes:
+    """Where indivisible tables lie while they are cold, by table number, and their bytes on each rank [world]."""
+
+    placement: dict[int, OnRank | RowWise]
+    used: Ints
+
+
+def find_homes(problem: Problem, *, over_all: bool) -> Homes:
+    """Homes of indivisible tables, largest first (deviation 5).
+
+    A table lies on the emptiest device if that makes no device fuller than the mean of all such
+    tables' bytes; else its rows are dealt over the emptiest node, or over all devices.
+    """
+    topology = problem.topology
+    ways = topology.world_size if over_all else topology.devices_per_node
+    whole = [i for i, table in enumerate(problem.tables) if not is_split(table, problem.world_size)]
+    whole.sort(key=lambda i: problem.weight_bytes(problem.tables[i]), reverse=True)
+    mean = sum(problem.weight_bytes(problem.tables[i]) for i in whole) / problem.world_size
+    used = np.zeros(problem.world_size, dtype=np.int64)
+    placement: dict[int, OnRank | RowWise] = {}
+    for i in whole:
+        table, size = problem.tables[i], problem.weight_bytes(problem.tables[i])
+        rank = int(used.argmin())
+        if used[rank] + size <= mean or table.rows < ways or ways == 1:
+            placement[i] = OnRank(rank=rank)
+            used[rank] += size
+        else:
+            group = int(used.reshape(-1, ways).sum(axis=1).argmin())
+            placement[i] = RowWise(ranks=tuple(range(group * ways, (group + 1) * ways)))
+            used[group * ways : (group + 1) * ways] += dealt(table.rows, ways) * (size // table.rows)
+    return Homes(placement=placement, used=used)
+
+
+def cold_bytes(problem: Problem, homes: Homes) -> int:
+    """Bytes on the fullest device without any copy."""
+    everywhere = sum(
+        -(-table.rows // problem.world_size) * (problem.weight_bytes(table) // table.rows)
+        for table in problem.tables
+        if is_split(table, problem.world_size)
+    )
+    return everywhere + int(homes.used.max())
+
+
+def runnable(tiers: Tiers, problem: Problem) -> Tiers:
+    """The tiers with none that has fewer rows than ranks to deal them over, which no engine runs.
+
+    Rows move to the colder tier, so that memory never grows.
+    """
+    world, local = problem.world_size, problem.topology.devices_per_node
+    rows = np.array([table.rows for table in problem.tables], dtype=np.int64)
+    split = np.array([is_split(table, world) for table in problem.tables])
+    hot, warm = tiers.hot, tiers.warm
+    cold = rows - hot - warm
+    lacking = np.where(split & (cold > 0) & (cold < world), world - cold, 0)
+    from_warm = np.minimum(lacking, warm)
+    hot, warm = hot - (lacking - from_warm), warm - from_warm
+    too_few = (warm > 0) & (warm < local)
+    # Warm rows that the node cannot be dealt become cold where cold rows are dealt anyway, else hot rows go with them.
+    rest = rows - hot - np.where(too_few, 0, warm)
+    short = np.where(split & too_few & (rest < world), world - rest, 0)
+    return Tiers(hot=hot - short, warm=np.where(too_few, 0, warm))
+
+
+def make_plan(problem: Problem, homes: Homes, tiers: Tiers, notes: dict[str, float | int | str] | None = None) -> Plan:
+    """The plan of runnable tiers."""
+    segments: list[Segment] = []
+    everyone = tuple(range(problem.world_size))
+    for i, table in enumerate(problem.tables):
+        hot, warm = int(tiers.hot[i]), int(tiers.warm[i])
+        if i in homes.placement:
+            place = Replicated(ranks=everyone) if hot else homes.placement[i]
+            segments.append(whole_table(table, place))
+            continue
+        segments += _ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, NodeSharded()), everyone)
+    return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes or {})
+
+
+def _ranges(
+    table: Table, hot: tuple[int, Placement], warm: tuple[int, Placement], everyone: tuple[int, ...]
+) -> list[Segment]:
+    stops = (hot, warm, (table.rows, RowWise(ranks=everyone)))
+    starts = (0, hot[0], warm[0])
+    return [
+        Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
+        for start, (stop, place) in zip(starts, stops, strict=True)
+        if start < stop
+    ]

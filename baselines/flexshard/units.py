@@ -1,0 +1,112 @@
+"""What can be replicated: runs of equally hot rows and indivisible tables, their benefits and their memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.links import Collective, cross_all_reduce, pairwise, world_reduction
+from shardbench.load import VECTOR_BYTES
+from shardbench.problem import Problem
+from shardbench.table import Pooling, Table
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def is_split(table: Table, world_size: int) -> bool:
+    """Whether a table is cut into tiers by row; if not it moves as a whole.
+
+    Pooled tables do not gain from it: one vector a bag is sent however few of its rows are
+    cold (deviation 5). A table of fewer rows than devices cannot be dealt over them.
+    """
+    return table.pooling is Pooling.NONE and table.rows >= world_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Things to replicate, in no order; arrays [units].
+
+    A unit is one row out of a run of ``number`` equally hot rows of a table, or an indivisible
+    table (``number`` 1). Bytes are those of one unit.
+    """
+
+    table: Ints
+    number: Floats
+    rows: Floats
+    """Rows of one unit."""
+    exchanged: Floats
+    """Bytes of all three exchanges (indices there, vectors back, gradients there) that its lookups make on one rank
+    in one iteration, whoever owns it."""
+    weights: Floats
+    """Bytes of its weights: what an all-reduce of its gradient carries."""
+    held: Floats
+    """Bytes of its weights and optimiser state."""
+    cold_share: Floats
+    """Share of it that every device holds while it is cold: 1 / world of a dealt row, nothing of an indivisible
+    table (the device that has it need not be the fullest)."""
+    warm: NDArray[np.bool_]
+    """Whether it may be in the warm tier."""
+
+
+def make_units(problem: Problem, *, with_warm: bool) -> Units:
+    """Runs of all sequence tables and every indivisible table."""
+    topology, local_batch = problem.topology, problem.batch_size // problem.world_size
+    # With one node, or one device a node, the warm tier is one of the others.
+    warm = with_warm and topology.nodes > 1 and topology.devices_per_node > 1
+    parts: list[tuple[Floats, ...]] = []
+    for i, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
+        vector = 2.0 * VECTOR_BYTES * table.dim
+        if is_split(table, problem.world_size):
+            number = np.array([*profile.row_counts, table.rows - profile.seen_rows], dtype=np.float64)
+            lookups = np.array([*profile.counts, 0.0]) * (local_batch / profile.samples)
+            rows, exchanged, share, may = 1.0, lookups * (INDEX_BYTES + vector), 1.0 / problem.world_size, warm
+        else:
+            number, rows, share, may = np.ones(1), float(table.rows), 0.0, False
+            lookups = np.full(1, profile.mean_pooling * local_batch)
+            vectors = lookups if table.pooling is Pooling.NONE else np.full(1, float(local_batch))
+            exchanged = lookups * INDEX_BYTES + local_batch * LENGTH_BYTES + vectors * vector
+        row_bytes = problem.weight_bytes(table) // table.rows
+        same = np.ones(len(number))
+        parts.append(
+            (i * same, number, rows * same, exchanged, rows * table.dim * problem.precision.bytes * same,
+             rows * row_bytes * same, share * same, may * same)
+        )  # fmt: skip
+    table_of, number, unit_rows, exchanged, weights, held, cold_share, may_warm = map(np.concatenate, zip(*parts))
+    return Units(
+        table=table_of.astype(np.int64), number=number, rows=unit_rows, exchanged=exchanged, weights=weights,
+        held=held, cold_share=cold_share, warm=may_warm.astype(bool),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkShares:
+    """Bytes that one rank sends, (inside its node, across), for one byte of each kind."""
+
+    cold: tuple[float, float]
+    """Exchanged with rows dealt over all ranks."""
+    warm: tuple[float, float]
+    """Exchanged with rows dealt over the rank's node."""
+    hot_sync: tuple[float, float]
+    """All-reduced over all ranks."""
+    warm_sync: tuple[float, float]
+    """All-reduced between nodes, for one byte of rows that a node deals over its devices."""
+
+
+def link_shares(problem: Problem) -> LinkShares:
+    """What the counter charges, by the same functions."""
+    topology = problem.topology
+    world, local = topology.world_size, topology.devices_per_node
+    node = np.arange(world) // local
+    in_node = (node[:, None] == node[None, :]) / local
+
+    def per_rank(collective: Collective) -> tuple[float, float]:
+        return float(collective.sent_intra.max()), float(collective.sent_inter.max())
+
+    return LinkShares(
+        cold=per_rank(pairwise(np.full((world, world), 1.0 / world), topology)),
+        warm=per_rank(pairwise(in_node, topology)),
+        hot_sync=per_rank(world_reduction(1.0, 2.0, topology)),
+        warm_sync=per_rank(cross_all_reduce(1.0 / local, topology)),
+    )

@@ -1,0 +1,118 @@
+"""One sharding type for every table, as TorchRec names them: row-wise, column-wise, table-row-wise."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.errors import Infeasible
+from shardbench.plan import OnRank, Plan, RowWise, Segment, whole_table
+from shardbench.problem import Problem, Sees
+from shardbench.strategy import Budget, Move, Strategy
+from shardbench.table import Table
+from shardbench.validate import dealt, memory_bytes
+
+Ints = NDArray[np.int64]
+
+MIN_COLUMNS = 8
+"""Narrowest column shard (deviation 2)."""
+
+
+class _Uniform(Strategy):
+    """Largest table first, every one by the same rule; device memory only."""
+
+    sees = frozenset({Sees.TABLES})
+
+    @abstractmethod
+    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+        """Segments of a table, given the bytes [world] used so far; adds its own to ``used``."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The plan (no randomness); raises Infeasible where a device's HBM is too small for its share."""
+        used = np.zeros(problem.world_size, dtype=np.int64)
+        order = sorted(problem.tables, key=problem.weight_bytes, reverse=True)
+        plan = Plan(
+            world_size=problem.world_size,
+            segments=tuple(segment for table in order for segment in self.place(table, used, problem)),
+        )
+        worst, capacity = int(memory_bytes(plan, problem).hbm.max()), problem.topology.hbm_bytes
+        if worst > capacity:
+            raise Infeasible(f"{self.name} needs {worst} bytes of HBM on one device, it has {capacity}")
+        return plan
+
+
+def _whole(table: Table, ranks: Iterable[int], used: Ints, problem: Problem) -> tuple[Segment, ...]:
+    """The table on the emptiest of ``ranks``."""
+    choice = np.fromiter(ranks, dtype=np.int64)
+    rank = int(choice[used[choice].argmin()])
+    used[rank] += problem.weight_bytes(table)
+    return (whole_table(table, OnRank(rank=rank)),)
+
+
+def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -> tuple[Segment, ...]:
+    """The table's rows dealt over ``ranks``, or whole on one of them where it has too few (deviation 1)."""
+    if table.rows < len(ranks):
+        return _whole(table, ranks, used, problem)
+    used[list(ranks)] += dealt(table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
+    return (whole_table(table, RowWise(ranks=ranks)),)
+
+
+class UniformRowWise(_Uniform):
+    """Every table's rows dealt over all devices."""
+
+    name = "row-wise"
+    moves = frozenset({Move.TABLE, Move.ROWS})
+
+    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+        """Row-wise over the world."""
+        return _dealt(table, tuple(range(problem.world_size)), used, problem)
+
+
+class UniformTableRowWise(_Uniform):
+    """Every table on one node, its rows dealt over the node's devices."""
+
+    name = "table-row-wise"
+    moves = frozenset({Move.TABLE, Move.ROWS})
+
+    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+        """Row-wise over the node that has least to hold."""
+        topology = problem.topology
+        node = int(used.reshape(topology.nodes, -1).sum(axis=1).argmin())
+        return _dealt(table, topology.node_ranks(node), used, problem)
+
+
+class UniformColumnWise(_Uniform):
+    """Every table's columns split over as many devices as give shards of at least MIN_COLUMNS."""
+
+    name = "column-wise"
+    moves = frozenset({Move.TABLE, Move.COLUMNS})
+
+    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+        """Equal column ranges on the emptiest devices, one each."""
+        shards = column_shards(table.dim, problem.world_size)
+        width = table.dim // shards
+        homes = np.argsort(used, kind="stable")[:shards]
+        row_bytes = width * problem.precision.bytes + problem.optimizer.state_bytes(width)
+        used[homes] += table.rows * row_bytes
+        return tuple(
+            Segment(
+                table=table.name,
+                row_stop=table.rows,
+                column_start=i * width,
+                column_stop=(i + 1) * width,
+                placement=OnRank(rank=int(rank)),
+            )
+            for i, rank in enumerate(homes)
+        )
+
+
+def column_shards(dim: int, devices: int) -> int:
+    """Most equal shards of ``dim`` columns that are wide enough, each a multiple of four."""
+    wide = [n for n in range(1, devices + 1) if dim % (4 * n) == 0 and dim // n >= MIN_COLUMNS]
+    return max(wide, default=1)
+
+
+def strategies() -> Iterable[Strategy]:
+    """One strategy a sharding type."""
+    return (UniformRowWise(), UniformColumnWise(), UniformTableRowWise())

@@ -1,0 +1,158 @@
+"""Attention over jagged histories, and the sequence model on two emulated nodes of two ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import RandomWorkload, machine
+
+from shardbench.execute.attention import History, HistoryAttention
+from shardbench.execute.measure import measure, rank_job
+from shardbench.execute.model import DenseModel
+from shardbench.execute.reference import read_sharded, train_unsharded
+from shardbench.materialise import materialise
+from shardbench.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.strategy import Move
+from shardbench.table import DenseShape, Pooling, Table
+from shardbench.traffic import COLLECTIVES, count
+from shardbench.validate import validate
+
+DIM, INPUTS = 8, 5
+
+
+def attention(seed: int = 0) -> HistoryAttention:
+    torch.manual_seed(seed)
+    return HistoryAttention(INPUTS, DIM)
+
+
+def one_by_one(layer: HistoryAttention, bottom: torch.Tensor, history: History) -> torch.Tensor:
+    """The definition, sample by sample."""
+    out, start = [], 0
+    for row, length in zip(bottom, history.lengths.tolist()):
+        part = history.vectors[start : start + length]
+        start += length
+        share = torch.softmax(part @ layer.query(row) / DIM**0.5, dim=0)
+        out.append(share @ part if length else 0.0 * layer.query(row))
+    return torch.stack(out)
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=9), st.integers(0, 99))
+def test_jagged_attention_equals_the_definition_forward_and_backward(lengths: list[int], seed: int) -> None:
+    layer = attention(seed)
+    results = []
+    for compute in (layer, lambda *given: one_by_one(layer, *given)):
+        torch.manual_seed(seed)
+        bottom = torch.randn(len(lengths), INPUTS, requires_grad=True)
+        vectors = (4.0 * torch.randn(sum(lengths), DIM)).requires_grad_()
+        out = compute(bottom, History(vectors, torch.tensor(lengths)))
+        layer.zero_grad()
+        (out * torch.randn(out.shape)).sum().backward()
+        grads = [layer.query.weight.grad, bottom.grad, vectors.grad]
+        results.append([out, *(torch.zeros(0) if g is None else g for g in grads)])
+    for ours, definition in zip(*results):
+        if definition.numel():
+            torch.testing.assert_close(ours, definition, atol=2e-5, rtol=1e-4)
+
+
+def test_by_hand() -> None:
+    layer = HistoryAttention(1, 4)
+    torch.nn.init.constant_(layer.query.weight, 1.0)
+    torch.nn.init.zeros_(layer.query.bias)
+    vectors = torch.tensor([[2.0, 0, 0, 0], [0.0, 0, 0, 0], [5.0, 6, 7, 8]])
+    # Scores 2 / 2 and 0 for the first sample, one lookup alone for the third.
+    out = layer(torch.ones(3, 1), History(vectors, torch.tensor([2, 0, 1])))
+    e = float(np.e)
+    expected = torch.tensor([[2 * e / (e + 1), 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
+    torch.testing.assert_close(out, expected)
+
+
+def test_huge_scores_stay_finite() -> None:
+    layer = attention()
+    out = layer(torch.full((2, INPUTS), 1e4), History(torch.full((4, DIM), 1e4), torch.tensor([3, 1])))
+    assert torch.isfinite(out).all()
+
+
+def test_a_batch_without_any_lookup_still_reaches_every_parameter() -> None:
+    # DDP waits for a gradient of every parameter on every rank.
+    layer = attention()
+    layer(
+        torch.ones(2, INPUTS), History(torch.zeros(0, DIM, requires_grad=True), torch.tensor([0, 0]))
+    ).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_the_counted_parameters_are_the_models() -> None:
+    tables = (
+        Table(name="history", rows=9, dim=8, pooling=Pooling.NONE),
+        Table(name="plain", rows=9, dim=4),
+        Table(name="other", rows=9, dim=12, pooling=Pooling.NONE),
+    )
+    shape = DenseShape(features=3, bottom=(6, 5), top=(7, 1))
+    model = DenseModel(shape, tables)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters(tables)
+    assert shape.queries(tables) == ((5, 8), (5, 12))
+    without = sum(i * o + o for i, o in shape.layers(tables))
+    assert shape.parameters(tables) - without == 6 * 8 + 6 * 12
+    assert shape.flops_per_sample(tables) == sum(2 * i * o for i, o in (*shape.layers(tables), (5, 8), (5, 12)))
+
+
+EVERYONE = (0, 1, 2, 3)
+
+
+def tiers(table: Table, hot: int, warm: int) -> list[Segment]:
+    cuts = [(0, hot, Replicated(ranks=EVERYONE)), (hot, hot + warm, NodeSharded())]
+    cuts.append((hot + warm, table.rows, RowWise(ranks=EVERYONE)))
+    return [
+        Segment(table=table.name, row_start=a, row_stop=b, column_stop=table.dim, placement=p)
+        for a, b, p in cuts
+        if a < b
+    ]
+
+
+def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_fifty_steps(tmp_path: Path) -> None:
+    workload = RandomWorkload([(300, 16), (90, 8), (200, 16), (40, 16)], 24, pooling=4, unpooled=frozenset({0, 1, 2}))
+    workload.test_batches = 50
+    problem = workload.problem(machine(2, 2))
+    tables = workload.tables
+    plan = Plan(
+        world_size=4,
+        segments=(
+            *tiers(tables[0], 20, 60),
+            *tiers(tables[1], 10, 0),
+            *tiers(tables[2], 0, 200),
+            whole_table(tables[3], OnRank(rank=2)),
+        ),
+    )
+    validate(plan, problem, frozenset(Move))
+    batches = materialise(workload, tmp_path / "batches", range(50))
+    settings = {"warmup": 1, "iterations": 2, "seed": 3, "timeout_s": 150, "learning_rate": 0.5, "dump": True}
+    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
+    measured = measure(job, tmp_path / "job")
+    # Raises where replicas, or the nodes' copies, differ in a single bit.
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    assert len(sharded.logits) == 50
+    np.testing.assert_allclose(np.stack(sharded.logits), np.stack(reference.logits), atol=2e-5)
+    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    for batch in (0, 49):
+        traffic = count(plan, problem, lambda i, n=batch: batches.bags(n, i), workload.dense)
+        for rank in measured.ranks:
+            for name in COLLECTIVES:
+                link = traffic.collectives[name]
+                counted = (link.sent_intra[rank.rank], link.sent_inter[rank.rank])
+                assert rank.sent[batch].get(name, (0.0, 0.0)) == pytest.approx(counted, rel=1e-12), name
+
+
+def test_fifty_steps_move_the_weights(tmp_path: Path) -> None:
+    # Guards the comparison above: a model that does not learn would equal itself.
+    workload = RandomWorkload([(300, 16)], 24, pooling=4, unpooled=frozenset({0}))
+    batches = tmp_path / "batches"
+    materialise(workload, batches, range(2))
+    plan = Plan(world_size=4, segments=tuple(tiers(workload.tables[0], 20, 60)))
+    settings = {"warmup": 1, "iterations": 2, "seed": 3, "timeout_s": 100, "learning_rate": 0.5, "dump": True}
+    job = rank_job(plan, workload.problem(machine(2, 2)), workload.dense, batches, **settings)
+    moved, still = train_unsharded(job), train_unsharded(job.model_copy(update={"learning_rate": 1e-12}))
+    assert np.abs(moved.weights[0] - still.weights[0]).max() > 1e-4

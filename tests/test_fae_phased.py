@@ -1,0 +1,220 @@
+"""Phased training: equal to unsharded training in the same order, replicas equal to the bit, exact copies."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from problems import machine
+from torchrec.optim import RowWiseAdagrad
+
+from shardbench.errors import BadInput, Unsupported
+from shardbench.execute.model import DenseModel
+from shardbench.execute.phased import GlobalBatch, PhasedModel, PhasedTrainer, hot_prefixes
+from shardbench.execute.phased_ranks import load_batches, save_batches, train_in_phases
+from shardbench.execute.rank import seeded_weights
+from shardbench.execute.rowstore import RowStore, coalesce
+from shardbench.execute.wire import Wire
+from shardbench.plan import (
+    BatchSchedule,
+    Host,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    Segment,
+    whole_table,
+)
+from shardbench.problem import Problem
+from shardbench.profile import AccessProfile
+from shardbench.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.trace import Bags
+from shardbench.traffic import count
+
+TABLES = tuple(Table(name=f"t{i}", rows=rows, dim=8) for i, rows in enumerate((40, 7, 300)))
+HOT = (10, 7, 60)
+MODEL = PhasedModel(
+    tables=TABLES, hot=HOT, dense=DenseShape(features=3, bottom=(8,), top=(6, 1)), learning_rate=1.0, dense_seed=0
+)
+KINDS = {"h": PhaseKind.HOT, "c": PhaseKind.COLD}
+RATES = {Optimizer.SGD: 1.0, Optimizer.ROWWISE_ADAGRAD: 0.05}
+ORDER = "ccchhhhcchhcchhhhh" + "hc" * 16
+
+
+def batch(number, kind, samples=8):
+    rng = np.random.default_rng([3, number])
+    tables = []
+    for table, hot in zip(TABLES, HOT):
+        lengths = rng.integers(0, 4, samples)
+        rows = hot if kind is PhaseKind.HOT else table.rows
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tables.append(Bags(values=(rng.random(offsets[-1]) ** 2 * rows).astype(np.int64), offsets=offsets))
+    labels = (rng.random(samples) < 0.4).astype(np.float32)
+    return GlobalBatch(
+        kind=kind, tables=tuple(tables), dense=rng.standard_normal((samples, 3), dtype=np.float32), labels=labels
+    )
+
+
+BATCHES = [batch(i, KINDS[kind]) for i, kind in enumerate(ORDER)]
+
+
+def initial():
+    return [seeded_weights(table, i, 0) for i, table in enumerate(TABLES)]
+
+
+def unsharded(optimizer, batches):
+    """The same batch order with whole tables, autograd and TorchRec's optimiser."""
+    weights = [w.requires_grad_() for w in initial()]
+    torch.manual_seed(0)
+    dense = DenseModel(MODEL.dense, TABLES)
+    kind = {Optimizer.SGD: torch.optim.SGD, Optimizer.ROWWISE_ADAGRAD: RowWiseAdagrad}[optimizer]
+    rate = RATES[optimizer]
+    optimizers = [torch.optim.SGD(dense.parameters(), lr=rate), kind(weights, lr=rate)]
+    logits = []
+    for one in batches:
+        vectors = [
+            torch.nn.functional.embedding_bag(
+                torch.from_numpy(b.values.copy()), w, torch.from_numpy(b.offsets[:-1].copy()), mode="sum"
+            )
+            for b, w in zip(one.tables, weights)
+        ]
+        out = dense(torch.from_numpy(one.dense), vectors)
+        for step in optimizers:
+            step.zero_grad()
+        torch.nn.BCEWithLogitsLoss()(out, torch.from_numpy(one.labels)).backward()
+        for step in optimizers:
+            step.step()
+        logits.append(out.detach().numpy())
+    moments = np.empty(0)
+    if optimizer is Optimizer.ROWWISE_ADAGRAD:
+        moments = torch.cat([optimizers[1].state[w]["sum"] for w in weights]).numpy().ravel()
+    return logits, torch.cat(weights).detach().numpy(), moments
+
+
+@cache
+def expected(optimizer):
+    return unsharded(optimizer, BATCHES)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD])
+def test_phases_on_ranks_train_as_the_unsharded_model_does(world, optimizer, tmp_path):
+    assert len(BATCHES) == 50
+    model = replace(MODEL, optimizer=optimizer, learning_rate=RATES[optimizer])
+    results = train_in_phases(model, BATCHES, world, tmp_path)
+    logits, weights, moments = expected(optimizer)
+    for i, one in enumerate(logits):
+        np.testing.assert_allclose(np.concatenate([r.logits[i] for r in results]), one, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(results[0].master, weights, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(results[0].master_moments, moments, rtol=2e-4, atol=1e-6)
+    # It is not the initial model that is compared.
+    assert np.abs(weights - torch.cat(initial()).numpy()).max() > 0.05
+    for result in results:
+        assert result.replica.tobytes() == results[0].replica.tobytes()
+        assert result.replica_moments.tobytes() == results[0].replica_moments.tobytes()
+
+
+def alone(optimizer=Optimizer.ROWWISE_ADAGRAD):
+    return PhasedTrainer(replace(MODEL, optimizer=optimizer, learning_rate=0.05), torch.cat(initial()), Wire())
+
+
+def test_copies_keep_weights_and_moments_to_the_bit():
+    trainer = alone()
+    for one in BATCHES[:9]:
+        trainer(one)
+    trainer.switch(PhaseKind.COLD)
+    weights, moments = trainer.master.weights.clone(), trainer.master.moments.clone()
+    assert (moments > 0).any()
+    trainer.switch(PhaseKind.HOT)
+    slots = np.concatenate([np.arange(n) + start for n, start in zip(HOT, (0, 40, 47))])
+    assert torch.equal(trainer.replica.weights, weights[slots])
+    assert torch.equal(trainer.replica.moments, moments[slots])
+    trainer.switch(PhaseKind.COLD)
+    assert torch.equal(trainer.master.weights, weights)
+    assert torch.equal(trainer.master.moments, moments)
+    assert trainer.switches == 4
+    # What a hot batch learns is what comes back, nothing else moves.
+    trainer(BATCHES[3])
+    trainer.switch(PhaseKind.COLD)
+    changed = (trainer.master.weights != weights).any(dim=1).nonzero().ravel().tolist()
+    asked = {start + row for b, start in zip(BATCHES[3].tables, (0, 40, 47)) for row in b.values.tolist()}
+    assert set(changed) <= asked
+    assert len(changed) > 5
+
+
+def test_ranks_send_what_is_counted(tmp_path):
+    profiles = tuple(AccessProfile(rows=t.rows, samples=1, present=0, counts=(), row_counts=()) for t in TABLES)
+    problem = Problem.of("phased", TABLES, profiles, machine(1, 2), batch_size=8)
+    segments = []
+    for table, hot in zip(TABLES, HOT):
+        segments.append(Segment(table=table.name, row_stop=hot, column_stop=8, placement=Replicated(ranks=(0, 1))))
+        if hot < table.rows:
+            host = Segment(table=table.name, row_start=hot, row_stop=table.rows, column_stop=8, placement=Host(node=0))
+            segments.append(host)
+    phases = tuple(Phase(kind=kind, batches=1) for kind in PhaseKind)
+    plan = Plan(world_size=2, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
+    assert hot_prefixes(plan, TABLES) == HOT
+    chosen = [BATCHES[0], BATCHES[3]]
+    results = train_in_phases(MODEL, chosen, 2, tmp_path)
+    for i, one in enumerate(chosen):
+        counted = count(plan, problem, one.tables.__getitem__, MODEL.dense, one.kind).collectives
+        for rank, result in enumerate(results):
+            # Splits of hot batches and the copies at a switch are counted elsewhere, or not at all.
+            sent = {n: b for n, b in result.sent[i].items() if n not in ("rows_splits", "synchronise") and b}
+            expected_bytes = {name: c.sent[rank] for name, c in counted.items() if c.sent[rank]}
+            assert sent == pytest.approx(expected_bytes), (one.kind, rank)
+    assert results[0].sent[1]["synchronise"] == sum(HOT) * 8 * 4
+
+
+def test_duplicates_are_added_up_before_the_step():
+    rows, summed = coalesce(torch.tensor([4, 1, 4]), torch.tensor([[1.0], [2.0], [3.0]]))
+    assert rows.tolist() == [1, 4]
+    assert summed.tolist() == [[2.0], [4.0]]
+    store = RowStore(torch.zeros(5, 1), Optimizer.ROWWISE_ADAGRAD, 1.0)
+    store.step(rows, summed)
+    assert store.moments.tolist() == [0, 4, 0, 0, 16]  # (1 + 3)^2, not 1^2 + 3^2
+    assert store.weights.ravel().tolist() == [0, -1, 0, 0, -1]
+
+
+def test_wrong_batches_and_plans_are_refused():
+    trainer = alone()
+    bad = replace(BATCHES[0], kind=PhaseKind.HOT)
+    with pytest.raises(BadInput, match=r"hot batch, table 't\d': lookup \d+ asks for row \d+, the table"):
+        trainer(bad)
+    beyond = Bags(values=np.array([300] * 8), offsets=np.arange(9))
+    with pytest.raises(BadInput, match=r"cold batch, table 't2': lookup 0 asks for row 300"):
+        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], beyond)))
+    with pytest.raises(BadInput, match="cannot have 8 hot ones"):
+        replace(MODEL, hot=(10, 8, 60))
+    with pytest.raises(Unsupported, match="one width"):
+        replace(MODEL, tables=(*TABLES[:2], Table(name="t2", rows=300, dim=4)))
+    with pytest.raises(Unsupported, match="summed bags"):
+        replace(MODEL, tables=(*TABLES[:2], Table(name="t2", rows=300, dim=8, pooling=Pooling.NONE)))
+    with pytest.raises(Unsupported, match="not adam"):
+        alone(Optimizer.ADAM)
+    with pytest.raises(BadInput, match="needs weights of 347 rows"):
+        PhasedTrainer(MODEL, None, Wire())
+    late = Segment(table="t0", row_start=1, row_stop=40, column_stop=8, placement=Replicated(ranks=(0,)))
+    first = Segment(table="t0", row_stop=1, column_stop=8, placement=Host(node=0))
+    with pytest.raises(Unsupported, match="first rows"):
+        hot_prefixes(Plan(world_size=1, segments=(first, late)), TABLES[:1])
+    assert hot_prefixes(Plan(world_size=1, segments=(whole_table(TABLES[0], Host(node=0)),)), TABLES[:1]) == (0,)
+
+
+def test_empty_batches_train_the_dense_model_alone_and_files_round_trip(tmp_path):
+    none = Bags(values=np.empty(0, dtype=np.int64), offsets=np.zeros(9, dtype=np.int64))
+    empty = replace(BATCHES[3], tables=(none,) * 3)
+    trainer = alone()
+    for kind in PhaseKind:
+        logits = trainer(replace(empty, kind=kind))
+        assert torch.isfinite(logits).all()
+    trainer.switch(PhaseKind.COLD)
+    assert torch.equal(trainer.master.weights, torch.cat(initial()))
+    save_batches([BATCHES[0], replace(empty, kind=PhaseKind.HOT)], tmp_path / "b.npz")
+    for read, wrote in zip(load_batches(tmp_path / "b.npz"), (BATCHES[0], empty)):
+        assert read.kind is wrote.kind
+        assert read.labels.tolist() == wrote.labels.tolist()
+        for a, b in zip(read.tables, wrote.tables):
+            assert a.values.tolist() == b.values.tolist()
+            assert a.offsets.tolist() == b.offsets.tolist()
