@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.learned.contest import contest, fitted, judge, place_all, scaled_budget, tasks_of
+from shardbench.learned.contest import contest, fitted, judge, place_all, scaled_budget, shared_pools, tasks_of
 from shardbench.learned.pools import POOL_TABLES, TaskRow, join, load_pool, machine_of
 from shardbench.study import Cell, Plot, Row, Study
 
@@ -150,7 +150,7 @@ class Placing(Study):
         """Train briefly (placing costs the same whatever was learned), place a few times."""
         budget, row = scaled_budget(20.0), ROWS[JUDGED[1]]
         strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0)
-        pools = [load_pool(side, folder, widths=WIDTHS) for side in ("train", "test")]
+        pools = [load_pool(side, shared_pools(folder), widths=WIDTHS) for side in ("train", "test")]
         wanted = int(cell["tables"] or 0)
         own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
         parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)

@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.baselines.dreamshard.placing import place
 from shardbench.baselines.dreamshard.training import train, untrained
 from shardbench.discovery import get_strategy
-from shardbench.learned.contest import Placed, place_all, scaled_budget
+from shardbench.learned.contest import Placed, place_all, scaled_budget, shared_pools
 from shardbench.learned.measured import MeasuredOracle
 from shardbench.learned.oracle import SimulatedOracle
 from shardbench.learned.pools import TaskRow, draw_tasks, load_pool, pool_bags
@@ -26,7 +26,7 @@ HEURISTICS = ("shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-s
 
 def measured_rows(seed: int, folder: Path) -> list[Row]:
     """One row a strategy: measured cost of its plans for the same test tasks, and what the cost model says of them."""
-    pools = {side: load_pool(side, folder, batch_size=BATCH) for side in ("train", "test")}
+    pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
     learned_from = _oracle(Split.TRAIN, folder)
@@ -57,7 +57,7 @@ def measured_rows(seed: int, folder: Path) -> list[Row]:
 
 
 def _oracle(split: Split, folder: Path) -> MeasuredOracle:
-    bags, lookups = pool_bags(split, folder, batch_size=BATCH)
+    bags, lookups = pool_bags(split, shared_pools(folder), batch_size=BATCH)
     path = folder / f"times-dlrm20-{split.value}.jsonl"
     return MeasuredOracle(bags, lookups, BATCH, Precision.FP16, path)
 

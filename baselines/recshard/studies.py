@@ -193,13 +193,13 @@ class Profiling(Study):
         return rows
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a rate: median and worst of every error over the tables."""
+        """One row a rate: median and worst, over the tables, of every error without its sign."""
         made = []
         errors = [name for name in rows.columns if name.endswith(("_error", "_share"))]
         for rate, part in rows.groupby("sample_pct"):
             row: dict[str, object] = {"workload": "rm2", "sample_pct": rate, "backend": "counted", "tables": len(part)}
             for name in errors:
-                row |= {f"{name}_median": part[name].median(), f"{name}_max": part[name].max()}
+                row |= {f"{name}_median": part[name].abs().median(), f"{name}_max": part[name].abs().max()}
             made.append(row)
         return {self.name: pd.DataFrame(made)}
 

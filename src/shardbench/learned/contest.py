@@ -44,10 +44,15 @@ def tasks_of(
     row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
 ) -> tuple[Task, ...]:
     """The row's tasks of a split; with ``unseen`` that share (0..1) of each task's tables is from the test pool."""
-    pools = {side: load_pool(side, folder, widths=row.widths) for side in ("train", "test")}
+    pools = {side: load_pool(side, shared_pools(folder), widths=row.widths) for side in ("train", "test")}
     if unseen is not None:
         return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
     return draw_tasks(row, pools[split], count, seed=TASK_SEED)
+
+
+def shared_pools(folder: Path) -> Path:
+    """Where all baselines keep the pools, beside their own folders: drawing them takes minutes."""
+    return folder.parent / "pools"
 
 
 def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int) -> tuple[Strategy, float]:

@@ -9,7 +9,7 @@ from shardbench.report.figures import COLOURS
 from shardbench.study import Plot
 
 _HEIGHT_PX = 380
-_PANELS_A_ROW = 3
+_PANELS_A_ROW = 4
 
 
 def study_figure(plot: Plot, frame: pd.DataFrame) -> go.Figure:
@@ -26,7 +26,7 @@ def study_figure(plot: Plot, frame: pd.DataFrame) -> go.Figure:
     columns = min(_PANELS_A_ROW, len(facets))
     lines = -(-len(facets) // columns)
     titles = [f"{plot.facet} = {facet}" if plot.facet else "" for facet in facets]
-    figure = make_subplots(lines, columns, subplot_titles=titles, shared_yaxes=True, vertical_spacing=0.25 / lines)
+    figure = make_subplots(lines, columns, subplot_titles=titles, shared_yaxes=True, vertical_spacing=0.35 / lines)
     series = list(dict.fromkeys(frame[plot.series])) if plot.series else [None]
     for panel, facet in enumerate(facets):
         part = frame if facet is None else frame[frame[plot.facet] == facet]
