@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.learned.contest import contest, fitted, judge, place_all, scaled_budget, shared_pools, tasks_of
+from shardbench.learned.contest import CEILING, contest, fitted, judge, place_all, scaled_budget, shared_pools, tasks_of
 from shardbench.learned.pools import POOL_TABLES, TaskRow, join, load_pool, machine_of
 from shardbench.study import Cell, Plot, Row, Study
 
 OURS = "autoshard"
 STRATEGIES = (
     "shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "autoshard-untrained",
-    "greedy-cost", "dreamshard", "bound",
+    "greedy-cost", "dreamshard", "bound", CEILING,
 )  # fmt: skip
 SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
 SEEDS = (0, 1, 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.learned.contest import TASKS, contest, fitted, judge, place_all, scaled_budget, tasks_of
+from shardbench.learned.contest import CEILING, TASKS, contest, fitted, judge, place_all, scaled_budget, tasks_of
 from shardbench.learned.pools import DLRM_ROWS, MIXED_ROWS, TaskRow
 from shardbench.learned.tasks import Task
 from shardbench.study import Cell, Plot, Row, Study
@@ -16,7 +16,7 @@ OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
 RANDOM = "shuffle"
 PUBLISHED = (RANDOM, "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "rnn-rl", OURS)
-CONTROLS = (UNTRAINED, "greedy-cost", "autoshard", "bound")
+CONTROLS = (UNTRAINED, "greedy-cost", "autoshard", "bound", CEILING)
 """What the paper's table lacks: untrained networks, greedy on single-table costs, AutoShard, the ceiling."""
 SEEDED = frozenset({RANDOM, "rnn-rl", OURS, UNTRAINED, "autoshard"})
 SEEDS = (0, 1, 2)

@@ -16,9 +16,6 @@ from shardbench.reproduction.found import Reproduction, find_reproduction
 from shardbench.reproduction.study_store import StudyRecord, StudyStore, cell_key
 from shardbench.study import Cell, Study
 
-RECYCLE_CELLS = 64
-"""Cells that one worker process runs before a fresh one takes over, so that caches cannot grow without end."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
@@ -90,7 +87,8 @@ def _run(
             yield run_cell(owner, study.name, cell, folder, environment)
         return
     context = mp.get_context("forkserver")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=RECYCLE_CELLS) as pool:
+    # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running: set[Future[StudyRecord]] = {
             pool.submit(run_cell, owner, study.name, cell, folder, environment) for cell in cells
         }
