@@ -3,11 +3,13 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
-from shardbench.learned.contest import CEILING, contest, fitted, judge, place_all, scaled_budget, shared_pools, tasks_of
+from shardbench.learned.contest import CEILING, fitted, judge, place_all, scaled_budget, shared_pools, tasks_of
+from shardbench.learned.contest_study import FIT_S, SEEDS, ContestStudy
 from shardbench.learned.pools import POOL_TABLES, TaskRow, join, load_pool, machine_of
 from shardbench.study import Cell, Plot, Row, Study
 
@@ -17,9 +19,6 @@ STRATEGIES = (
     "greedy-cost", "dreamshard", "bound", CEILING,
 )  # fmt: skip
 SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
-SEEDS = (0, 1, 2)
-FIT_S = 3600.0
-CEILING_PLAN_S = 1.0
 CAP_BYTES = 7 * 2**30
 ROOMY_BYTES = 40 << 30
 """Memory of a device that holds its share of all 856 tables."""
@@ -35,25 +34,14 @@ ROWS = {
 JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
 
 
-class Contest(Study):
+class Contest(ContestStudy):
     """AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks."""
 
     name = "table"
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row, strategy and seed; strategies without randomness have one seed."""
-        return [
-            {"task": name, "strategy": strategy, "seed": seed}
-            for name in (JUDGED[:1] if quick else JUDGED)
-            for strategy in STRATEGIES
-            for seed in (SEEDS[:1] if quick or strategy not in SEEDED else SEEDS)
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Fit on the row's training tasks, place and judge training and test tasks."""
-        strategy = str(cell["strategy"])
-        budget = scaled_budget(FIT_S, CEILING_PLAN_S if strategy == "bound" else 60.0)
-        return contest(ROWS[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+    task_rows = MappingProxyType({name: ROWS[name] for name in JUDGED})
+    quick_rows = JUDGED[:1]
+    strategies = STRATEGIES
+    seeded = SEEDED
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """One row a task, split and strategy; kernel time is what AutoShard balances."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
-from shardbench.learned.contest import CEILING, TASKS, contest, fitted, judge, place_all, scaled_budget, tasks_of
-from shardbench.learned.pools import DLRM_ROWS, MIXED_ROWS, TaskRow
+from shardbench.learned.contest import CEILING, TASKS, fitted, judge, place_all, scaled_budget, tasks_of
+from shardbench.learned.contest_study import FIT_S, SEEDS, ContestStudy
+from shardbench.learned.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.learned.tasks import Task
 from shardbench.study import Cell, Plot, Row, Study
 
@@ -19,34 +21,16 @@ PUBLISHED = (RANDOM, "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-
 CONTROLS = (UNTRAINED, "greedy-cost", "autoshard", "bound", CEILING)
 """What the paper's table lacks: untrained networks, greedy on single-table costs, AutoShard, the ceiling."""
 SEEDED = frozenset({RANDOM, "rnn-rl", OURS, UNTRAINED, "autoshard"})
-SEEDS = (0, 1, 2)
 QUICK_ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "Mixed-20 (2)")
 ROWS = {row.name: row for row in (*DLRM_ROWS, *MIXED_ROWS)}
-FIT_S = 3600.0
-CEILING_PLAN_S = 1.0
-"""Half of it is searched, for every task."""
 
 
-class Contest(Study):
+class Contest(ContestStudy):
     """Every strategy on the paper's rows: mean cost over 50 tasks, mean and spread over seeds, beside the paper's."""
 
-    rows: tuple[TaskRow, ...]
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row, strategy and seed; strategies without randomness have one seed."""
-        names = [row.name for row in self.rows if row.name in QUICK_ROWS or not quick]
-        return [
-            {"task": name, "strategy": strategy, "seed": seed}
-            for name in names
-            for strategy in (*PUBLISHED, *CONTROLS)
-            for seed in (SEEDS[:1] if quick or strategy not in SEEDED else SEEDS)
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Fit on the row's training tasks, place and judge training and test tasks."""
-        strategy = str(cell["strategy"])
-        budget = scaled_budget(FIT_S, CEILING_PLAN_S if strategy == "bound" else 60.0)
-        return contest(ROWS[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+    quick_rows = QUICK_ROWS
+    strategies = (*PUBLISHED, *CONTROLS)
+    seeded = SEEDED
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """One row a task, split and strategy."""
@@ -66,14 +50,14 @@ class EqualWidths(Contest):
     """The paper's rows on open tables (width 16): mean cost over 50 tasks, mean and std over seeds."""
 
     name = "table"
-    rows = DLRM_ROWS
+    task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
 
 
 class MixedWidths(Contest):
     """Stand-ins for the paper's production rows: widths 16 to 128 drawn for every open table."""
 
     name = "mixed"
-    rows = MIXED_ROWS
+    task_rows = MappingProxyType({row.name: row for row in MIXED_ROWS})
 
 
 def contest_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -130,4 +130,4 @@ def _held(placed: Ints, loads: Floats, devices: int) -> tuple[Floats, Floats]:
 def _without(longest: Floats, removed: Floats) -> Floats:
     """Longest bag after one that is ``removed`` long is gone; ``longest`` are the first and the second."""
     first, second = longest
-    return np.where(removed >= first, second, first)
+    return np.asarray(np.where(removed >= first, second, first))

@@ -1,0 +1,40 @@
+"""A study that is a contest: rows of tasks x strategies x seeds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shardbench.learned.contest import contest, scaled_budget
+from shardbench.learned.pools import TaskRow
+from shardbench.study import Cell, Row, Study
+
+SEEDS = (0, 1, 2)
+"""Of strategies with randomness; the others have the first."""
+FIT_S = 3600.0
+CEILING_PLAN_S = 1.0
+"""Planning budget of ``bound``, which searches for half of it, for every task."""
+
+
+class ContestStudy(Study):
+    """Every strategy on every row of tasks, trained on the row's training tasks."""
+
+    task_rows: Mapping[str, TaskRow]
+    quick_rows: tuple[str, ...]
+    strategies: tuple[str, ...]
+    seeded: frozenset[str]
+    """Strategies with randomness."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a row, strategy and seed."""
+        return [
+            {"task": name, "strategy": strategy, "seed": seed}
+            for name in self.task_rows
+            if name in self.quick_rows or not quick
+            for strategy in self.strategies
+            for seed in (SEEDS[:1] if quick or strategy not in self.seeded else SEEDS)
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Fit on the row's training tasks, place and judge training and test tasks."""
+        strategy = str(cell["strategy"])
+        budget = scaled_budget(FIT_S, CEILING_PLAN_S if strategy == "bound" else 60.0)
+        return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
