@@ -54,6 +54,7 @@ def train_in_phases(
     Ends with the hot rows back on the host. ``folder`` (made, and left to the caller) holds the
     mini-batches and the ranks' logs.
     """
+    folder = folder.resolve()  # a file:// address needs the whole path
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rendezvous").unlink(missing_ok=True)
     save_batches(batches, folder / "batches.npz")

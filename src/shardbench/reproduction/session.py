@@ -79,7 +79,8 @@ def _open(record: StudyRecord | None, options: SessionOptions, study: Study, env
 def _run(
     owner: str, study: Study, cells: Sequence[Cell], options: SessionOptions, environment: str
 ) -> Iterator[StudyRecord]:
-    folder = options.results / "cache" / owner
+    # Whole, for processes that run elsewhere.
+    folder = (options.results / "cache" / owner).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     workers = options.workers or len(os.sched_getaffinity(0))
     if study.exclusive or workers == 1 or len(cells) <= 1:
