@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from shardbench.cli import run_command
 from shardbench.errors import BadInput
 from shardbench.reproduction import files, found, session
 from shardbench.reproduction.claim import Evidence, parse_claims
@@ -155,3 +156,36 @@ def test_a_plot_of_a_column_that_is_not_there_is_refused() -> None:
         pd.DataFrame({"a": [1, 2, 1], "b": [1, 2, 3], "c": ["x", "x", "y"], "d": [1, 1, 2], "l": 0.5, "h": [2, 3, 4]}),
     )
     assert [trace.name for trace in figure.data] == ["x", "y"]
+
+
+def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(found, "find_reproduction", lambda name: made)
+    arguments = ["reproduce", "mine", "--results", str(tmp_path), "--workers", "1"]
+    assert run_command([*arguments, "--quick", "--page"]) == 0
+    out = capsys.readouterr().out
+    assert "study doubling: 2 cells, 0 on record, 2 to run" in out
+    assert "doubles: paper about 2 x; ours 2 x (2 to 2, n=2): reproduced" in out
+    assert (tmp_path / "pages" / "mine.html").is_file()
+    assert run_command(arguments) == 1
+    assert "failed: doubling {'number': 3}: ValueError: three is no good" in capsys.readouterr().out
+    assert run_command([*arguments, "--study", "nope"]) == 2
+    assert "mine has no study 'nope'; it has doubling" in capsys.readouterr().err
+
+
+def test_the_command_refuses_what_has_nothing_to_reproduce(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["reproduce", "greedy"]) == 2
+    assert "'greedy' has no studies and no claims; those that do: autoshard, dreamshard" in capsys.readouterr().err
+
+
+def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
+    real = found.find_reproduction("recshard")
+    study = real.study("profiling")
+    few = [{"workload": "rm2", "table": 0}, {"workload": "rm2", "table": 1}]
+    listed, study.cells = study.cells, lambda quick: few  # type: ignore[method-assign]
+    try:
+        records = run_studies(real, SessionOptions(results=tmp_path, studies=("profiling",), workers=2), Heard())
+    finally:
+        study.cells = listed  # type: ignore[method-assign]
+    assert [(record.failure, record.cell) for record in records] == [(None, cell) for cell in few]
