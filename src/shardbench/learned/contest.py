@@ -17,7 +17,7 @@ from shardbench.learned.oracle import SimulatedOracle
 from shardbench.learned.pools import TaskRow, draw_tasks, load_pool
 from shardbench.learned.tasks import Task
 from shardbench.plan import OnRank, Plan
-from shardbench.strategy import Budget, Strategy
+from shardbench.strategy import Budget, Role, Strategy
 from shardbench.study import Row
 from shardbench.validate import validate
 
@@ -133,6 +133,11 @@ def ceiling(row: TaskRow, folder: Path) -> list[Row]:
             "backend": "simulated", "split": split, **judged, "fit_cpu_s": 0.0, "plan_cpu_s": spent, "oracle_calls": 0,
         })  # fmt: skip
     return rows
+
+
+def is_ceiling(name: str) -> bool:
+    """Whether a strategy only searches for a good plan, and so uses all of its planning budget."""
+    return name != CEILING and get_strategy(name).role is Role.CEILING
 
 
 def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[Row]:

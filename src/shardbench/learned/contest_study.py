@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardbench.learned.contest import contest, scaled_budget
+from shardbench.learned.contest import contest, is_ceiling, scaled_budget
 from shardbench.learned.pools import TaskRow
 from shardbench.study import Cell, Row, Study
 
 SEEDS = (0, 1, 2)
 """Of strategies with randomness; the others have the first."""
 FIT_S = 3600.0
+PLAN_S = 60.0
+"""Planning budget of a task."""
 CEILING_PLAN_S = 1.0
-"""Planning budget of ``bound``, which searches for half of it, for every task."""
+"""That of a ceiling, which searches for as long as it may, for every task."""
 
 
 class ContestStudy(Study):
@@ -36,5 +38,5 @@ class ContestStudy(Study):
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Fit on the row's training tasks, place and judge training and test tasks."""
         strategy = str(cell["strategy"])
-        budget = scaled_budget(FIT_S, CEILING_PLAN_S if strategy == "bound" else 60.0)
+        budget = scaled_budget(FIT_S, CEILING_PLAN_S if is_ceiling(strategy) else PLAN_S)
         return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
