@@ -1,4 +1,8 @@
-"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine."""
+"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine, or by what they took.
+
+What the kernels took is kept as ``costs/dlrm20-{train,test}.jsonl`` beside the results: committed, a
+``RecordedOracle`` gives the same table on a machine that measures nothing.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +16,7 @@ from shardbench.learned.contest import Placed, place_all, scaled_budget, shared_
 from shardbench.learned.measured import MeasuredOracle
 from shardbench.learned.oracle import SimulatedOracle
 from shardbench.learned.pools import TaskRow, draw_tasks, load_pool, pool_bags
+from shardbench.learned.recorded import SetOracle, write
 from shardbench.learned.tasks import Task
 from shardbench.study import Row
 from shardbench.table import Precision
@@ -22,24 +27,50 @@ BATCH = 1024
 ROW = TaskRow(name="DLRM-20 (4)", tables=20, devices=4, machine="cpu-1x4", cap_bytes=5 << 30)
 TRAIN_TASKS, TEST_TASKS = 50, 10
 HEURISTICS = ("shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "greedy-cost")
+TRAINED, UNTRAINED = "dreamshard", "dreamshard-untrained"
+STRATEGIES = (*HEURISTICS, TRAINED, UNTRAINED)
 
 
 def measured_rows(seed: int, folder: Path) -> list[Row]:
-    """One row a strategy: measured cost of its plans for the same test tasks, and what the cost model says of them."""
+    """One row a strategy: measured cost of its plans for the same test tasks, and what the cost model says of them.
+
+    ``folder`` is ``<results>/cache/<owner>``; the times go to ``<results>/costs`` once all are measured.
+    """
+    learned_from, judged = _oracle(Split.TRAIN, folder), _oracle(Split.TEST, folder)
+    rows = timed_rows(seed, folder, learned_from, judged)
+    for split, oracle in ((Split.TRAIN, learned_from), (Split.TEST, judged)):
+        write(costs_path(folder.parents[1], split), oracle.sets.conditions, oracle.sets.times)
+    return rows
+
+
+def costs_path(results: Path, split: Split) -> Path:
+    """Where the times of a split's table sets are committed."""
+    return results / "costs" / f"dlrm20-{split.value}.jsonl"
+
+
+def timed_rows(
+    seed: int, folder: Path, learned_from: SetOracle, judged: SetOracle, strategies: Sequence[str] = STRATEGIES
+) -> list[Row]:
+    """See ``measured_rows``: DreamShard learns from one oracle, the other judges all plans."""
     pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
-    learned_from = _oracle(Split.TRAIN, folder)
-    trained = train(train_tasks, learned_from, seed, folder=folder / "timed")
-    placed = {name: _heuristic(name, tasks, seed) for name in HEURISTICS}
-    placed["dreamshard"] = place(trained, tasks)
-    placed["dreamshard-untrained"] = place(untrained(train_tasks, seed), tasks)
-    judged, modelled = _oracle(Split.TEST, folder), SimulatedOracle(counted=True)
+    placements = dict.fromkeys(strategies, 0)
+    placed: dict[str, Sequence[np.ndarray]] = {}
+    for name in strategies:
+        if name == TRAINED:
+            agent = train(train_tasks, learned_from, seed, folder=folder / "timed")
+            placed[name], placements[name] = place(agent, tasks), agent.oracle_calls
+        elif name == UNTRAINED:
+            placed[name] = place(untrained(train_tasks, seed), tasks)
+        else:
+            placed[name] = _heuristic(name, tasks, seed)
+    modelled = SimulatedOracle(counted=True)
     rows: list[Row] = []
-    for name, placements in placed.items():
-        costs = [judged.measure(task, placement[None]) for task, placement in zip(tasks, placements, strict=True)]
+    for name, plans in placed.items():
+        costs = [judged.measure(task, placement[None]) for task, placement in zip(tasks, plans, strict=True)]
         kernels = [float((cost.forward_ms + cost.backward_ms).max()) for cost in costs]
-        expected = [modelled.measure(task, placement[None]).overall_ms[0] for task, placement in zip(tasks, placements)]
+        expected = [modelled.measure(task, placement[None]).overall_ms[0] for task, placement in zip(tasks, plans)]
         overall = [float(cost.overall_ms[0]) for cost in costs]
         rows.append(
             {
@@ -50,7 +81,7 @@ def measured_rows(seed: int, folder: Path) -> list[Row]:
                 "cost_ms_sem": float(np.std(overall, ddof=1) / np.sqrt(len(overall))),
                 "kernel_ms_mean": float(np.mean(kernels)),
                 "modelled_cost_ms_mean": float(np.mean(expected)),
-                "training_placements": trained.oracle_calls if name == "dreamshard" else 0,
+                "training_placements": placements[name],
             }
         )
     return rows
