@@ -6,7 +6,8 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from shardbench.learned.contest import CEILING, TASKS, fitted, judge, place_all, scaled_budget, tasks_of
+from shardbench.discovery import get_strategy
+from shardbench.learned.contest import CEILING, SPLITS, TASKS, fitted, judge, place_all, scaled_budget, tasks_of
 from shardbench.learned.contest_study import FIT_S, SEEDS, ContestStudy
 from shardbench.learned.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.learned.tasks import Task
@@ -17,7 +18,8 @@ from .published import published_ms
 OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
 RANDOM = "shuffle"
-PUBLISHED = (RANDOM, "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "rnn-rl", OURS)
+GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
+PUBLISHED = (RANDOM, *GREEDIES, "rnn-rl", OURS)
 CONTROLS = (UNTRAINED, "greedy-cost", "autoshard", "bound", CEILING)
 """What the paper's table lacks: untrained networks, greedy on single-table costs, AutoShard, the ceiling."""
 SEEDED = frozenset({RANDOM, "rnn-rl", OURS, UNTRAINED, "autoshard"})
@@ -209,6 +211,72 @@ class Training(Study):
         ]  # fmt: skip
 
 
+class Effort(Study):
+    """How the margin over the greedy heuristics moves with more training than the paper's 10 iterations."""
+
+    name = "effort"
+    columns = ("backend", "train_cost_ms", "test_cost_ms", "best_greedy_train_ms", "best_greedy_test_ms")
+    ITERATIONS = (10, 30, 100)
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Two rows of equal and two of mixed widths; none in a quick run."""
+        names = () if quick else ("DLRM-40 (4)", "DLRM-100 (4)", "Mixed-20 (2)", "Mixed-40 (4)")
+        return [
+            {"task": name, "iterations": iterations, "seed": seed}
+            for name in names
+            for iterations in self.ITERATIONS
+            for seed in SEEDS
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train so long; cost on training and test tasks, and the best heuristic's."""
+        from .curve import longer  # noqa: PLC0415 - needs torch, which listing does not
+
+        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
+        tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
+        budget = scaled_budget(FIT_S)
+        greedy_ms = {
+            f"best_greedy_{split}_ms": min(
+                float(judge(place_all(get_strategy(name), tasks[split], budget, seed), tasks[split])["cost_ms"])
+                for name in GREEDIES
+            )
+            for split in SPLITS
+        }
+        return [{**longer(tasks["train"], tasks["test"], seed, int(cell["iterations"] or 0)), **greedy_ms}]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """One row a task and number of iterations: margins over the best greedy, means over seeds."""
+        made = []
+        for (task, iterations), part in rows.groupby(["task", "iterations"], sort=False):
+            made.append(
+                {
+                    "task": task,
+                    "iterations": iterations,
+                    "backend": "simulated",
+                    "n": len(part),
+                    **{
+                        f"margin_{split}_pct": 100.0
+                        * (float(part[f"best_greedy_{split}_ms"].mean()) / float(part[f"{split}_cost_ms"].mean()) - 1.0)
+                        for split in SPLITS
+                    },
+                    "test_cost_ms_mean": float(part["test_cost_ms"].mean()),
+                    "test_cost_ms_std": float(part["test_cost_ms"].std(ddof=0)),
+                    "oracle_calls": int(part["oracle_calls"].max()),
+                    "fit_cpu_s": float(part["fit_cpu_s"].mean()),
+                }
+            )
+        return {self.name: pd.DataFrame(made)}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Margin against iterations."""
+        return [
+            Plot(
+                title="Margin (%) over the best of four greedies on test tasks, against iterations of training.",
+                table=self.name, x="iterations", y="margin_test_pct", series="task", log_x=True,
+            )
+        ]  # fmt: skip
+
+
 class MeasuredKernels(Study):
     """DreamShard trained and judged on real FBGEMM kernel times of this machine (DLRM-20 on 4; exchanges modelled)."""
 
@@ -229,4 +297,4 @@ class MeasuredKernels(Study):
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (EqualWidths(), MixedWidths(), Transfer(), Training(), MeasuredKernels())
+    return (EqualWidths(), MixedWidths(), Transfer(), Training(), Effort(), MeasuredKernels())
