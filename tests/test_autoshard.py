@@ -17,7 +17,7 @@ from shardbench.baselines.autoshard.learning import Evaluated, actor_critic_loss
 from shardbench.baselines.autoshard.networks import Networks
 from shardbench.baselines.autoshard.placing import place
 from shardbench.baselines.autoshard.rewards import balance, overfull, rewards
-from shardbench.baselines.autoshard.shards import Catalogue, Shards, learn_costs
+from shardbench.baselines.autoshard.shards import Shards, learn_costs
 from shardbench.baselines.autoshard.training import Run, Settings, training_key, untrained
 from shardbench.baselines.autoshard.unrolls import Episode, Streams
 from shardbench.baselines.autoshard.vtrace import vtrace
@@ -27,6 +27,7 @@ from shardbench.learned.environment import Placing
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import SimulatedOracle
 from shardbench.learned.tasks import Task
+from shardbench.learned.training import Catalogue
 from shardbench.strategy import Budget
 from shardbench.validate import validate
 
@@ -299,15 +300,17 @@ def test_the_cost_network_learns_costs_that_it_can_express():
     networks = Networks(0)
     adam = torch.optim.Adam(networks.parameters(), lr=1e-3)
     given_tables = torch.from_numpy(np.concatenate([tables, np.zeros((1, 21), dtype=np.float32)]))
-    before = {name: value.clone() for name, value in networks.named()}
+    before = {name: value.detach().clone() for name, value in networks.named_parameters()}
     losses = learn_costs(networks, adam, shards, given_tables, shape=(150, 64), rng=rng)
     assert np.mean(losses[-10:]) < 0.05 * losses[0]
-    changed = {name.split(".")[0] for name, value in networks.named() if not torch.equal(value, before[name])}
+    moved = [name for name, value in networks.named_parameters() if not torch.equal(value, before[name])]
+    changed = {name.split(".")[0] for name in moved}
     assert changed == {"encoder", "cost"}
 
 
 def same(a, b):
-    return all(torch.equal(x, y) for (_, x), (_, y) in zip(a.networks.named(), b.networks.named(), strict=True))
+    pairs = zip(a.networks.parameters(), b.networks.parameters(), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
 
 
 def test_training_is_deterministic_and_counts_what_it_asked():

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shardbench.errors import BadInput
 from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.tasks import Task
+from shardbench.learned.training import adam_tensors, network_tensors, one_thread, put_adam, put_networks
 
 from .networks import Networks
-from .training import VERSION, Run, Settings, Stage, Trained, one_thread
+from .training import VERSION, Run, Settings, Stage, Trained
 from .unrolls import Episode
 
 KIND = "autoshard"
@@ -64,7 +64,7 @@ def snapshot(folder: Path, key: str, updates: int) -> Trained:
 
 def _trained(found: Checkpoint) -> Trained:
     networks = Networks(0)
-    _put(networks, found)
+    put_networks(networks, found)
     facts = found.facts
     return Trained(
         networks=networks,
@@ -74,14 +74,6 @@ def _trained(found: Checkpoint) -> Trained:
         steps=int(facts["steps"]),
         complete=bool(facts["complete"]),
     )
-
-
-def _put(networks: Networks, found: Checkpoint) -> None:
-    weights = {name.removeprefix("net."): value for name, value in found.tensors.items() if name.startswith("net.")}
-    try:
-        networks.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadInput(f"checkpoint {found.kind}-{found.key} has other layers: delete it and train again") from error
 
 
 def keep(run: Run, folder: Path) -> None:
@@ -95,7 +87,7 @@ def keep(run: Run, folder: Path) -> None:
         "steps": done.steps,
         "complete": done.complete,
     }
-    tensors = {f"net.{name}": value for name, value in run.networks.named()}
+    tensors = network_tensors(run.networks)
     key = f"{run.key}-{run.updates}"
     save(Checkpoint(kind=KIND, version=VERSION, key=key, facts=facts, tensors=tensors), folder)
     if run.done:
@@ -108,8 +100,7 @@ def keep(run: Run, folder: Path) -> None:
         "used": run.streams.used,
         "waiting": [[(e.task, e.reward) for e in queue] for queue in run.streams.waiting],
     }
-    for number, state in run.adam.state_dict()["state"].items():
-        tensors |= {f"adam.{number}.{name}": value for name, value in state.items()}
+    tensors |= adam_tensors(run.adam)
     stored = len(run.shards)
     tensors |= {"shards.holds": torch.from_numpy(run.shards.holds[:stored])}
     tensors |= {"shards.ms": torch.from_numpy(run.shards.ms[:stored])}
@@ -133,7 +124,7 @@ def resume(run: Run, folder: Path) -> None:
 
 
 def _restore_outcome(run: Run, found: Checkpoint, updates: int) -> None:
-    _put(run.networks, found)
+    put_networks(run.networks, found)
     run.updates, run.calls = updates, int(found.facts["oracle_calls"])
     run.history = [Stage(**line) for line in found.facts["history"]]
 
@@ -141,14 +132,7 @@ def _restore_outcome(run: Run, found: Checkpoint, updates: int) -> None:
 def _restore_state(run: Run, found: Checkpoint) -> None:
     facts, tensors = found.facts, found.tensors
     run.rng.bit_generator.state = json.loads(facts["rng"])
-    state = run.adam.state_dict()
-    state["state"] = {}
-    for name, value in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "adam":
-            number, _, field = rest.partition(".")
-            state["state"].setdefault(int(number), {})[field] = value
-    run.adam.load_state_dict(state)
+    put_adam(run.adam, found)
     run.shards.added = int(facts["added"])
     stored = len(run.shards)
     run.shards.holds[:stored] = tensors["shards.holds"].numpy()

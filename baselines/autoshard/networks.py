@@ -1,7 +1,5 @@
 """AutoShard's networks (KDD 2022; the sizes are those of the published code), for any number of tables and devices."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -37,10 +35,6 @@ class Networks(nn.Module):
             self.scalars = nn.Sequential(nn.Linear(ACTION_SCALARS, STATE - LATENT), nn.ReLU())
             self.policy = _mlp(3 * STATE, 128, 128, 64, 1)
             self.value = _mlp(STATE, 64, 1)
-
-    def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every weight."""
-        return ((name, parameter.detach()) for name, parameter in self.named_parameters())
 
     def device_ms(self, sums: Tensor) -> Tensor:
         """Fused forward and backward ms of devices from the sums of their tables' encodings, [..., 32] -> [...]."""

@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from shardbench.errors import Infeasible
 from shardbench.learned.tasks import TableSet
+from shardbench.learned.training import one_thread
 
 from .acting import Policy, play
-from .training import Trained, one_thread
+from .training import Trained
 
 Ints = NDArray[np.int64]
 

@@ -7,26 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shardbench.learned.tasks import Task
-
 from .networks import Networks
 
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Catalogue:
-    """The different tables of all training tasks: raw ``features`` [different, 21]; ``rows[i]`` are those of task i."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        everything = np.concatenate([task.features for task in tasks])
-        self.features, inverse = np.unique(everything, axis=0, return_inverse=True)
-        ends = np.cumsum([task.tables for task in tasks])[:-1]
-        self.rows: list[Ints] = list(np.split(inverse.reshape(-1).astype(np.int64), ends))
-
-    def __len__(self) -> int:
-        return len(self.features)
 
 
 class Shards:

@@ -1,7 +1,6 @@
 """AutoShard's training: batched environments act, the learner takes unrolls, the cost network follows."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,13 +11,14 @@ from shardbench.errors import BadInput
 from shardbench.learned.features import FEATURES, Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.tasks import Task
+from shardbench.learned.training import Catalogue
 from shardbench.serialise import content_hash
 
 from .acting import Policy, play
 from .learning import actor_critic_loss, batch_of, evaluate
 from .networks import Networks
 from .rewards import rewards
-from .shards import Catalogue, Shards, learn_costs
+from .shards import Shards, learn_costs
 from .unrolls import Episode, Streams
 
 Floats32 = NDArray[np.float32]
@@ -98,17 +98,6 @@ def untrained(tasks: Sequence[Task], seed: int) -> Trained:
 def training_key(tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> str:
     """Hash of everything that training depends on."""
     return content_hash(VERSION, [task.key for task in tasks], oracle.identity, seed, asdict(settings))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread: these arrays are too small to share, and one thread adds up in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Run:

@@ -1,29 +1,14 @@
 """Measured placements that the cost network learns from, as table sets over one catalogue of tables."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.learned.oracle import Costs
-from shardbench.learned.tasks import Task
+from shardbench.learned.training import Catalogue
 
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Catalogue:
-    """The different tables of all training tasks: ``features`` float64 [different, 21] raw, ``rows[i]`` of task i."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        everything = np.concatenate([task.features for task in tasks])
-        self.features, inverse = np.unique(everything, axis=0, return_inverse=True)
-        ends = np.cumsum([task.tables for task in tasks])[:-1]
-        self.rows: list[Ints] = list(np.split(inverse.reshape(-1).astype(np.int64), ends))
-
-    def __len__(self) -> int:
-        return len(self.features)
 
 
 class Measured:

@@ -1,7 +1,5 @@
 """DreamShard's cost and policy networks (papers' sizes), independent of the number of tables and devices."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +68,3 @@ class Networks(nn.Module):
             torch.manual_seed(seed)
             self.cost = CostNetwork()
             self.policy = PolicyNetwork()
-
-    def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every weight."""
-        return ((name, parameter.detach()) for name, parameter in self.named_parameters())

@@ -1,8 +1,7 @@
 """DreamShard's training loop: measure a few placements, fit the cost network, improve the policy on its estimates."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,13 +12,14 @@ from numpy.typing import NDArray
 from shardbench.baselines.dreamshard.adam import Adam
 from shardbench.baselines.dreamshard.estimates import Policy, play
 from shardbench.baselines.dreamshard.learning import CostLearner, policy_loss
-from shardbench.baselines.dreamshard.measured import Catalogue, Measured
+from shardbench.baselines.dreamshard.measured import Measured
 from shardbench.baselines.dreamshard.networks import Networks
 from shardbench.errors import BadInput
 from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.tasks import Task
+from shardbench.learned.training import Catalogue, network_tensors, one_thread, put_networks
 from shardbench.serialise import content_hash
 
 Ints = NDArray[np.int64]
@@ -98,7 +98,7 @@ def train(
     if not tasks:
         raise BadInput("training needs at least one task")
     run = _Run(tasks, oracle, seed, settings if settings is not None else Settings(), folder)
-    with _one_thread():
+    with one_thread():
         run.resume()
         while run.iteration < run.settings.iterations:
             done = run.step()
@@ -115,32 +115,13 @@ def snapshot(folder: Path, key: str, iteration: int) -> Trained:
 
 def _restored(found: Checkpoint) -> Trained:
     networks = Networks(0)
-    _put(networks, found)
+    put_networks(networks, found)
     return Trained(
         networks=networks,
         scaling=Scaling(mean=tuple(found.facts["mean"]), spread=tuple(found.facts["spread"])),
         history=tuple(Iteration(**line) for line in found.facts["history"]),
         oracle_calls=int(found.facts["oracle_calls"]),
     )
-
-
-def _put(networks: Networks, found: Checkpoint) -> None:
-    weights = {name.removeprefix("net."): value for name, value in found.tensors.items() if name.startswith("net.")}
-    try:
-        networks.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadInput(f"checkpoint {found.kind}-{found.key} has other layers: delete it and train again") from error
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    # These arrays are too small to share; and one thread adds up in one order.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Run:
@@ -239,7 +220,7 @@ class _Run:
         if self.folder is None:
             return
         measured = self.measured
-        tensors = {f"net.{name}": value for name, value in self.networks.named()}
+        tensors = network_tensors(self.networks)
         for which, adam in self.adams.items():
             tensors |= {f"adam.{which}.{name}": torch.from_numpy(getattr(adam, name)) for name in ("mean", "square")}
         tensors["measured.tasks"] = torch.from_numpy(measured.tasks)
@@ -272,7 +253,7 @@ class _Run:
                 return
 
     def _restore(self, found: Checkpoint) -> None:
-        _put(self.networks, found)
+        put_networks(self.networks, found)
         for which, adam in self.adams.items():
             adam.mean[:] = found.tensors[f"adam.{which}.mean"].numpy()
             adam.square[:] = found.tensors[f"adam.{which}.square"].numpy()

@@ -1,6 +1,6 @@
 """A sequence-to-sequence policy with attention: tables in, devices out (deviation 1)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -40,10 +40,6 @@ class Networks(nn.Module):
             # Of the device before; the last row is for the first step, which has none.
             self.before = nn.ModuleDict({str(n): nn.Embedding(n + 1, DEVICE) for n in self.devices})
             self.heads = nn.ModuleDict({str(n): nn.Linear(HIDDEN, n) for n in self.devices})
-
-    def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and value of every weight."""
-        return ((name, parameter.detach()) for name, parameter in self.named_parameters())
 
     def head(self, devices: int) -> nn.Module:
         """The output layer for so many devices; raises BadInput where none was trained."""

@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.tasks import TableSet, Task
+from shardbench.learned.training import adam_tensors, network_tensors, one_thread, put_adam, put_networks
 from shardbench.serialise import content_hash
 
 from .acting import Played, play
@@ -125,17 +125,6 @@ def place(trained: Trained, task: TableSet) -> Ints:
     )
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread: these arrays are too small to share, and one thread adds up in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def reinforce_loss(
     networks: Networks, scaled: Tensor, played: Played, advantages: Floats, entropy_weight: float
 ) -> Tensor:
@@ -241,9 +230,7 @@ class Run:
 
     def keep(self, folder: Path) -> None:
         """Save everything; one file a training, replaced at every stage."""
-        tensors = {f"net.{name}": value for name, value in self.networks.named()}
-        for number, state in self.adam.state_dict()["state"].items():
-            tensors |= {f"adam.{number}.{name}": value for name, value in state.items()}
+        tensors = network_tensors(self.networks) | adam_tensors(self.adam)
         tensors["average"] = torch.from_numpy(self.average)
         facts = {
             "updates": self.updates,
@@ -258,20 +245,8 @@ class Run:
         if not path_of(folder, KIND, self.key).is_file():
             return
         found = load(path_of(folder, KIND, self.key), KIND, VERSION, self.key)
-        parts: dict[str, dict[str, Tensor]] = {"net": {}, "adam": {}}
-        for name, value in found.tensors.items():
-            kind, _, rest = name.partition(".")
-            parts.setdefault(kind, {})[rest] = value
-        try:
-            self.networks.load_state_dict(parts["net"])
-        except RuntimeError as error:
-            raise BadInput(f"checkpoint {KIND}-{self.key} has other layers: delete it and train again") from error
-        state = self.adam.state_dict()
-        state["state"] = {}
-        for name, value in parts["adam"].items():
-            number, _, field = name.partition(".")
-            state["state"].setdefault(int(number), {})[field] = value
-        self.adam.load_state_dict(state)
+        put_networks(self.networks, found)
+        put_adam(self.adam, found)
         self.average = found.tensors["average"].numpy().copy()
         self.updates, self.calls = int(found.facts["updates"]), int(found.facts["oracle_calls"])
         self.history = [Stage(**line) for line in found.facts["history"]]
