@@ -70,6 +70,17 @@ class Chunks(Study):
     """How often the interval of the chunk estimate holds the hot rows' true number, over random draws of chunks."""
 
     name = "chunks"
+    columns = (
+        "table",
+        "backend",
+        "rows",
+        "rows_read_pct",
+        "hot_rows",
+        "bias_pct",
+        "half_width_pct",
+        "wanted_pct",
+        "held_pct",
+    )
     DRAWS = 2000
     TABLES = (2, 3, 9, 11, 15, 20, 23, 25)
     """Kaggle's tables of more than 1 MB, all of more rows than the chunks read."""
@@ -107,6 +118,7 @@ class Sensitivity(Study):
     """How FAE's speed-up moves with skew, budget, sample rate, batch, schedule rate and links (simulated)."""
 
     name = "sensitivity"
+    columns = ("backend", "over_hybrid_x", "over_cpu_only_x", "fae_ms", "hybrid_ms", "cpu_only_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One for each value of each factor."""
@@ -256,6 +268,7 @@ class Phases(Study):
     """
 
     name = "phases"
+    columns = ("kind", "backend", "step_ms", "step_ms_low", "step_ms_high", "steps", "sent_bytes_a_step", "switch_ms")
     exclusive = True
 
     def cells(self, quick: bool) -> Sequence[Cell]:

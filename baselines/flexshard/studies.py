@@ -32,6 +32,7 @@ class Communication(Study):
     """Expected communication of a step and memory, by strategy, workload and nodes: tables latency and memory."""
 
     name = "communication"
+    columns = ("strategy", "backend", "communication_ms", "even_communication_ms", "exchanged_between_nodes_bytes")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every workload on every number of nodes; on two only where quick."""
@@ -84,6 +85,7 @@ class Sensitivity(Study):
     """
 
     name = "sensitivity"
+    columns = ("strategy", "backend", "between_nodes_saved_pct", "exchanged_saved_pct", "latency_gain_x")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One a factor and value."""

@@ -35,6 +35,8 @@ class Plot:
     """One panel a value, side by side."""
     log_x: bool = False
     log_y: bool = False
+    shown: tuple[str, ...] = ()
+    """Values of ``series`` to draw, in this order; all by default."""
     bars: bool = False
     """Grouped bars over the values of ``x`` instead of lines."""
 

@@ -27,7 +27,7 @@ def study_figure(plot: Plot, frame: pd.DataFrame) -> go.Figure:
     lines = -(-len(facets) // columns)
     titles = [f"{plot.facet} = {facet}" if plot.facet else "" for facet in facets]
     figure = make_subplots(lines, columns, subplot_titles=titles, shared_yaxes=True, vertical_spacing=0.35 / lines)
-    series = list(dict.fromkeys(frame[plot.series])) if plot.series else [None]
+    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
     for panel, facet in enumerate(facets):
         part = frame if facet is None else frame[frame[plot.facet] == facet]
         for number, name in enumerate(series):
