@@ -158,6 +158,8 @@ def test_collective_by_hand() -> None:
     # Each of 3 peers costs 1 s; 40 bytes leave the node at 10 B/s, 20 stay in it at 100 B/s.
     assert collective_s(pairwise(sent, toy.topology), toy) == pytest.approx(7 + 3 + 40 / 10)
     assert collective_s(pairwise(np.zeros((4, 4)), toy.topology), toy) == 0
+    # Two calls over four ranks, three inside nodes of two: 2 (7 + 3) + 3 (5 + 1).
+    assert collective_s(pairwise(sent, toy.topology).called(2, 3), toy) == pytest.approx(2 * 10 + 3 * 6 + 40 / 10)
     one_node = replace(toy, topology=replace(toy.topology, nodes=1, devices_per_node=4))
     assert collective_s(pairwise(sent, one_node.topology), one_node) == pytest.approx(5 + 3 + 60 / 100)
 

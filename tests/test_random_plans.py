@@ -17,6 +17,8 @@ from shardbench.strategy import Move
 from shardbench.traffic import COLLECTIVES, count
 from shardbench.validate import validate
 
+CALLED = ("input_splits", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all", "backward_all_gather")
+"""Of these the calls are counted one by one; an input all-to-all is one of lengths and one of indices."""
 DEFAULT, MANY = 30, 200
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}
 
@@ -39,6 +41,9 @@ def check(workload, problem, plan) -> None:
                 expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
                 assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (rank.rank, name)
             assert set(rank.sent[0]) <= set(COLLECTIVES)
+            for name in CALLED if plan.world_size > 1 else ():
+                counted = traffic.collectives[name]
+                assert rank.calls[0].get(name, 0) == counted.calls + counted.node_calls, (rank.rank, name)
         sharded, reference = read_sharded(job, folder / "job"), train_unsharded(job)
         np.testing.assert_allclose(sharded.logits[0], reference.logits[0], atol=1e-5)
         for ours, theirs in zip(sharded.weights, reference.weights, strict=True):

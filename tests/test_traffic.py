@@ -21,6 +21,7 @@ from shardbench.plan import (
     RowWise,
     Segment,
     Tier,
+    deal_start,
     whole_table,
     whole_tables,
 )
@@ -88,11 +89,13 @@ def test_everything_on_one_rank_leaves_the_other_idle():
 
 def test_row_wise_deals_rows_round_robin():
     traffic = counted(RowWise(ranks=(0, 1)), RowWise(ranks=(0, 1)))
-    # a: rows 0 (three lookups) on rank 0; rows 1 (two) and 5 (one) on rank 1. b: row 2 (3) on 0, row 3 (1) on 1.
-    assert traffic.load.lookups.tolist() == [3 + 3, 3 + 1]
-    assert traffic.load.distinct.tolist() == [1 + 1, 2 + 1]
-    # Rank 0 asks rank 1 for rows 1, 1 of a and 3 of b; two tables' lengths of two samples.
-    assert traffic.collectives["input_all_to_all"].sent_intra[0] == 3 * 8 + 2 * 2 * 4
+    # By their names both tables' first rows go to the second of two sharers.
+    assert [deal_start(name, 2) for name in "ab"] == [1, 1]
+    # a: row 0 (three lookups) on rank 1; rows 1 (two) and 5 (one) on rank 0. b: row 2 (3) on 1, row 3 (1) on 0.
+    assert traffic.load.lookups.tolist() == [3 + 1, 3 + 3]
+    assert traffic.load.distinct.tolist() == [2 + 1, 1 + 1]
+    # Rank 0 asks rank 1 for row 0 of a and row 2 of b; two tables' lengths of two samples.
+    assert traffic.collectives["input_all_to_all"].sent_intra[0] == 2 * 8 + 2 * 2 * 4
     # Reduce-scatter of [4 samples, 8 columns] over two ranks: half of it leaves.
     assert traffic.collectives["output_reduce_scatter"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
     assert traffic.collectives["backward_all_gather"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
@@ -152,14 +155,15 @@ def test_node_copies_by_hand():
     # Two nodes of two devices, one sample each; a is copied to both nodes, dealt over the node's two devices.
     on = problem(nodes=2, devices=2)
     traffic = counted(NodeSharded(), OnRank(rank=0), on)
-    # Node 0 (samples 0, 1) asks for rows 0, 1, 1: row 0 on device 0, row 1 twice on device 1.
-    # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 0, row 5 on device 1.
-    assert traffic.load.lookups.tolist() == [1 + 4, 2, 2, 1]
+    # a's first row is on the second of two devices.
+    # Node 0 (samples 0, 1) asks for rows 0, 1, 1: row 0 on device 1, row 1 twice on device 0.
+    # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 1, row 5 on device 0.
+    assert traffic.load.lookups.tolist() == [2 + 4, 1, 1, 2]
     assert traffic.load.distinct.tolist() == [1 + 2, 1, 1, 1]
     sent = traffic.collectives["input_all_to_all"]
-    # a: ranks 0 and 1 each send one lookup of row 1 or none, and a length, to the node's other device.
+    # a: every rank sends a length to the node's other device, ranks 0, 1 and 3 one lookup, too.
     # b, on rank 0: a length from everyone, one lookup from rank 1, two from rank 2.
-    assert sent.sent_intra.tolist() == [1 * 8 + 4, 4 + (1 * 8 + 4), 4, 2 * 8 + 4]
+    assert sent.sent_intra.tolist() == [1 * 8 + 4, (1 * 8 + 4) + (1 * 8 + 4), 4, 1 * 8 + 4]
     assert sent.sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
     # Reduce-scatter inside the node: two samples of 4 floats, half of it leaves; then back.
     assert traffic.collectives["output_reduce_scatter"].sent_intra.tolist() == [2 * 16 / 2] * 4
@@ -183,8 +187,8 @@ def test_unpooled_tables_send_every_vector():
     # Pooled and unpooled tables are in modules of their own: two exchanges of splits.
     assert traffic.collectives["input_splits"].sent_intra.tolist() == [48, 48]
     dealt = counted(RowWise(ranks=(0, 1)), OnRank(rank=1), on)
-    # Rank 0 has row 0 (asked once by rank 0, twice by rank 1), rank 1 has rows 1, 1 (rank 0) and 5 (rank 1).
-    assert dealt.collectives["output_all_to_all"].sent_intra.tolist() == [2 * 16, 2 * 16 + 2 * 16]
+    # Rank 1 has row 0 (asked once by rank 0, twice by rank 1), rank 0 has rows 1, 1 (rank 0) and 5 (rank 1).
+    assert dealt.collectives["output_all_to_all"].sent_intra.tolist() == [1 * 16, 1 * 16 + 2 * 16]
     assert dealt.collectives["output_reduce_scatter"].sent.sum() == 0
 
 

@@ -21,6 +21,7 @@ from shardbench.plan import (
     RowWise,
     Segment,
     Tier,
+    deal_start,
     whole_table,
     whole_tables,
 )  # fmt: skip
@@ -149,17 +150,25 @@ def test_memory_counts_optimizer_state_and_dealt_rows():
     on = replace(PROBLEM, optimizer=Optimizer.ROWWISE_ADAGRAD)
     spread = plan(part(0, 100, RowWise(ranks=(0, 1, 2), tier=Tier.UVM)), SECOND)
     memory = memory_bytes(spread, on)
-    assert memory.uvm.tolist() == [34 * 36, 33 * 36, 33 * 36, 0]
+    assert memory.uvm.tolist() == [33 * 36, 33 * 36, 34 * 36, 0]
     assert memory.hbm.tolist() == [0, 30 * (64 + 4), 0, 0]
     adam = memory_bytes(plan(part(0, 100, NodeSharded()), SECOND), replace(PROBLEM, optimizer=Optimizer.ADAM))
     assert adam.hbm.tolist() == [50 * 96, 50 * 96 + 30 * 192, 50 * 96, 50 * 96]
 
 
-@given(st.integers(0, 1000), st.integers(1, 17))
-def test_dealt_rows_add_up(rows, ways):
-    shares = dealt(rows, ways)
+@given(st.text(max_size=4), st.integers(0, 1000), st.integers(1, 17))
+def test_dealt_rows_add_up(name, rows, ways):
+    shares, start = dealt(name, rows, ways), deal_start(name, ways)
+    assert 0 <= start < ways
     assert shares.sum() == rows
-    assert shares.tolist() == [len(range(w, rows, ways)) for w in range(ways)]
+    assert shares.tolist() == [len(range((w - start) % ways, rows, ways)) for w in range(ways)]
+
+
+def test_first_rows_of_tables_are_spread_over_the_sharers():
+    first = np.bincount([deal_start(f"t{i}", 16) for i in range(856)], minlength=16)
+    # 53.5 expected, with a standard deviation of 7.
+    assert first.min() > 25
+    assert first.max() < 82
 
 
 @settings(max_examples=60, deadline=None)

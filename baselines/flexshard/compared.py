@@ -34,5 +34,5 @@ def fullest_device_bytes(problem: Problem, compared: Compared) -> int:
         if table.rows < group:
             used[home, used[home].argmin()] += table.rows * row_bytes
         else:
-            used[home] += dealt(table.rows, group) * row_bytes
+            used[home] += dealt(table.name, table.rows, group) * row_bytes
     return int(used.max())

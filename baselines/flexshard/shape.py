@@ -43,7 +43,7 @@ def find_homes(problem: Problem, *, over_all: bool) -> Homes:
         else:
             group = int(used.reshape(-1, ways).sum(axis=1).argmin())
             placement[i] = RowWise(ranks=tuple(range(group * ways, (group + 1) * ways)))
-            used[group * ways : (group + 1) * ways] += dealt(table.rows, ways) * (size // table.rows)
+            used[group * ways : (group + 1) * ways] += dealt(table.name, table.rows, ways) * (size // table.rows)
     return Homes(placement=placement, used=used)
 
 

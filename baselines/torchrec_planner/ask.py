@@ -147,7 +147,7 @@ class WeightStorage:
             for i, shard in enumerate(option.shards):
                 rows, columns = shard.size
                 if option.sharding_type in ROW_SPLITS:
-                    rows = int(dealt(option.tensor.shape[0], ways)[i])
+                    rows = int(dealt(option.name, option.tensor.shape[0], ways)[i])
                 bytes_ = rows * (columns * self.problem.precision.bytes + optimizer.state_bytes(columns))
                 uvm = option.compute_kernel == UVM_KERNEL
                 shard.storage = Storage(hbm=0 if uvm else bytes_, ddr=bytes_ if uvm else 0)

@@ -54,7 +54,7 @@ def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -
     """The table's rows dealt over ``ranks``, or whole on one of them where it has too few (deviation 1)."""
     if table.rows < len(ranks):
         return _whole(table, ranks, used, problem)
-    used[list(ranks)] += dealt(table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
+    used[list(ranks)] += dealt(table.name, table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
     return (whole_table(table, RowWise(ranks=ranks)),)
 
 

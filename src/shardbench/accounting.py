@@ -6,6 +6,7 @@ gradients return along the same links.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from shardbench.errors import Unsupported
 from shardbench.links import Collective, cross_all_reduce, node_reduction, pairwise, world_reduction
 from shardbench.load import VECTOR_BYTES, Floats, Load, segment_load, zeros
 from shardbench.lookups import TableLookups
-from shardbench.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier
+from shardbench.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier, deal_start
 from shardbench.problem import Problem
 from shardbench.table import Pooling, Table
 
@@ -24,6 +25,18 @@ SPLIT_BYTES = 3 * 8
 """Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
 
 Columns = list[tuple[int, int]]
+
+
+class Exchange(NamedTuple):
+    """A sharding type within a module."""
+
+    kind: str
+    columns: int
+    """The module's: unpooled tables of one width share one, 0 is that of all pooled tables."""
+
+
+def _module_columns(table: Table, segment: Segment) -> int:
+    return segment.columns if table.pooling is Pooling.NONE else 0
 
 
 def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
@@ -56,8 +69,9 @@ class Account:
         self._copied_columns = 0.0
         self._replicated_weights = 0.0
         self._copied_weights = 0.0
-        # An exchange of splits precedes every input all-to-all: one per sharding type and module.
-        self._exchanges: set[tuple[str, int]] = set()
+        # One per sharding type and module: what each of them sends is a collective of its own.
+        self._exchanges: set[Exchange] = set()
+        self._replicas: set[int] = set()
 
     def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
         """Account a table; raises Unsupported for a group of ranks that no module serves."""
@@ -108,8 +122,7 @@ class Account:
         return lookups.longest_bag(segment.row_start, segment.row_stop, groups, ways)
 
     def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
-        # Unpooled tables of one width share a module.
-        self._exchanges.add((kind, segment.columns if table.pooling is Pooling.NONE else 0))
+        self._exchanges.add(Exchange(kind, _module_columns(table, segment)))
 
     def _on_rank(self, table: Table, segment: Segment, lookups: TableLookups, rank: int) -> None:
         sources = lookups.by_source(segment.row_start, segment.row_stop)
@@ -133,8 +146,9 @@ class Account:
         whole = len(ranks) == self.world
         if not whole and (len(nodes) != 1 or len(ranks) != self.topology.devices_per_node):
             raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
-        owned = lookups.dealt(segment.row_start, segment.row_stop, len(ranks))
-        distinct = lookups.distinct(segment.row_start, segment.row_stop, len(ranks))
+        start = deal_start(table.name, len(ranks))
+        owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
+        distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
         total = owned.sum(axis=0)
         bags = self._vectors(table, self.problem.batch_size, total)
         longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
@@ -149,8 +163,10 @@ class Account:
 
     def _node_sharded(self, table: Table, segment: Segment, lookups: TableLookups, tier: Tier) -> None:
         nodes, local = self.topology.nodes, self.topology.devices_per_node
-        owned = lookups.dealt(segment.row_start, segment.row_stop, local).reshape(nodes, local, local)
-        distinct = lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, local)
+        start = deal_start(table.name, local)
+        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, local), start, axis=1)
+        owned = dealt.reshape(nodes, local, local)
+        distinct = np.roll(lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, local), start, axis=1)
         total = owned.sum(axis=1)
         bags = self._vectors(table, self.local_batch * local, total)
         self._put(
@@ -178,6 +194,7 @@ class Account:
         # Groups partition the world (validate), so that all copies together are all-reduced once.
         if ranks[0] == 0:
             self._replicated_weights += segment.rows * segment.columns
+            self._replicas.add(_module_columns(table, segment))
 
     def collectives(self, dense_weights: int) -> dict[str, Collective]:
         """Every collective of the step by name."""
@@ -198,19 +215,38 @@ class Account:
             replicas = pairwise(np.repeat(self._touched[:, None], self.world, axis=1), topology)
         else:
             replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
+        copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
+        lookups, vectors, sums = self._calls()
         return {
-            "input_splits": pairwise(self._splits(node), topology),
-            "input_all_to_all": pairwise(self._to, topology),
-            "output_all_to_all": pairwise(forward, topology),
-            "output_reduce_scatter": scatter,
-            "backward_all_to_all": pairwise(forward.T, topology),
-            "backward_all_gather": scatter,
-            "rows_all_reduce": replicas + cross_all_reduce(self._copied_weights * weight_bytes, topology),
+            "input_splits": pairwise(self._splits(node), topology).called(*lookups),
+            "input_all_to_all": pairwise(self._to, topology).called(*lookups),
+            "output_all_to_all": pairwise(forward, topology).called(*vectors),
+            "output_reduce_scatter": scatter.called(*sums),
+            "backward_all_to_all": pairwise(forward.T, topology).called(*vectors),
+            "backward_all_gather": scatter.called(*sums),
+            # One a module of replicas, and one for all copies.
+            "rows_all_reduce": (replicas + copies).called(
+                len(self._replicas) + (self._copied_weights > 0 and topology.nodes > 1)
+            ),
             "dense_all_reduce": world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
         }
 
+    def _calls(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Calls (over the world, inside nodes) that exchange lookups, that return vectors, that return sums."""
+
+        def calls(*kinds: str, pooled: bool | None = None) -> int:
+            return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
+
+        # A group of one rank calls nothing.
+        nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
+        lookups = calls("table_wise", "row_wise", "table_row_wise"), devices * calls("node_sharded")
+        # Table-row-wise sums inside the node first, then exchanges between nodes.
+        vectors = calls("table_wise") + nodes * calls("table_row_wise") + calls("row_wise", pooled=False)
+        sums = calls("row_wise", pooled=True), devices * calls("table_row_wise", "node_sharded", pooled=True)
+        return lookups, (vectors, devices * calls("node_sharded", pooled=False)), sums
+
     def _splits(self, node: NDArray[np.int64]) -> Floats:
-        in_node = sum(kind == "node_sharded" for kind, _ in self._exchanges)
+        in_node = sum(exchange.kind == "node_sharded" for exchange in self._exchanges)
         everywhere = len(self._exchanges) - in_node
         same = node[:, None] == node[None, :]
         return np.asarray(float(SPLIT_BYTES) * (everywhere + in_node * same))

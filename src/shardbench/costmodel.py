@@ -5,7 +5,7 @@ Per rank, backward:  launch + gradients + sort + update
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
-Collective: latency + bytes over the slower link, done when the slowest rank is.
+Collective: latency a call + bytes over the slower link, done when the slowest rank is.
 Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
 """
 
@@ -174,10 +174,11 @@ def embedding_ms(load: Load, constants: Constants) -> Floats:
 
 
 def collective_s(collective: Collective, machine: Machine) -> float:
-    """Seconds of one collective over all ranks; zero where nothing is sent.
+    """Seconds of the collectives of one name over all ranks; zero where nothing is sent.
 
-    Latency + bytes / bandwidth is also the size-dependent efficiency: half of the bandwidth is
-    reached at latency x bandwidth bytes.
+    Every call costs its latency; the bytes of all calls are one sum a rank. Latency + bytes /
+    bandwidth is also the size-dependent efficiency: half of the bandwidth is reached at latency x
+    bandwidth bytes.
     """
     constants, topology = machine.constants, machine.topology
     intra = np.maximum(collective.sent_intra, collective.received_intra)
@@ -185,8 +186,10 @@ def collective_s(collective: Collective, machine: Machine) -> float:
     if not (intra.any() or inter.any()):
         return 0.0
     times = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
-    latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    return float(latency + constants.peer_latency_s * (topology.world_size - 1) + times.max())
+    first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+    world = first + constants.peer_latency_s * (topology.world_size - 1)
+    node = constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
+    return float(collective.calls * world + collective.node_calls * node + times.max())
 
 
 def step_time(

@@ -5,7 +5,7 @@ Bytes are algorithmic: what a rank sends to *other* ranks. Reductions are counte
 (W-1)/W of the payload for a reduce-scatter or an all-gather and twice that for an all-reduce.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -21,11 +21,15 @@ class Collective:
     sent_inter: Floats
     received_intra: Floats
     received_inter: Floats
+    calls: float = 1.0
+    """Collectives over the whole world that follow one another; each waits for its latency."""
+    node_calls: float = 0.0
+    """The same inside each node."""
 
     @classmethod
     def zeros(cls, n: int) -> "Collective":
         """Nothing sent."""
-        return cls(**{f.name: zeros(n) for f in fields(cls)})
+        return cls(**{name: zeros(n) for name in BYTES}, calls=0.0)
 
     @property
     def sent(self) -> Floats:
@@ -34,6 +38,14 @@ class Collective:
 
     def __add__(self, other: "Collective") -> "Collective":
         return Collective(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def called(self, world: float, node: float = 0.0) -> "Collective":
+        """The same bytes in that many collectives."""
+        return replace(self, calls=world, node_calls=node)
+
+
+BYTES = ("sent_intra", "sent_inter", "received_intra", "received_inter")
+"""Fields that hold bytes, [world]."""
 
 
 def pairwise(sent: Floats, topology: Topology) -> Collective:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SerializerFunctionWrapHandler, model_serializer
@@ -21,6 +22,14 @@ class Tier(StrEnum):
 Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
 
 
+def deal_start(table: str, ways: int) -> int:
+    """Which of ``ways`` sharers gets the first row of a dealt segment of the table: stable, by the table's name.
+
+    Rows are in frequency order: were it the first sharer for every table, all hottest rows would meet there.
+    """
+    return int.from_bytes(blake2b(table.encode(), digest_size=8).digest()) % ways
+
+
 def _check_group(ranks: tuple[int, ...]) -> None:
     if any(a >= b for a, b in zip(ranks, ranks[1:])):
         raise ValueError("ranks must be strictly ascending")
@@ -37,7 +46,7 @@ class OnRank:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RowWise:
-    """Rows dealt round-robin over ``ranks``: row i of the segment lives on ranks[i % len]."""
+    """Rows dealt round-robin over ``ranks``: row i of the segment lives on ranks[(i + deal_start) % len]."""
 
     kind: Literal["row_wise"] = "row_wise"
     ranks: Ranks
@@ -64,7 +73,7 @@ class Replicated:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class NodeSharded:
-    """One copy a node, rows dealt round-robin over the node's devices; copies are all-reduced."""
+    """One copy a node, rows dealt round-robin (as RowWise) over the node's devices; copies are all-reduced."""
 
     kind: Literal["node_sharded"] = "node_sharded"
     tier: Tier = Tier.HBM

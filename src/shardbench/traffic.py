@@ -11,7 +11,7 @@ import numpy as np
 
 from shardbench.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES, Account
 from shardbench.errors import BadInput, Unsupported
-from shardbench.links import Collective
+from shardbench.links import BYTES, Collective
 from shardbench.load import Floats, Load
 from shardbench.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
@@ -198,7 +198,9 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
 
     collectives = {
         name: Collective(
-            **{f.name: average([getattr(t.collectives[name], f.name) for t in several]) for f in fields(Collective)}
+            **{f: average([getattr(t.collectives[name], f) for t in several]) for f in BYTES},
+            calls=float(average([np.array(t.collectives[name].calls) for t in several])),
+            node_calls=float(average([np.array(t.collectives[name].node_calls) for t in several])),
         )
         for name in several[0].collectives
     }

@@ -18,6 +18,7 @@ from shardbench.plan import (
     RowWise,
     Segment,
     Tier,
+    deal_start,
     master_node,
 )
 from shardbench.problem import Problem
@@ -183,9 +184,9 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
             if segment.table in masters and place.ranks[0] == 0:
                 host[masters[segment.table]] += segment.rows * row_bytes
         elif isinstance(place, RowWise):
-            tiers[place.tier][list(place.ranks)] += dealt(segment.rows, len(place.ranks)) * row_bytes
+            tiers[place.tier][list(place.ranks)] += dealt(segment.table, segment.rows, len(place.ranks)) * row_bytes
         else:
-            shares = dealt(segment.rows, topology.devices_per_node) * row_bytes
+            shares = dealt(segment.table, segment.rows, topology.devices_per_node) * row_bytes
             tiers[place.tier] += np.tile(shares, topology.nodes)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
@@ -196,9 +197,10 @@ def _master_nodes(plan: Plan) -> dict[str, int]:
     return {name: master_node(segments) for name, segments in plan.by_table().items()}
 
 
-def dealt(rows: int, ways: int) -> NDArray[np.int64]:
-    """Rows that each of ``ways`` ranks gets when rows are dealt round-robin, int64 [ways]."""
-    return (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
+def dealt(table: str, rows: int, ways: int) -> NDArray[np.int64]:
+    """Rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
+    shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
+    return np.roll(shares, deal_start(table, ways))
 
 
 def _check_capacity(memory: Memory, problem: Problem) -> None:

@@ -49,3 +49,5 @@ class RankResult(pydantic.BaseModel):
     ms: dict[str, list[float]]
     sent: list[dict[str, tuple[float, float]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
+    calls: list[dict[str, int]]
+    """Likewise: collective -> how many of them the rank took part in."""

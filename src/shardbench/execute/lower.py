@@ -1,7 +1,7 @@
 """Lowering: a plan becomes logical tables, one a segment, grouped into the modules that run them.
 
 Row ids arrive in frequency order. A row-wise segment is padded to equal blocks and its rows
-are permuted (row j -> block j % ways, place j // ways), so that TorchRec's contiguous blocks
+are permuted (row j -> block (j + start) % ways, place j // ways), so that TorchRec's contiguous blocks
 deal rows round-robin. A column range is a logical table of its own on its rank.
 """
 
@@ -16,7 +16,7 @@ from torchrec import KeyedJaggedTensor
 from shardbench.errors import Unsupported
 from shardbench.execute.cut import cut_bags
 from shardbench.machine import Topology
-from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment
+from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, deal_start
 from shardbench.table import Optimizer, Pooling, Precision, Table
 from shardbench.trace import Bags
 
@@ -52,6 +52,11 @@ class LogicalTable:
     """Ranks its rows are dealt over; 1 if not row-wise."""
 
     @property
+    def start(self) -> int:
+        """Which of them gets its first row."""
+        return deal_start(self.segment.table, self.ways)
+
+    @property
     def block(self) -> int:
         """Rows a rank holds, padding included."""
         return -(-self.segment.rows // self.ways)
@@ -70,7 +75,7 @@ class LogicalTable:
         """Ids within the segment -> rows of the logical table, int64 [n]."""
         if self.ways == 1:
             return ids
-        return (ids % self.ways) * self.block + torch.div(ids, self.ways, rounding_mode="floor")
+        return ((ids + self.start) % self.ways) * self.block + torch.div(ids, self.ways, rounding_mode="floor")
 
     def weights(self, full: torch.Tensor) -> torch.Tensor:
         """The logical table's weights [rows, columns] out of the whole table's [rows, dim]; padding is zero."""

@@ -98,8 +98,8 @@ class Rank:
         if job.dump:
             self._dump(step, batches)
         ms = self._time(step, clock, batches)
-        sent = self._count(step, batches)
-        return RankResult(rank=self.rank, ms=ms, sent=sent)
+        sent, calls = self._count(step, batches)
+        return RankResult(rank=self.rank, ms=ms, sent=sent, calls=calls)
 
     def _local_batches(self, lowered: Lowered) -> list[LocalBatch]:
         job, store = self.job, Batches(Path(self.job.batches))
@@ -132,9 +132,11 @@ class Rank:
                 ms[name].append(value)
         return ms
 
-    def _count(self, step: TrainingStep, batches: list[LocalBatch]) -> list[dict[str, tuple[float, float]]]:
+    def _count(
+        self, step: TrainingStep, batches: list[LocalBatch]
+    ) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, int]]]:
         self.phase("bytes")
-        counted = []
+        sent, calls = [], []
         for batch in batches[:1] * max(0, SETTLING_STEPS - self.job.warmup - self.job.iterations):
             step(batch)
         for batch in batches:
@@ -143,8 +145,9 @@ class Rank:
             with mode:
                 step(batch)
             step.bytes = None
-            counted.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
-        return counted
+            sent.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
+            calls.append(dict(mode.calls))
+        return sent, calls
 
     def _dump(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
         self.phase("reference")

@@ -18,14 +18,15 @@ from shardbench.traffic import SPLIT_BYTES
 class SentBytes(TorchDispatchMode):
     """``totals[name] = [bytes inside the node, bytes across nodes]`` that this rank sent.
 
-    ``phase`` ("input", "output", "backward") is set by the step; ``dense_group`` is the name
-    of the process group that all-reduces the dense model.
+    ``calls[name]`` is how many collectives that was. ``phase`` ("input", "output", "backward") is
+    set by the step; ``dense_group`` is the name of the process group that all-reduces the dense model.
     """
 
     def __init__(self, devices_per_node: int, dense_group: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = "input"
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.calls: dict[str, int] = defaultdict(int)
         self._local = devices_per_node
         self._dense_group = dense_group
 
@@ -63,6 +64,7 @@ class SentBytes(TorchDispatchMode):
         me = dist.get_rank()
         control = self.phase == "input" and even and sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
         name = "input_splits" if control else f"{self.phase}_all_to_all"
+        self.calls[name] += len(ranks) > 1
         for rank, share in zip(ranks, shares):
             same = rank // self._local == me // self._local
             size = float(share * row_bytes) if rank != me else 0.0
@@ -73,4 +75,5 @@ class SentBytes(TorchDispatchMode):
         nodes = len({rank // self._local for rank in ranks})
         local = len(ranks) // nodes
         size = times * payload.numel() * payload.element_size()
+        self.calls[name] += len(ranks) > 1
         self._add(name, size * (local - 1) / local, size / local * (nodes - 1) / nodes)

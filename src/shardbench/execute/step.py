@@ -172,9 +172,14 @@ class TrainingStep:
 
     def _average_copies(self) -> None:
         """Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient."""
-        for copy in self._copies:
-            dist.all_reduce(copy, group=self.groups.across)
-            copy.div_(self.lowered.topology.nodes)
+        if not self._copies:
+            return
+        # One collective for all: each would wait for its own latency.
+        together = torch.cat([copy.view(-1) for copy in self._copies])
+        dist.all_reduce(together, group=self.groups.across)
+        together.div_(self.lowered.topology.nodes)
+        for copy, mean in zip(self._copies, together.split([copy.numel() for copy in self._copies])):
+            copy.copy_(mean.view_as(copy))
 
     def _watch_vectors(self, assembled: list[torch.Tensor | History], stamps: Stamps) -> None:
         stamp = self.clock.now
