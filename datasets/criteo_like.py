@@ -3,7 +3,8 @@
 Form ``kaggle`` has Criteo Kaggle's 26 cardinalities and the measured counts of its first
 80,000 rows. Form ``terabyte_dcnv2`` has MLPerf DLRM-DCNv2's cardinalities (capped at 40M) and
 multi-hot sizes; nothing is measured of its skew, so the table of k-th most rows takes the
-skew of Kaggle's k-th most rows, and the lookups of a bag are independent (assumptions).
+skew of Kaggle's k-th most rows, and the lookups of a bag are independent (assumptions). Form
+``terabyte_one_hot`` is the same with one lookup a feature, as models were trained before MLPerf's.
 """
 
 import gzip
@@ -97,9 +98,9 @@ class CriteoLikeConfig(WorkloadConfig):
     dataset: Literal["criteo_like"] = "criteo_like"
     name: Name = "criteo_like"
     batch_size: PositiveInt = 4096
-    form: Literal["kaggle", "terabyte_dcnv2"] = "kaggle"
+    form: Literal["kaggle", "terabyte_dcnv2", "terabyte_one_hot"] = "kaggle"
     dim: PositiveInt | None = None
-    """Width of every table; None: 16 (kaggle) or 128 (terabyte_dcnv2)."""
+    """Width of every table; None: 16 (kaggle) or 128 (both Terabyte forms)."""
     seed: NonNegativeInt = 0
     profile_samples: PositiveInt = 65_536
     """Train samples that profiles are counted over."""
@@ -110,14 +111,15 @@ class CriteoLikeConfig(WorkloadConfig):
 
 
 class CriteoLike(DrawnWorkload):
-    """One-hot (kaggle) or fixed multi-hot (terabyte_dcnv2) bags."""
+    """One-hot (kaggle, terabyte_one_hot) or fixed multi-hot (terabyte_dcnv2) bags."""
 
     def __init__(self, config: CriteoLikeConfig) -> None:
         self._config = config
         fields = list(measured_fields()["fields"].values())
-        shape = cardinalities()[config.form]
+        shape = cardinalities()["kaggle" if config.form == "kaggle" else "terabyte_dcnv2"]
         rows: list[int] = shape["rows"]
-        self.hotness: list[int] = shape.get("multi_hot", [1] * FEATURES)
+        one_hot = config.form == "terabyte_one_hot"
+        self.hotness: list[int] = [1] * FEATURES if one_hot else shape.get("multi_hot", [1] * FEATURES)
         skews = _skews(config.form, rows, [f["cardinality"] for f in fields])
         self.laws = [field_law(fields[skews[i]], rows[i]) for i in range(FEATURES)]
         missing = [f["missing"] for f in fields] if config.form == "kaggle" else [0] * FEATURES

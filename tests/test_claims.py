@@ -59,6 +59,10 @@ def test_about_may_be_exceeded() -> None:
     assert about.verdict(interval(5.0, 7.0)) is Verdict.REPRODUCED
     assert about.verdict(interval(6.5, 7.0)) is Verdict.LARGER
     assert about.verdict(interval(3.0, 4.0)) is Verdict.SMALLER
+    assert about.verdict(interval(0.5, 7.0)) is Verdict.INCONCLUSIVE  # holds the paper's number and no effect
+    same = claim(relation="about", paper=1.0)
+    assert same.verdict(interval(0.9, 1.1)) is Verdict.REPRODUCED
+    assert same.verdict(interval(1.01, 1.1)) is same.verdict(interval(0.8, 0.9)) is Verdict.DIFFERENT
 
 
 @given(st.floats(-50, 50), st.floats(0, 20))

@@ -73,6 +73,9 @@ def test_bags_are_one_hot_or_multi_hot() -> None:
     for table in range(26):
         assert set(kaggle.bags(Split.TEST, 0, table).lengths) <= {0, 1}
         assert set(terabyte.bags(Split.TEST, 0, table).lengths) == {terabyte.hotness[table]}
+    one_hot = build(form="terabyte_one_hot", batch_size=256, profile_samples=256)
+    assert one_hot.tables == terabyte.tables
+    assert all(set(one_hot.bags(Split.TEST, 0, table).lengths) == {1} for table in range(26))
 
 
 def test_features_missing_equally_often_are_missing_together() -> None:

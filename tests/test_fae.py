@@ -74,6 +74,9 @@ def test_small_tables_that_exceed_the_budget_are_treated_as_large():
         calibrate(TABLES, BYTES, 9)
     with pytest.raises(BadInput, match="holds no row"):
         search_threshold([np.ones(5, dtype=np.int64)], [10], 9)
+    for calibrator, tables, row_bytes in ((calibrate, (), ()), (calibrate, TABLES, (10,)), (search_threshold, (), ())):
+        with pytest.raises(BadInput, match="at least one table and a row size for each"):
+            calibrator(tables, row_bytes, 10)
 
 
 @settings(deadline=None, max_examples=60)
@@ -181,6 +184,23 @@ def test_rates_follow_the_test_loss():
         rule.after(float("nan"))
     with pytest.raises(BadInput, match="not within 1 and 100"):
         RateRule(rate_pct=0.5)
+
+
+@pytest.mark.parametrize("rate", [0, -5, 0.1, 500, float("nan")])
+def test_rates_outside_their_limits_are_refused_at_once(rate):
+    # A rate of 0 once made a schedule without an end.
+    with pytest.raises(BadInput, match="not within 1 and 100 %"):
+        Fae(rate_pct=rate)
+    with pytest.raises(BadInput, match="not within 1 and 100 %"):
+        turns(5, 3, rate)
+    with pytest.raises(BadInput, match="-1 cold and 3 hot"):
+        turns(-1, 3, 50)
+
+
+@pytest.mark.parametrize("rate", [0, -1, 7, float("nan")])
+def test_sample_rates_outside_their_limits_are_refused_at_once(rate):
+    with pytest.raises(BadInput, match="sample rate"):
+        Fae(sample_rate=rate)
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.floats(1, 100))

@@ -71,6 +71,19 @@ def test_a_stream_is_packed_purely_and_every_sample_once(chunks, hot, size):
     assert list(packer.finish()) == []
 
 
+def test_batches_that_nobody_reads_are_not_lost():
+    packer = Packer([HotPrefix(hot=5, rows=ROWS)], 2)
+    given_back = packer.add([bags([[1], [2], [7], [3], [8], [8]])])
+    assert len(given_back) == 2  # one hot and one cold, made whether or not they are looked at
+    rest = packer.finish()
+    assert sorted(n for b in (*given_back, *rest) for n in b.samples.tolist()) == list(range(6))
+    # What completes a batch is given at once, not where a generator is read on.
+    unread = Packer([HotPrefix(hot=5, rows=ROWS)], 2)
+    unread.add([bags([[1]])])
+    unread.add([bags([[2], [7]])])
+    assert [b.samples.tolist() for b in unread.finish()] == [[2]]
+
+
 def test_an_empty_bag_is_hot_and_samples_without_lookups_pack():
     empty = bags([[], [], []])
     assert hot_samples(lambda _: empty, [HotPrefix(hot=0, rows=3)], 3).all()
@@ -90,6 +103,14 @@ def test_ids_beyond_the_table_and_wrong_shapes_are_refused():
         list(Packer([HotPrefix(hot=1, rows=9)] * 2, 4).add([bags([[1]])]))
     with pytest.raises(BadInput, match="packs nothing"):
         Packer([], 0)
+    with pytest.raises(BadInput, match="no tables to pack"):
+        Packer([], 4)
+    decreasing = Bags(values=np.array([1, 2, 3]), offsets=np.array([0, 2, 1, 3]))
+    with pytest.raises(BadInput, match="the offsets of bag 1 decrease"):
+        hot_samples(lambda _: decreasing, [HotPrefix(hot=9, rows=9)], 3)
+    fractions = Bags(values=np.array([0.0, 1.5]), offsets=np.arange(3))
+    with pytest.raises(BadInput, match="row ids are float64: give whole numbers"):
+        Packer([HotPrefix(hot=9, rows=9)], 4).add([fractions])
     with pytest.raises(BadInput, match="need samples"):
         pack(np.empty(0, dtype=bool), 4)
     with pytest.raises(BadInput, match="no bags"):

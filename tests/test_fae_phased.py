@@ -160,11 +160,37 @@ def test_ranks_send_what_is_counted(tmp_path):
     for i, one in enumerate(chosen):
         counted = count(plan, problem, one.tables.__getitem__, MODEL.dense, one.kind).collectives
         for rank, result in enumerate(results):
-            # Splits of hot batches and the copies at a switch are counted elsewhere, or not at all.
             sent = {n: b for n, b in result.sent[i].items() if n not in ("rows_splits", "synchronise") and b}
             expected_bytes = {name: c.sent[rank] for name, c in counted.items() if c.sent[rank]}
             assert sent == pytest.approx(expected_bytes), (one.kind, rank)
-    assert results[0].sent[1]["synchronise"] == sum(HOT) * 8 * 4
+    # Two things the counter has no collective for: row counts (a number to each other rank) and copies at a switch,
+    # which it counts as bytes into every replica and out of one; of the former those to other ranks are sent.
+    assert [r.sent[0].get("rows_splits", 0) for r in results] == [0, 0]
+    assert [r.sent[1]["rows_splits"] for r in results] == [8, 8]
+    copies = count(plan, problem, chosen[1].tables.__getitem__, MODEL.dense, PhaseKind.HOT).synchronisation
+    into = 2 * copies.to_device_bytes  # a mean over the schedule's two mini-batches
+    assert into == 2 * sum(HOT) * 8 * 4
+    assert sum(r.copied[1]["to_device"] for r in results) == into
+    assert [r.sent[1]["synchronise"] for r in results] == [into / 2, 0]
+    back = train_in_phases(MODEL, [BATCHES[3], BATCHES[0]], 2, tmp_path)
+    assert [r.copied[1].get("to_host", 0) for r in back] == [2 * copies.to_host_bytes, 0] == [into / 2, 0]
+
+
+def test_a_gpu_takes_one_process(tmp_path):
+    with pytest.raises(Unsupported, match="in one process, not on 2 ranks"):
+        train_in_phases(MODEL, BATCHES, 2, tmp_path, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD])
+def test_phases_with_a_gpu_train_as_the_unsharded_model_does(optimizer, tmp_path):
+    model = replace(MODEL, optimizer=optimizer, learning_rate=RATES[optimizer])
+    (result,) = train_in_phases(model, BATCHES, 1, tmp_path, device="cuda")
+    logits, weights, moments = expected(optimizer)
+    for found, one in zip(result.logits, logits):
+        np.testing.assert_allclose(found, one, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(result.master, weights, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(result.master_moments, moments, rtol=2e-3, atol=1e-5)
 
 
 def test_duplicates_are_added_up_before_the_step():

@@ -8,7 +8,7 @@ from shardbench.problem import Problem, Sees
 from shardbench.strategy import Budget, Move, Role, Strategy
 
 from .calibrator import BUDGET_BYTES, HotChoice, calibrate, expected_hot_share
-from .scheduler import START_RATE_PCT, turns
+from .scheduler import START_RATE_PCT, check_rate, turns
 
 SAMPLE_RATE = 0.05
 """Share of an epoch's inputs that the calibrator logs; the profile is that log (deviation 5)."""
@@ -28,6 +28,9 @@ class Fae(Strategy):
         rate_pct: float = START_RATE_PCT,
         sample_rate: float = SAMPLE_RATE,
     ) -> None:
+        check_rate(rate_pct)
+        if not 0.0 < sample_rate <= 1.0:
+            raise BadInput(f"sample rate {sample_rate:g} is not within 0 (not 0 itself) and 1")
         self.budget_bytes = budget_bytes
         self.rate_pct = rate_pct
         self.sample_rate = sample_rate

@@ -54,8 +54,7 @@ def calibrate(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budge
     Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
     holds not one row.
     """
-    if budget_bytes < min(row_bytes):
-        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
+    _check_budget(len(profiles), row_bytes, budget_bytes)
     small = is_small(row_bytes, [p.rows for p in profiles], budget_bytes)
     rows = [p.rows if chosen else 0 for p, chosen in zip(profiles, small)]
     used = sum(n * size for n, size in zip(rows, row_bytes))
@@ -70,6 +69,13 @@ def calibrate(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budge
         least_count=least,
         threshold=least / max((p.samples for p in profiles), default=1),
     )
+
+
+def _check_budget(tables: int, row_bytes: Sequence[int], budget_bytes: int) -> None:
+    if not tables or len(row_bytes) != tables:
+        raise BadInput(f"give at least one table and a row size for each, got {tables} and {len(row_bytes)}")
+    if budget_bytes < min(row_bytes):
+        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
 
 
 def _least_count(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> int:
@@ -149,8 +155,7 @@ def search_threshold(
     over counts, at least 1, so never-seen rows of large tables are cold. Raises BadInput for a
     budget that holds not one row.
     """
-    if budget_bytes < min(row_bytes):
-        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
+    _check_budget(len(counts), row_bytes, budget_bytes)
     small = is_small(row_bytes, [len(c) for c in counts], budget_bytes)
     used = sum(size * len(c) for size, c, chosen in zip(row_bytes, counts, small) if chosen)
     large = [(c, size) for c, size, chosen in zip(counts, row_bytes, small) if not chosen]

@@ -4,7 +4,7 @@ The teacher is a logistic model over the dense features and the rows: an effect 
 row, and pairwise interactions through a hidden vector of every row (a factorisation machine).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from shardbench.datasets.criteo_like import CriteoLikeConfig
+from shardbench.errors import BadInput
 from shardbench.hotness import join, take
 from shardbench.profile import AccessProfile
 from shardbench.table import Table
-from shardbench.trace import Bags, Split
+from shardbench.trace import Bags, Ranking, Split
+
+from . import SAMPLE_RATE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,7 +35,7 @@ BATCH = 4096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
-    """Samples with their labels: bags of every table, dense float32 [n, 4], labels float32 [n]."""
+    """Samples with their labels: bags of every table, dense float32 [n, features], labels float32 [n]."""
 
     tables: tuple[Bags, ...]
     dense: NDArray[np.float32]
@@ -52,9 +55,10 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClickData:
-    """Inputs to train on and to test with, and the tables' profiles over the former.
+    """Inputs to train on and to test with, and what the calibrator logged of the former.
 
-    Rows that no train input asks for are one row, the last: nothing is learned about any of them.
+    Rows are numbered by the log's frequency order (never-logged ones last). Rows that no train
+    input asks for are one row, the last: nothing is learned about any of them.
     """
 
     tables: tuple[Table, ...]
@@ -66,9 +70,40 @@ class ClickData:
 @lru_cache(maxsize=1)
 def click_data(seed: int, train: int, test: int) -> ClickData:
     """Kaggle-like inputs and clicks; ``train`` and ``test`` are numbers of samples, multiples of 4,096."""
+    tables, inputs = drawn_clicks(seed, train, test)
+    return logged(tables, inputs[Split.TRAIN], inputs[Split.TEST], seed)
+
+
+def logged(tables: tuple[Table, ...], train: Inputs, test: Inputs, seed: int) -> ClickData:
+    """The data with rows by the order of a log of SAMPLE_RATE of the train inputs, and that log's profiles.
+
+    Raises BadInput where the log is empty.
+    """
+    samples = np.flatnonzero(np.random.default_rng([seed, 4]).random(len(train)) < SAMPLE_RATE)
+    if not len(samples):
+        raise BadInput(f"a log of {100.0 * SAMPLE_RATE:g} % of {len(train)} inputs is empty: give more inputs")
+    profiles, ranked_train, ranked_test = [], [], []
+    for table, of_train, of_test in zip(tables, train.tables, test.tables):
+        log = take(of_train, samples)
+        ranking = Ranking(log.values, table.rows)
+        present = int(np.count_nonzero(log.lengths))
+        profiles.append(
+            AccessProfile.from_counts(ranking.counts, rows=table.rows, samples=len(samples), present=present)
+        )
+        ranked_train.append(Bags(values=ranking(of_train.values), offsets=of_train.offsets))
+        ranked_test.append(Bags(values=ranking(of_test.values), offsets=of_test.offsets))
+    return ClickData(
+        tables=tables,
+        profiles=tuple(profiles),
+        train=replace(train, tables=tuple(ranked_train)),
+        test=replace(test, tables=tuple(ranked_test)),
+    )
+
+
+def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], dict[Split, Inputs]]:
+    """Tables, and the inputs of both splits, rows by their frequency among all train inputs."""
     workload = CriteoLikeConfig(batch_size=BATCH, seed=seed, profile_samples=train).build(Path())
-    profiles = [workload.profiles[i] for i in range(len(workload.tables))]
-    seen = [profile.seen_rows for profile in profiles]
+    seen = [profile.seen_rows for profile in workload.profiles]
     bags = {
         split: [
             join([workload.bags(split, batch, i) for batch in range(samples // BATCH)])
@@ -76,16 +111,8 @@ def click_data(seed: int, train: int, test: int) -> ClickData:
         ]
         for split, samples in ((Split.TRAIN, train), (Split.TEST, test))
     }
-    made = {split: _labelled(seed, split, bags[split], seen) for split in bags}
-    return ClickData(
-        tables=tuple(Table(name=t.name, rows=n + 1, dim=DIM) for t, n in zip(workload.tables, seen)),
-        profiles=tuple(
-            AccessProfile(rows=n + 1, samples=p.samples, present=p.present, counts=p.counts, row_counts=p.row_counts)
-            for p, n in zip(profiles, seen)
-        ),
-        train=made[Split.TRAIN],
-        test=made[Split.TEST],
-    )
+    tables = tuple(Table(name=t.name, rows=n + 1, dim=DIM) for t, n in zip(workload.tables, seen))
+    return tables, {split: _labelled(seed, split, bags[split], seen) for split in bags}
 
 
 def _labelled(seed: int, split: Split, tables: list[Bags], seen: list[int]) -> Inputs:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardbench.costmodel import step_time
-from shardbench.datasets.criteo_like import CriteoLike
+from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.execute.simulate import simulate_schedule
 from shardbench.hotness import join
 from shardbench.machine import load_machine, overridden
@@ -62,6 +62,9 @@ class Condition:
             "expected_hot_inputs_pct": plan.notes["expected_hot_pct"],
             "hot_mib": float(plan.notes["hot_bytes"]) / 2**20,
             "fae_ms": found.step_ms,
+            # Mean bytes a step of hot rows that are copied at switches: to all devices, and back from one.
+            "to_device_bytes": found.traffic.synchronisation.to_device_bytes,
+            "to_host_bytes": found.traffic.synchronisation.to_host_bytes,
         }
         for kind in PhaseKind:
             times = [t.step_ms for t, k in zip(found.times, found.kinds) if k is kind]
@@ -76,7 +79,7 @@ class Condition:
 
 
 @lru_cache(maxsize=1)
-def _drawn(name: str, batch_size: int, logged: int) -> tuple[CriteoLike, list[Bags]]:
+def _drawn(name: str, batch_size: int, logged: int) -> tuple[DrawnWorkload, list[Bags]]:
     # Neighbouring cells often share it, and drawing takes most of their time.
     source = workload(name, batch_size=batch_size, logged=logged)
     batches = max(1, TEST_INPUTS // batch_size)

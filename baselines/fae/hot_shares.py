@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
+from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.sequence import SequenceConfig
 from shardbench.hotness import HotMask, clear_cold, join
 from shardbench.profiling import RowCounts, count_samples
 from shardbench.study import Row
@@ -23,16 +26,10 @@ TEST_BATCHES = 16
 BATCH = 4096
 KAGGLE_DENSE = DenseShape(bottom=(512, 256, 64, 16), top=(512, 256, 1))
 TERABYTE_DENSE = DenseShape(bottom=(512, 256, 64), top=(512, 512, 256, 1))
-WORKLOADS = ("kaggle", "terabyte-one-hot", "terabyte-multi-hot")
-
-
-class OneHotTerabyte(CriteoLike):
-    """The Terabyte form's tables with one lookup a feature, as FAE trained it: an assumption about the skew alone."""
-
-    def __init__(self, config: CriteoLikeConfig) -> None:
-        super().__init__(config)
-        self.hotness = [1] * len(self.hotness)
-        self.name = f"{self.name}-one-hot"
+WORKLOADS = ("kaggle", "terabyte-one-hot", "terabyte-multi-hot", "taobao")
+FORMS: dict[str, Literal["terabyte_one_hot", "terabyte_dcnv2"]] = {
+    "terabyte-one-hot": "terabyte_one_hot", "terabyte-multi-hot": "terabyte_dcnv2"
+}  # fmt: skip
 
 
 class PowerLawKaggle(CriteoLike):
@@ -45,15 +42,21 @@ class PowerLawKaggle(CriteoLike):
         self.name = f"kaggle-exponent-{exponent:g}"
 
 
-def workload(name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0) -> CriteoLike:
+def workload(name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0) -> DrawnWorkload:
     """One of WORKLOADS, or ``kaggle-exponent-E``; ``logged`` train samples rank its rows and make its profiles."""
-    shared = {"batch_size": batch_size, "test_batches": TEST_BATCHES, "profile_samples": logged, "seed": seed}
+    shared: dict[str, Any] = {
+        "batch_size": batch_size,
+        "test_batches": TEST_BATCHES,
+        "profile_samples": logged,
+        "seed": seed,
+    }
     if name.startswith("kaggle"):
         config = CriteoLikeConfig(name=name, form="kaggle", dense=KAGGLE_DENSE, **shared)
         exponent = name.removeprefix("kaggle-exponent-")
         return CriteoLike(config) if name == "kaggle" else PowerLawKaggle(config, float(exponent))
-    config = CriteoLikeConfig(name=name, form="terabyte_dcnv2", dim=64, dense=TERABYTE_DENSE, **shared)
-    return OneHotTerabyte(config) if name == "terabyte-one-hot" else CriteoLike(config)
+    if name == "taobao":
+        return SequenceConfig(name=name, form="taobao", **shared).build(Path())
+    return CriteoLike(CriteoLikeConfig(name=name, form=FORMS[name], dim=64, dense=TERABYTE_DENSE, **shared))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +68,7 @@ class Log:
     row_bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, source: CriteoLike, inputs: int, rate: float, seed: int) -> "Log":
+    def of(cls, source: DrawnWorkload, inputs: int, rate: float, seed: int) -> "Log":
         """A share ``rate`` of the first ``inputs`` train samples, and all test batches."""
         tables = range(len(source.tables))
         counts = [count_samples(source, i, samples=inputs, rates=(rate,), seed=seed)[0] for i in tables]

@@ -5,7 +5,6 @@ A rate of R % runs R % of the epoch's cold batches, then R % of its hot ones, an
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardbench.errors import BadInput
@@ -27,8 +26,7 @@ class RateRule:
     """Falls in a row since the rate last changed."""
 
     def __post_init__(self) -> None:
-        if not LEAST_RATE_PCT <= self.rate_pct <= MOST_RATE_PCT:
-            raise BadInput(f"rate {self.rate_pct:g} % is not within {LEAST_RATE_PCT:g} and {MOST_RATE_PCT:g} %")
+        check_rate(self.rate_pct)
 
     def after(self, loss: float) -> "RateRule":
         """The rule after a check of the test loss: a rise halves the rate, the fourth fall in a row doubles it.
@@ -46,17 +44,28 @@ class RateRule:
         return RateRule(rate_pct=min(MOST_RATE_PCT, 2.0 * self.rate_pct), last_loss=loss)
 
 
-def turns(cold: int, hot: int, rate_pct: float) -> Iterator[Phase]:
-    """The phases of an epoch of ``cold`` and ``hot`` mini-batches at one rate, cold first."""
+def check_rate(rate_pct: float) -> None:
+    """Raises BadInput for a rate, percent, that is no number or lies outside its limits."""
+    if not LEAST_RATE_PCT <= rate_pct <= MOST_RATE_PCT:
+        raise BadInput(f"rate {rate_pct:g} % is not within {LEAST_RATE_PCT:g} and {MOST_RATE_PCT:g} %")
+
+
+def turns(cold: int, hot: int, rate_pct: float) -> list[Phase]:
+    """The phases of an epoch of ``cold`` and ``hot`` mini-batches at one rate, cold first; raises BadInput."""
+    check_rate(rate_pct)
+    if cold < 0 or hot < 0:
+        raise BadInput(f"an epoch cannot have {cold} cold and {hot} hot mini-batches")
     if not cold or not hot:
         rate_pct = MOST_RATE_PCT  # nothing to take turns with
+    phases: list[Phase] = []
     left = {PhaseKind.COLD: cold, PhaseKind.HOT: hot}
     while any(left.values()):
         for kind, total in ((PhaseKind.COLD, cold), (PhaseKind.HOT, hot)):
             batches = next_turn(total, left[kind], rate_pct)
             if batches:
                 left[kind] -= batches
-                yield Phase(kind=kind, batches=batches)
+                phases.append(Phase(kind=kind, batches=batches))
+    return phases
 
 
 def next_turn(total: int, left: int, rate_pct: float) -> int:

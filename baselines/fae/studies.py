@@ -14,11 +14,12 @@ from shardbench.study import Cell, Plot, Row, Study
 from .calibrator import CHUNK_ROWS, CHUNKS, CONFIDENCE, estimate_hot_rows
 from .conditions import CPU_ONLY, HYBRID, Condition
 from .hot_shares import Log, logged_counts, workload
+from .recorded_clicks import FOLDER, NOTE, recorded_clicks
 
 BUDGETS_MIB = (16, 64, 128, 256, 512)
 RATES_PCT = (1.0, 5.0, 20.0, 100.0)
-INPUTS = {"kaggle": 4_194_304, "terabyte-one-hot": 4_194_304, "terabyte-multi-hot": 65_536}
-"""Train inputs of which a share is logged; a multi-hot one has 214 lookups."""
+INPUTS = {"kaggle": 4_194_304, "terabyte-one-hot": 4_194_304, "terabyte-multi-hot": 65_536, "taobao": 690_000}
+"""Train inputs of which a share is logged; a multi-hot one has 214 lookups. Taobao's are all there are."""
 
 FACTORS: dict[str, tuple[float | str, ...]] = {
     "workload": (
@@ -35,7 +36,12 @@ FACTORS: dict[str, tuple[float | str, ...]] = {
 """One is varied at a time; the others stay at the base."""
 
 SEEDS = tuple(range(6))
-TRAIN, TEST = 262_144, 65_536
+TEACHER, RECORDED = "teacher", "criteo_kaggle"
+"""Whose clicks ``accuracy`` learns: a hidden teacher's, or the real ones where the user has prepared them."""
+SIZES = {TEACHER: (131_072, 65_536), RECORDED: (1_048_576, 262_144)}
+"""Inputs to train on and to test with."""
+EPOCHS = 4
+RATE_COLUMNS = ("rate_pct_first", "rate_pct_last", "rate_pct_min", "rate_pct_max", "rate_changes")
 
 
 class Hotness(Study):
@@ -118,7 +124,11 @@ class Sensitivity(Study):
     """How FAE's speed-up moves with skew, budget, sample rate, batch, schedule rate and links (simulated)."""
 
     name = "sensitivity"
-    columns = ("backend", "over_hybrid_x", "over_cpu_only_x", "fae_ms", "hybrid_ms", "cpu_only_ms")
+    version = 2
+    columns = (
+        "backend", "over_hybrid_x", "over_cpu_only_x", "fae_ms", "hybrid_ms", "cpu_only_ms", "to_device_bytes",
+        "to_host_bytes",
+    )  # fmt: skip
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One for each value of each factor."""
@@ -146,13 +156,27 @@ class Accuracy(Study):
     """AUC and log-loss of a learned click model by order of training, over seeds (really trained, in one process)."""
 
     name = "accuracy"
+    version = 2
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each order and seed."""
+        """One for each order and seed; of real clicks, too, where they are prepared in ``data/criteo_kaggle``."""
         from .accuracy import ORDERS  # noqa: PLC0415 - torch is imported where it trains
 
         seeds, orders = (SEEDS[:2], ORDERS[:2]) if quick else (SEEDS, ORDERS)
-        return [{"order": order, "train": TRAIN, "test": TEST, "seed": seed} for seed in seeds for order in orders]
+        sources = (TEACHER, RECORDED) if (FOLDER / NOTE).is_file() else (TEACHER,)
+        return [
+            {
+                "clicks": clicks, "order": order, "train": SIZES[clicks][0], "test": SIZES[clicks][1],
+                "epochs": EPOCHS, "seed": seed,
+            }
+            for clicks in sources
+            for seed in seeds
+            for order in orders
+        ]  # fmt: skip
+
+    def optional(self, cell: Cell) -> bool:
+        """Real clicks are the user's own."""
+        return cell["clicks"] == RECORDED
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """The learning curve, a row a checkpoint; the last one is the result."""
@@ -162,9 +186,13 @@ class Accuracy(Study):
         from .clicks import click_data  # noqa: PLC0415 - as above
 
         torch.set_num_threads(1)
-        seed = int(cell["seed"] or 0)
-        data = click_data(seed, int(cell["train"] or 0), int(cell["test"] or 0))
-        run = train(data, str(cell["order"]), seed=seed, epochs=1)
+        seed, inputs, tests = (int(cell[name] or 0) for name in ("seed", "train", "test"))
+        if cell["clicks"] == RECORDED:
+            data = recorded_clicks(FOLDER, inputs, tests, seed)
+        else:
+            data = click_data(seed, inputs, tests)
+        run = train(data, str(cell["order"]), seed=seed, epochs=int(cell["epochs"] or 0))
+        rates = rate_columns([turn.rate_pct for turn in run.turns])
         return [
             {
                 "backend": "measured",
@@ -176,6 +204,7 @@ class Accuracy(Study):
                 "switches": point.switches,
                 "hot_inputs_pct": 100.0 * run.hot_inputs_share,
                 "hot_rows_pct": 100.0 * run.hot_rows_share,
+                **rates,
             }
             for point in run.curve
         ]
@@ -195,9 +224,23 @@ class Accuracy(Study):
             Plot(
                 title=f"{title} by mini-batches, mean of the seeds and its 95 % interval",
                 table="accuracy_curves", x="batches", y=y, low=f"{y}_low", high=f"{y}_high", series="order",
+                facet="clicks",
             )
             for y, title in (("auc", "Held-out AUC"), ("log_loss", "Held-out log-loss (nats)"))
         )  # fmt: skip
+
+
+def rate_columns(rates: Sequence[float]) -> Row:
+    """How the rate of a training's turns went, percent, and how often it changed; nothing for mixed mini-batches."""
+    if not rates:
+        return dict.fromkeys(RATE_COLUMNS)
+    return {
+        "rate_pct_first": rates[0],
+        "rate_pct_last": rates[-1],
+        "rate_pct_min": min(rates),
+        "rate_pct_max": max(rates),
+        "rate_changes": sum(a != b for a, b in zip(rates, rates[1:])),
+    }
 
 
 def differences(last: pd.DataFrame, metric: str) -> dict[str, list[float]]:
@@ -215,15 +258,20 @@ def differences(last: pd.DataFrame, metric: str) -> dict[str, list[float]]:
 def results_frame(last: pd.DataFrame) -> pd.DataFrame:
     """One row an order: mean AUC and log-loss over seeds, and the paired distance from shuffled training."""
     found = []
-    for order, rows in last.groupby("order", sort=False):
+    for (clicks, order), rows in last.groupby(["clicks", "order"], sort=False):
         row: dict[str, object] = {
-            "order": order, "backend": "measured", "seeds": len(rows), "batches": rows["batches"].mean(),
-            "hot_inputs_pct": rows["hot_inputs_pct"].mean(), "switches": rows["switches"].mean(),
+            "clicks": clicks, "order": order, "backend": "measured", "seeds": len(rows),
+            "batches": rows["batches"].mean(), "hot_inputs_pct": rows["hot_inputs_pct"].mean(),
+            "switches": rows["switches"].mean(),
+            "rate_pct_first": rows["rate_pct_first"].mean(), "rate_pct_last": rows["rate_pct_last"].mean(),
+            "rate_pct_min": rows["rate_pct_min"].min(), "rate_pct_max": rows["rate_pct_max"].max(),
+            "rate_changes": rows["rate_changes"].mean(),
+            "seeds_with_changes": int((rows["rate_changes"] > 0).sum()),
         }  # fmt: skip
         for metric in ("auc", "log_loss"):
             row[metric] = rows[metric].mean()
             row[f"{metric}_std"] = rows[metric].std(ddof=1)
-            paired = differences(last, metric).get(str(order))
+            paired = differences(last[last["clicks"] == clicks], metric).get(str(order))
             if paired:
                 estimate = mean(paired)
                 row |= {
@@ -237,23 +285,33 @@ def results_frame(last: pd.DataFrame) -> pd.DataFrame:
 
 
 def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
-    """One row an order and seed with its distance from shuffled training."""
-    found = [
-        {"order": order, "seed": seed, "backend": "measured", "auc_difference": auc, "log_loss_difference": loss}
-        for order, of_auc in differences(last, "auc").items()
-        for seed, auc, loss in zip(sorted(last["seed"].unique()), of_auc, differences(last, "log_loss")[order])
-    ]
+    """One row an order and seed with its distance from shuffled training and how its rate went."""
+    found: list[dict[str, object]] = []
+    for clicks, rows in last.groupby("clicks", sort=False):
+        shuffled = rows[rows["order"] == "shuffled"].set_index("seed")
+        for row in rows[rows["order"] != "shuffled"].sort_values(["order", "seed"]).to_dict("records"):
+            if row["seed"] not in shuffled.index:
+                continue
+            base = shuffled.loc[row["seed"]]
+            found.append(
+                {"clicks": clicks, "order": row["order"], "seed": row["seed"], "backend": "measured"}
+                | {f"{metric}_difference": row[metric] - base[metric] for metric in ("auc", "log_loss")}
+                | {name: row[name] for name in (*RATE_COLUMNS, "switches")}
+            )
     return pd.DataFrame(found)
 
 
 def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
     """One row an order and checkpoint: means over seeds and their intervals; unequal last checkpoints are left out."""
     found = []
-    seeds = rows["seed"].nunique()
-    for (order, batches), group in rows.groupby(["order", "batches"], sort=True):
+    everyone = rows.groupby("clicks")["seed"].nunique()
+    for (clicks, order, batches), group in rows.groupby(["clicks", "order", "batches"], sort=True):
+        seeds = int(everyone[clicks])
         if group["seed"].nunique() < seeds:
             continue
-        row: dict[str, object] = {"order": order, "batches": batches, "backend": "measured", "seeds": seeds}
+        row: dict[str, object] = {
+            "clicks": clicks, "order": order, "batches": batches, "backend": "measured", "seeds": seeds
+        }  # fmt: skip
         for metric in ("auc", "log_loss"):
             estimate = mean(group[metric].tolist())
             row |= {metric: estimate.value, f"{metric}_low": estimate.low, f"{metric}_high": estimate.high}
@@ -262,24 +320,43 @@ def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Phases(Study):
-    """Hot and cold mini-batches and switches on local CPU ranks: phases and collectives are real, devices are not.
+    """Hot and cold mini-batches and switches for real, beside the hybrid's: on local CPU ranks, or with one GPU.
 
-    Master and replicas are the same memory, so what a GPU would gain on hot mini-batches does not show.
+    On CPU ranks phases and collectives are real, devices are not: master and replicas are the same
+    memory, so what a GPU would gain on hot mini-batches does not show.
     """
 
     name = "phases"
-    columns = ("kind", "backend", "step_ms", "step_ms_low", "step_ms_high", "steps", "sent_bytes_a_step", "switch_ms")
+    version = 2
+    columns = (
+        "kind", "backend", "step_ms", "step_ms_low", "step_ms_high", "steps", "sent_bytes_a_step",
+        "counted_bytes_a_step", "switch_ms", "copied_bytes_a_switch", "counted_bytes_a_switch",
+    )  # fmt: skip
     exclusive = True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each number of ranks."""
-        return [{"ranks": ranks, "batch_size": 2048, "seed": 0} for ranks in ((1, 2) if quick else (1, 2, 4))]
+        """One for each number of ranks, and one with a GPU where there is one."""
+        import torch  # noqa: PLC0415 - torch is imported where it trains
+
+        settings: list[tuple[int, str]] = [(ranks, "cpu") for ranks in ((1, 2) if quick else (1, 2, 4))]
+        if torch.cuda.is_available() and not quick:
+            settings.append((1, "cuda"))
+        return [{"device": device, "ranks": ranks, "batch_size": 2048, "seed": 0} for ranks, device in settings]
+
+    def optional(self, cell: Cell) -> bool:
+        """Not every machine has a GPU."""
+        return cell["device"] == "cuda"
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """A row for each kind of mini-batch: median step of the slowest rank, and what it sent."""
-        from .measured import measure_phases  # noqa: PLC0415 - torch is imported where it trains
+        """A row for each kind of mini-batch: median step of the slowest rank; bytes sent and copied, and counted."""
+        from .measured import Setting, measure_phases  # noqa: PLC0415 - torch is imported where it trains
 
-        return measure_phases(int(cell["ranks"] or 0), int(cell["batch_size"] or 0), int(cell["seed"] or 0), folder)
+        setting = Setting(
+            ranks=int(cell["ranks"] or 0),
+            device="cuda" if cell["device"] == "cuda" else "cpu",
+            batch_size=int(cell["batch_size"] or 0),
+        )
+        return measure_phases(setting, int(cell["seed"] or 0), folder)
 
 
 def studies() -> Iterable[Study]:

@@ -4,7 +4,7 @@ A sample is hot where every one of its lookups asks for a hot row; a sample with
 hot. All of it is vectorised over samples and lookups.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,11 +63,21 @@ class ReplicatedRows:
 
 
 def clear_cold(hot: Bools, bags: Bags, rows: HotRows) -> None:
-    """Set ``hot`` bool [samples] to False, in place, where a bag of this table asks for a cold row."""
+    """Set ``hot`` bool [samples] to False, in place, where a bag of this table asks for a cold row.
+
+    Raises BadInput for ids that are no whole numbers or no rows, and for offsets that decrease.
+    """
     if len(hot) != bags.batch_size:
         raise BadInput(f"{bags.batch_size} bags for {len(hot)} samples")
+    if len(bags.values) and bags.values.dtype.kind not in "iu":
+        raise BadInput(f"row ids are {bags.values.dtype}: give whole numbers (int64)")
+    lengths = bags.lengths
+    if len(lengths) and lengths.min() < 0:
+        raise BadInput(
+            f"the offsets of bag {int(np.argmax(lengths < 0))} decrease: each bag ends where the next begins"
+        )
     of_lookup = rows(bags.values)
-    if len(of_lookup) == bags.batch_size and bool((bags.lengths == 1).all()):
+    if len(of_lookup) == bags.batch_size and bool((lengths == 1).all()):
         hot &= of_lookup
         return
     cold = np.flatnonzero(~of_lookup)
@@ -165,6 +175,8 @@ class Packer:
     def __init__(self, rows: Sequence[HotRows], batch_size: int) -> None:
         if batch_size < 1:
             raise BadInput(f"batch size {batch_size} packs nothing")
+        if not rows:
+            raise BadInput("no tables to pack lookups of: give the hot rows of at least one")
         self._rows = tuple(rows)
         self._batch_size = batch_size
         self._waiting = {kind: _Waiting() for kind in PhaseKind}
@@ -173,7 +185,7 @@ class Packer:
         self.hot = 0
         """Hot ones among them."""
 
-    def add(self, tables: Sequence[Bags]) -> Iterator[PackedBatch]:
+    def add(self, tables: Sequence[Bags]) -> list[PackedBatch]:
         """Take some samples (one Bags a table) and give the mini-batches that they complete.
 
         Raises BadInput where tables differ in samples or an id is no row.
@@ -190,13 +202,15 @@ class Packer:
                 waiting.samples += len(samples)
         self.samples += len(hot)
         self.hot += int(np.count_nonzero(hot))
-        yield from self._give(self._batch_size)
+        return self._give(self._batch_size)
 
-    def finish(self) -> Iterator[PackedBatch]:
+    def finish(self) -> list[PackedBatch]:
         """What is left, as at most one shorter mini-batch of either kind."""
-        yield from self._give(1)
+        return self._give(1)
 
-    def _give(self, least: int) -> Iterator[PackedBatch]:
+    def _give(self, least: int) -> list[PackedBatch]:
+        # A list, no generator: what a caller does not read to its end must not be lost.
+        given: list[PackedBatch] = []
         for kind, waiting in self._waiting.items():
             if waiting.samples < least:
                 continue
@@ -207,8 +221,6 @@ class Packer:
             self._waiting[kind] = _Waiting(parts=[rest], numbers=[numbers[full:]], samples=len(numbers) - full)
             for start in range(0, full, self._batch_size):
                 stop = min(start + self._batch_size, full)
-                yield PackedBatch(
-                    kind=kind,
-                    tables=tuple(bags.samples(start, stop) for bags in tables),
-                    samples=numbers[start:stop],
-                )
+                cut = tuple(bags.samples(start, stop) for bags in tables)
+                given.append(PackedBatch(kind=kind, tables=cut, samples=numbers[start:stop]))
+        return given

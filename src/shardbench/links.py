@@ -29,7 +29,8 @@ class Collective:
     @classmethod
     def zeros(cls, n: int) -> "Collective":
         """Nothing sent."""
-        return cls(**{name: zeros(n) for name in BYTES}, calls=0.0)
+        none = [zeros(n) for _ in BYTES]
+        return cls(sent_intra=none[0], sent_inter=none[1], received_intra=none[2], received_inter=none[3], calls=0.0)
 
     @property
     def sent(self) -> Floats:

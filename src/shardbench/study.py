@@ -73,6 +73,10 @@ class Study(ABC):
         """
         return {self.name: rows}
 
+    def optional(self, cell: Cell) -> bool:
+        """Whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""
+        return False
+
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
         """Plots of ``tables``; none by default."""
         return ()

@@ -135,9 +135,11 @@ class PhasedTrainer:
                 rows.copy_(self.master.select(self._hot_rows))
             self.wire.broadcast("synchronise", rows)
             self.replica.copy(torch.arange(len(rows), device=self.device), rows)
+            self.wire.copied["to_device"] += rows.numel() * rows.element_size()
         elif self.master is not None:
             taken = self.replica.select(torch.arange(len(self._hot_rows), device=self.device))
             self.master.copy(self._hot_rows, taken.cpu())
+            self.wire.copied["to_host"] += taken.numel() * taken.element_size()
 
     def predict(self, batch: GlobalBatch) -> torch.Tensor:
         """Logits [batch] of a process that trains alone, without training; raises Unsupported for ranks."""

@@ -14,13 +14,16 @@ class Wire:
     """Collectives over the default process group, or none where a process trains alone.
 
     ``sent`` holds bytes that this rank sent to others, by the collectives' names in
-    ``shardbench.traffic``, plus ``rows_splits`` and ``synchronise``.
+    ``shardbench.traffic``, plus ``rows_splits`` (how many rows each rank touched) and
+    ``synchronise``, the part of the copies of hot rows that other ranks get. ``copied`` holds all
+    bytes of such copies at this rank: ``to_device`` into its replica, ``to_host`` out of it.
     """
 
     def __init__(self) -> None:
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.sent: dict[str, float] = defaultdict(float)
+        self.copied: dict[str, float] = defaultdict(float)
 
     @property
     def is_host(self) -> bool:

@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
     REPRODUCED = "reproduced"
     INCONCLUSIVE = "inconclusive"
-    """The interval holds both sides of the paper's number."""
+    """The interval holds both sides of the paper's number, or with ``about`` no effect as well."""
     SMALLER = "smaller effect"
     """The paper's direction, but the whole interval falls short of its number."""
     LARGER = "larger effect"
@@ -32,6 +32,8 @@ class Verdict(StrEnum):
     NONE = "no effect"
     """The interval holds no effect."""
     OPPOSITE = "opposite effect"
+    DIFFERENT = "different"
+    """Only for a claim of no difference: the interval does not hold it."""
     UNTESTED = "not tested"
 
 
@@ -69,7 +71,11 @@ class Claim(pydantic.BaseModel):
     def verdict(self, ours: Estimate) -> Verdict:
         """What the interval of ours says."""
         if self.relation == "about" and ours.holds(self.paper):
-            return Verdict.REPRODUCED
+            # An interval that holds no effect as well says nothing.
+            wide = self.paper != self.neutral and ours.holds(self.neutral)
+            return Verdict.INCONCLUSIVE if wide else Verdict.REPRODUCED
+        if self.relation == "about" and self.paper == self.neutral:
+            return Verdict.DIFFERENT
         # Turned so that a larger number is more of the claimed effect.
         sign = -1.0 if self.paper < self.neutral or self.relation == "at most" else 1.0
         low, high = sorted((sign * ours.low, sign * ours.high))
