@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
+from records import COLLECTIVES, failed, ok, planned, timing, totals
 
-from shardbench.baselines.flexshard.claims import observations
+from shardbench.baselines.flexshard.claims import COMMUNICATION, observations
 from shardbench.baselines.flexshard.conditions import cluster, condition, outcome
-from shardbench.baselines.flexshard.studies import FACTORS, Gap, Sensitivity, studies
+from shardbench.baselines.flexshard.studies import FACTORS, Gap, Sensitivity, _gains, studies
 from shardbench.discovery import get_strategy
+from shardbench.record import Record
 from shardbench.reproduction.claim import Evidence
 from shardbench.reproduction.found import find_reproduction
 from shardbench.suite import load_suite
+from shardbench.trial import Backend, Outcome
 
 
 def test_cells_of_a_quick_run_are_some_of_the_full_run() -> None:
@@ -22,11 +24,28 @@ def test_cells_of_a_quick_run_are_some_of_the_full_run() -> None:
     assert {cell["factor"] for cell in Sensitivity().cells(False)} == set(FACTORS)
 
 
-def test_a_small_problem_has_no_plan_below_the_best() -> None:
-    (row,) = Gap().run({"case": "one-table", "budget": 1.5, "nodes": 2, "seed": 1}, Path())
+@pytest.mark.parametrize(("case", "seed"), [("one-table", 1), ("one-table", 4), ("one-table", 6)])
+def test_a_small_problem_has_no_plan_below_the_best(case: str, seed: int) -> None:
+    (row,) = Gap().run({"case": case, "budget": 1.5, "nodes": 2, "seed": seed}, Path())
     assert row["backend"] == "simulated"
     assert -1e-9 <= float(row["over_best_pct"] or 0) < 1.0
-    assert float(row["bound_ms"] or 0) <= float(row["best_ms"] or 0) <= float(row["rule_ms"] or 0) * (1 + 1e-12)
+    bound, best, rule = (float(row[name] or 0) for name in ("bound_ms", "best_ms", "rule_ms"))
+    assert 0 < bound <= best * (1 + 1e-9) <= rule * (1 + 2e-9)
+
+
+def test_the_gap_is_shown_at_the_suites_own_budgets() -> None:
+    own = [cell["nodes"] for cell in Gap().cells(False) if cell["budget"] is None]
+    assert own == [2, 4, 16]
+
+
+def test_gains_are_those_of_the_claims_and_over_row_wise() -> None:
+    reference = {"communication_ms": 6.0, "exchanged_bytes": 8.0, "exchanged_between_nodes_bytes": 0.0}
+    row = {"communication_ms": 2.0, "exchanged_bytes": 2.0, "exchanged_between_nodes_bytes": 0.0}
+    assert _gains(row, reference, "_over_row_wise") == {
+        "latency_gain_over_row_wise_x": 3.0,
+        "exchanged_saved_over_row_wise_pct": 75.0,
+        "between_nodes_saved_over_row_wise_pct": None,
+    }
 
 
 def test_an_outcome_adds_up() -> None:
@@ -44,26 +63,53 @@ def test_the_bandwidth_ratio_changes_the_link_between_nodes_alone() -> None:
     assert cluster(16).topology.world_size == 128
 
 
-def test_even_latencies_come_from_the_study_and_the_best_other_plan_counts() -> None:
-    ms = {"flexshard": 2.0, "flexshard-no-warm-tier": 1.0, "table-row-wise": 8.0, "row-wise": 5.0, "greedy-size": 9.0}
-    table = pd.DataFrame(
-        [
-            {"workload": workload, "nodes": 2, "strategy": name, "even_communication_ms": value}
-            for workload in ("production", "taobao")
-            for name, value in ms.items()
-        ]
+def trial(strategy: str, ms: float, size: int, workload: str = "production") -> Record:
+    """A simulated trial that waits ``ms``, sends ``size`` bytes between nodes and holds them on its fullest device."""
+    times = timing((ms,), (1.0, 1.0), lookup=9.0, **dict.fromkeys(COMMUNICATION, ms / 4))
+    sent = COLLECTIVES | {"input_splits": (0.0, 0.0), "input_all_to_all": (0.0, 0.0), "backward_all_to_all": (0.0, 0.0)}
+    return ok(
+        strategy,
+        backend=Backend.SIMULATED,
+        workload=workload,
+        changes={
+            "timing": times,
+            "traffic": totals(collectives=sent | {"output_all_to_all": (50.0, float(size))}),
+            "planned": planned(hbm_memory_bytes=(size, 1)),
+        },
     )
-    found = observations(Evidence(records=(), tables={"latency": table}))
-    assert dict(found) == {"latency": [4.0], "latency-vs-best": [2.5]}
+
+
+def test_every_claim_is_against_one_plan_the_fastest_or_the_compared() -> None:
+    # Variants of ours are no other plan, whatever they send; the best is the one that waits least, not sends least.
+    trials = [
+        trial("flexshard", 2.0, 200), trial("flexshard-no-warm-tier", 1.0, 1), trial("table-row-wise", 8.0, 400),
+        trial("row-wise", 5.0, 100), trial("torchrec-fused", 6.0, 250), failed(Outcome.TIMEOUT, "greedy-size"),
+    ]  # fmt: skip
+    found = observations(Evidence(records=tuple(trials), tables={}))
+    assert dict(found) == {
+        "traffic": [50.0], "traffic-vs-best": [-100.0], "latency": [4.0], "latency-vs-best": [2.5],
+        "traffic-all-links": [pytest.approx(100 * (1 - 250 / 450))],
+        "traffic-all-links-vs-best": [pytest.approx(100 * (1 - 250 / 150))],
+        "memory": [-50.0], "memory-vs-best": [100.0], "memory-vs-row-wise": [100.0],
+        "memory-vs-torchrec": [pytest.approx(-20.0)],
+    }  # fmt: skip
+    small = [trial(r.spec.strategy, t, 10, "taobao") for r, t in zip(trials, (5.0, 1.0, 10.0, 4.0))]
+    found = observations(Evidence(records=tuple(small), tables={}))
+    assert dict(found) == {"taobao-traffic": [0.0], "taobao-latency-vs-best": [0.8]}
     assert observations(Evidence(records=(), tables={})) == {}
 
 
 def test_claims_are_those_of_the_abstract() -> None:
     claims = {claim.name: claim for claim in find_reproduction("flexshard").claims}
-    assert {name.removesuffix("-vs-best") for name in claims} == {
-        "traffic", "traffic-all-links", "latency", "latency-counted", "memory",
+    sourced = {name: claim for name, claim in claims.items() if claim.sourced}
+    assert set(sourced) == {
+        "traffic", "traffic-vs-best", "traffic-all-links", "traffic-all-links-vs-best", "latency", "latency-vs-best",
+        "memory", "memory-vs-best", "memory-vs-row-wise", "memory-vs-torchrec",
     }  # fmt: skip
-    assert all(claim.sourced and "abstract" in claim.source for claim in claims.values())
+    assert all("abstract" in claim.source for claim in sourced.values())
+    controls = set(claims) - set(sourced)
+    assert controls == {"taobao-traffic", "taobao-latency-vs-best"}
+    assert all("no claim of the paper" in claims[name].statement for name in controls)
     assert (claims["traffic"].paper, claims["latency"].paper, claims["memory"].paper) == (85, 6, 0)
 
 

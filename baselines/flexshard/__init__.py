@@ -1,6 +1,7 @@
 """FlexShard: rows of sequence tables in three tiers by how often they are looked up (a reconstruction)."""
 
 from collections.abc import Iterable
+from math import isfinite
 
 from shardbench.errors import BadInput, Infeasible
 from shardbench.plan import Plan
@@ -10,7 +11,7 @@ from shardbench.table import Optimizer
 
 from .compared import Compared, fullest_device_bytes
 from .search import Search, search
-from .shape import cold_bytes, find_homes, make_plan
+from .shape import least_bytes, make_plan
 
 
 class FlexShard(Strategy):
@@ -29,8 +30,11 @@ class FlexShard(Strategy):
         warm_tier: bool = True,
     ) -> None:
         """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
-        if (budget_bytes is not None and budget_bytes <= 0) or budget_ratio <= 0:
-            raise BadInput(f"{self.name} needs a positive budget, got {budget_bytes} bytes times {budget_ratio}")
+        given = (1 if budget_bytes is None else budget_bytes, budget_ratio)
+        if not all(isfinite(part) and part > 0 for part in given):
+            raise BadInput(
+                f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes times {budget_ratio}"
+            )
         self.compared, self.budget_bytes, self.budget_ratio = compared, budget_bytes, budget_ratio
         self.warm_tier = warm_tier
 
@@ -44,7 +48,7 @@ class FlexShard(Strategy):
         with_warm = self.warm_tier and problem.optimizer is Optimizer.SGD  # deviation 6
         found = search(Search(problem=problem, limit_bytes=limit, with_warm=with_warm))
         if with_warm:
-            warm = "used"
+            warm = "used" if found.tiers.warm.any() else "offered, not worth it"
         else:
             warm = "left out: averaging is exact for sgd only" if self.warm_tier else "left out by choice"
         notes: dict[str, float | int | str] = {
@@ -61,13 +65,15 @@ class FlexShard(Strategy):
         """Bytes that a device may hold: the compared plan's fullest device, or what was given, within its HBM."""
         given = self.budget_bytes
         wanted = fullest_device_bytes(problem, self.compared) if given is None else given
-        return min(int(wanted * self.budget_ratio), problem.topology.hbm_bytes)
+        return int(min(wanted * self.budget_ratio, problem.topology.hbm_bytes))
 
     def _check_room(self, problem: Problem, limit: int) -> None:
-        needed, capacity = cold_bytes(problem, find_homes(problem, over_all=True)), problem.topology.hbm_bytes
+        needed, capacity = least_bytes(problem), problem.topology.hbm_bytes
         if needed > capacity:
             raise Infeasible(f"row-wise without any copy needs {needed} bytes of HBM on one device, it has {capacity}")
-        if self.budget_bytes is not None and needed > limit:
+        # Without a budget of the user's, no copies at all may exceed the compared plan by rounding (deviation 2).
+        asked_for = self.budget_bytes is not None or self.budget_ratio != 1.0
+        if asked_for and needed > limit:
             row = max(problem.weight_bytes(table) // table.rows for table in problem.tables)
             what = f"smaller than one row ({row} bytes)" if limit < row else "too small"
             raise Infeasible(

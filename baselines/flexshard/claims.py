@@ -1,4 +1,4 @@
-"""The numbers behind FlexShard's claims: simulated trials of the production form, and the study of communication."""
+"""The numbers behind FlexShard's claims, out of the suite's simulated trials."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,52 +9,50 @@ from shardbench.trial import Backend, Outcome
 
 from .conditions import EXCHANGES
 
-WORKLOAD, OURS, COMPARED = "production", "flexshard", "table-row-wise"
+WORKLOAD, CONTROL_WORKLOAD = "production", "taobao"
+OURS, COMPARED, LEAST, PLANNER = "flexshard", "table-row-wise", "row-wise", "torchrec-fused"
 COMMUNICATION = ("input", "output", "output_backward", "all_reduce")
 
 Measure = Callable[[Record], float]
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One number a machine for each claim, against the compared plan and against the best other one."""
+    """One number a machine for each claim, against the compared plan and against the best other one.
+
+    The best other is the same plan in all of them: that with the smallest communication latency.
+    """
     found: dict[str, list[float]] = defaultdict(list)
-    for trials in _conditions(evidence.records):
-        others = {name: record for name, record in trials.items() if not name.startswith(OURS)}
-        if OURS not in trials or COMPARED not in others:
-            continue
-        ours = trials[OURS]
+    for ours, others in _conditions(evidence.records, WORKLOAD):
         best = min(others.values(), key=_communication_ms)
         for suffix, other in (("", others[COMPARED]), ("-vs-best", best)):
             found[f"traffic{suffix}"].append(_saved_pct(ours, other, _between_nodes_bytes))
             found[f"traffic-all-links{suffix}"].append(_saved_pct(ours, other, _exchanged_bytes))
-            found[f"latency-counted{suffix}"].append(_communication_ms(other) / _communication_ms(ours))
+            found[f"latency{suffix}"].append(_communication_ms(other) / _communication_ms(ours))
             found[f"memory{suffix}"].append(-_saved_pct(ours, other, _fullest_device_bytes))
-    return found | _even_latency(evidence)
-
-
-def _even_latency(evidence: Evidence) -> dict[str, list[float]]:
-    """Latency gains where rows that are dealt over ranks keep all ranks equally busy (README: what distorts)."""
-    table = evidence.tables.get("latency")
-    found: dict[str, list[float]] = defaultdict(list)
-    if table is None:
-        return found
-    for _, rows in table[table["workload"] == WORKLOAD].groupby("nodes"):
-        ms = {str(name): float(value) for name, value in zip(rows["strategy"], rows["even_communication_ms"])}
-        others = {name: value for name, value in ms.items() if not name.startswith(OURS)}
-        if OURS in ms and COMPARED in others:
-            found["latency"].append(others[COMPARED] / ms[OURS])
-            found["latency-vs-best"].append(min(others.values()) / ms[OURS])
+        for suffix, name in (("row-wise", LEAST), ("torchrec", PLANNER)):
+            if name in others:
+                found[f"memory-vs-{suffix}"].append(-_saved_pct(ours, others[name], _fullest_device_bytes))
+    for ours, others in _conditions(evidence.records, CONTROL_WORKLOAD):
+        best = min(others.values(), key=_communication_ms)
+        found["taobao-traffic"].append(_saved_pct(ours, others[COMPARED], _between_nodes_bytes))
+        found["taobao-latency-vs-best"].append(_communication_ms(best) / _communication_ms(ours))
     return found
 
 
-def _conditions(records: Sequence[Record]) -> list[dict[str, Record]]:
-    """Simulated trials that ended well, by strategy, one dict a machine."""
+def _conditions(records: Sequence[Record], workload: str) -> list[tuple[Record, dict[str, Record]]]:
+    """Our simulated trial and those of all other strategies, one pair a machine; trials that did not end well aside."""
     grouped: dict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
         spec = record.spec
-        if spec.workload == WORKLOAD and spec.backend is Backend.SIMULATED and record.outcome is Outcome.OK:
+        if spec.workload == workload and spec.backend is Backend.SIMULATED and record.outcome is Outcome.OK:
             grouped[spec.machine][spec.strategy] = record
-    return [grouped[machine] for machine in sorted(grouped)]
+    found = []
+    for machine in sorted(grouped):
+        trials = grouped[machine]
+        others = {name: record for name, record in trials.items() if not name.startswith(OURS)}
+        if OURS in trials and COMPARED in others:
+            found.append((trials[OURS], others))
+    return found
 
 
 def _saved_pct(ours: Record, other: Record, measure: Measure) -> float:

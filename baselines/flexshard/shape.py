@@ -49,12 +49,21 @@ def find_homes(problem: Problem, *, over_all: bool) -> Homes:
 
 def cold_bytes(problem: Problem, homes: Homes) -> int:
     """Bytes on the fullest device without any copy."""
-    everywhere = sum(
-        -(-table.rows // problem.world_size) * (problem.weight_bytes(table) // table.rows)
-        for table in problem.tables
-        if is_split(table, problem.world_size)
-    )
-    return everywhere + int(homes.used.max())
+    world, used = problem.world_size, homes.used.copy()
+    for table in problem.tables:
+        if is_split(table, world):
+            used += dealt(table.name, table.rows, world) * (problem.weight_bytes(table) // table.rows)
+    return int(used.max())
+
+
+def all_homes(problem: Problem) -> list[Homes]:
+    """Indivisible tables over their nodes, and over all devices."""
+    return [find_homes(problem, over_all=over_all) for over_all in (False, True)]
+
+
+def least_bytes(problem: Problem) -> int:
+    """The smallest limit that holds a plan."""
+    return min(cold_bytes(problem, homes) for homes in all_homes(problem))
 
 
 def runnable(tiers: Tiers, problem: Problem) -> Tiers:

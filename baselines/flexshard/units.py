@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from shardbench.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.links import Collective, cross_all_reduce, pairwise, world_reduction
 from shardbench.load import VECTOR_BYTES
+from shardbench.machine import Topology
 from shardbench.problem import Problem
 from shardbench.table import Pooling, Table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 def is_split(table: Table, world_size: int) -> bool:
@@ -22,6 +24,11 @@ def is_split(table: Table, world_size: int) -> bool:
     cold (deviation 5). A table of fewer rows than devices cannot be dealt over them.
     """
     return table.pooling is Pooling.NONE and table.rows >= world_size
+
+
+def has_warm_tier(topology: Topology) -> bool:
+    """Whether it differs from the others: with one node it is the cold tier, with one device a node the hot one."""
+    return topology.nodes > 1 and topology.devices_per_node > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +53,14 @@ class Units:
     cold_share: Floats
     """Share of it that every device holds while it is cold: 1 / world of a dealt row, nothing of an indivisible
     table (the device that has it need not be the fullest)."""
-    warm: NDArray[np.bool_]
+    warm: Bools
     """Whether it may be in the warm tier."""
 
 
 def make_units(problem: Problem, *, with_warm: bool) -> Units:
     """Runs of all sequence tables and every indivisible table."""
     topology, local_batch = problem.topology, problem.batch_size // problem.world_size
-    # With one node, or one device a node, the warm tier is one of the others.
-    warm = with_warm and topology.nodes > 1 and topology.devices_per_node > 1
+    warm = with_warm and has_warm_tier(topology)
     parts: list[tuple[Floats, ...]] = []
     for i, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
         vector = 2.0 * VECTOR_BYTES * table.dim
