@@ -29,6 +29,8 @@ class RmConfig(WorkloadConfig):
     """How many features; None: all 397."""
     subset_seed: NonNegativeInt | None = None
     """Draws the features without replacement; None takes evenly spaced ones."""
+    pairing: NonNegativeInt = 0
+    """Which features: each number pairs their sizes, skews, pooling factors and coverages in another way."""
     seed: NonNegativeInt = 0
     """Of the lookups; the features themselves are fixed."""
     profile_samples: PositiveInt = 65_536
@@ -53,7 +55,7 @@ class Rm(DrawnWorkload):
     """Lookups drawn and hashed on demand; lengths and lookups of different features are independent."""
 
     def __init__(self, config: RmConfig) -> None:
-        everything = rm_features(config.form)
+        everything = rm_features(config.form, config.pairing)
         self._config = config
         self.features = tuple(everything[i] for i in config.features())
         self._laws = tuple(feature.law(config.exponent_scale) for feature in self.features)
@@ -73,7 +75,8 @@ class Rm(DrawnWorkload):
 
     def recipe(self) -> object:
         """The configuration; the features show in the tables and the fingerprint's first lookups."""
-        return self._config.model_dump(mode="json")
+        # The card's pairing is not named, so that what was recorded before others existed stays the same.
+        return self._config.model_dump(mode="json", exclude=None if self._config.pairing else {"pairing"})
 
 
 CONFIG = RmConfig

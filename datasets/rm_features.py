@@ -25,6 +25,8 @@ WIDTH = 64
 TOTAL_ROWS = {"rm1": 1_331_656_544, "rm2": 2_661_369_917, "rm3": 5_320_796_628}
 """Rows of all tables together, by model (unverified memory of the paper)."""
 
+COLUMNS = 6
+"""Quantities that a feature is made of: rows, values, exponent, shift, pooling, coverage."""
 SIZES_BASE = "rm1"
 ROWS_LOG_STD = 2.0
 """Table sizes are log-normal: a few tables hold most rows, the median has a seventh of the mean."""
@@ -66,20 +68,26 @@ class RmFeature:
 
 
 @lru_cache(maxsize=len(TOTAL_ROWS))
-def rm_features(form: str) -> tuple[RmFeature, ...]:
+def rm_features(form: str, pairing: int = 0) -> tuple[RmFeature, ...]:
     """The 397 features of ``form`` (rm1, rm2 or rm3); their rows sum to TOTAL_ROWS[form] exactly.
 
-    rm2 and rm3 are rm1 with every table about 2 and 4 times as large, which is what the totals
+    Every ``pairing`` pairs the same quantiles of the distributions in another way (which table is
+    hot, which long, which rarely there); 0 is the model that the card describes. rm2 and rm3 are rm1
+    with every table about 2 and 4 times as large, which is what the totals
     suggest (their quotients are 1.9985 and 3.9956); the values that fall into them stay the same.
     """
-    sizes = np.exp(ROWS_LOG_STD * np.minimum(ndtri(_quantiles(0)), ROWS_TOP_STDS))
+
+    def quantiles(column: int) -> Floats:
+        return _quantiles(COLUMNS * pairing + column)
+
+    sizes = np.exp(ROWS_LOG_STD * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
     rows = _apportioned(sizes, TOTAL_ROWS[form])
-    values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(_quantiles(1), *VALUES_PER_ROW)
+    values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
     values = np.maximum(np.round(values), 2.0)
-    exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * _quantiles(2)
-    shift = _log_uniform(_quantiles(3), *SHIFT)
-    pooling = _log_uniform(_beyond(_quantiles(4), ONE_HOT_SHARE), 1.0, POOLING_TOP)
-    coverage = _log_uniform(1.0 - _beyond(_quantiles(5), ALWAYS_SHARE), COVERAGE_LOW, 1.0)
+    exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * quantiles(2)
+    shift = _log_uniform(quantiles(3), *SHIFT)
+    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, POOLING_TOP)
+    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), COVERAGE_LOW, 1.0)
     return tuple(
         RmFeature(
             number=i,

@@ -150,6 +150,20 @@ def test_features_are_diverse_as_the_card_says() -> None:
         assert touched / TOTAL_ROWS[form] == pytest.approx(CARD[f"{form}_share_of_rows_with_values"], abs=5e-4)
 
 
+def test_another_pairing_has_the_same_quantities_on_other_features() -> None:
+    first, other = rm_features("rm2"), rm_features("rm2", 3)
+    for name in ("rows", "exponent", "shift", "pooling", "coverage"):
+        ours, theirs = ([getattr(f, name) for f in features] for features in (first, other))
+        assert sorted(ours) == sorted(theirs)
+        assert ours != theirs
+        # No order is kept: the columns of one pairing are none of another's.
+        assert abs(np.corrcoef(np.argsort(np.argsort(ours)), np.argsort(np.argsort(theirs)))[0, 1]) < 0.2
+    assert rm_features("rm2", 0) == first
+    assert (
+        build(tables=3, pairing=0).fingerprint == build(tables=3).fingerprint != build(tables=3, pairing=1).fingerprint
+    )
+
+
 def test_no_row_without_a_value_is_looked_up() -> None:
     workload = build(tables=40, batch_size=4096)
     small = min(range(40), key=lambda i: workload.features[i].values)

@@ -12,7 +12,8 @@ from shardbench import profiling
 from shardbench.datasets import described, trace_file
 from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.errors import BadInput
-from shardbench.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error, sampled_profile
+from shardbench.profile import AccessProfile
+from shardbench.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error
 from shardbench.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -93,7 +94,7 @@ def test_every_sample_of_the_train_split_is_the_full_profile(samples: int) -> No
 def test_the_profile_of_a_drawn_workload_is_that_of_all_its_profile_samples() -> None:
     source = workload()
     for table in range(2):
-        assert sampled_profile(source, table, samples=128, rate=1.0) == source.profiles[table]
+        assert count_samples(source, table, samples=128)[0].profile == source.profiles[table]
 
 
 def test_samples_are_the_same_for_all_tables_and_nested_in_rates() -> None:
@@ -105,8 +106,9 @@ def test_samples_are_the_same_for_all_tables_and_nested_in_rates() -> None:
     assert wide[2].samples == pytest.approx(60, abs=35)
     for more, less in zip(wide, wide[1:]):
         assert (more.of(less.ids) >= less.counts).all()
-    assert sampled_profile(source, 0, samples=600, rate=0.5, seed=7) == wide[1].profile
-    assert sampled_profile(source, 0, samples=600, rate=0.5, seed=8) != wide[1].profile
+    (again,) = count_samples(source, 0, samples=600, rates=(0.5,), seed=7)
+    (other,) = count_samples(source, 0, samples=600, rates=(0.5,), seed=8)
+    assert again.profile == wide[1].profile != other.profile
 
 
 def test_kept_samples_are_whole_and_those_of_their_draws() -> None:
@@ -135,9 +137,15 @@ def test_bad_samples_are_refused() -> None:
         with pytest.raises(BadInput, match="need at least one sample and rates in"):
             count_samples(source, 0, **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="rate 1e-09 keeps none of 50 samples: raise samples or rate"):
-        sampled_profile(source, 0, samples=50, rate=1e-9)
+        count_samples(source, 0, samples=50, rates=(1e-9,))
     with pytest.raises(BadInput, match="no sample was counted"):
         RowCounter(3).counts()
+
+
+def test_a_profile_of_lookups_in_no_sample_is_refused() -> None:
+    with pytest.raises(BadInput, match="500 lookups but no sample that has one: present must be at least 1"):
+        AccessProfile.from_counts(np.array([500]), rows=500, samples=100, present=0)
+    assert AccessProfile.from_counts(np.array([0]), rows=500, samples=100, present=0).coverage == 0.0
 
 
 def test_a_recorded_split_is_not_read_twice() -> None:

@@ -11,9 +11,8 @@ from shardbench.plan import OnRank, Plan, Segment, Tier
 from shardbench.problem import Problem, Sees
 from shardbench.strategy import Budget, Move, Role, Strategy
 
-from .assign import Assignment
-from .search import GAP, Found, minimise
-from .steps import Statistics, Steps, make_steps
+from .search import Found, minimise
+from .steps import Statistics, make_steps
 
 BUDGET_SHARE = 0.8
 """Share of the planning budget after which the search ends: what is left is for the plan itself."""
@@ -41,20 +40,20 @@ class RecShard(Strategy):
         found = minimise(steps, problem, seed, deadline)
         return Plan(
             world_size=problem.world_size,
-            segments=_segments(problem, steps, found.best),
-            notes=self._notes(problem, steps, found),
+            segments=_segments(problem, found),
+            notes=self._notes(problem, found),
         )
 
-    def _notes(self, problem: Problem, steps: Steps, found: Found) -> dict[str, float | int | str]:
+    def _notes(self, problem: Problem, found: Found) -> dict[str, float | int | str]:
         lookups = np.array([profile.mean_pooling for profile in problem.profiles])
-        in_hbm = float(lookups @ steps.share[found.best.choice])
-        status = "time limit" if found.out_of_time else "search limit"
+        share = np.array([float(p.cdf(hot)) for p, hot in zip(problem.profiles, found.rows.tolist(), strict=True)])
+        in_hbm = float(lookups @ share)
         return {
             "statistics": self.statistics.value,
             "predicted_slowest_ms": found.slowest_ms,
             "proven_bound_ms": found.bound_ms,
             "gap_pct": 100.0 * found.gap,
-            "status": f"optimal within {100.0 * GAP:g} %" if found.gap <= GAP else status,
+            "status": found.status,
             "expected_hbm_share": min(1.0, in_hbm / float(lookups.sum())) if lookups.any() else 1.0,
         }
 
@@ -93,13 +92,22 @@ class RecShardUnseen(RecShard):
 
 def _check_profiles(problem: Problem) -> None:
     # A problem without profiles carries blank ones: one sample in which nothing was looked up.
-    if all(profile.lookups == 0 and profile.samples == 1 for profile in problem.profiles):
+    blank = [profile.lookups == 0 and profile.samples == 1 for profile in problem.profiles]
+    if all(blank):
         raise Infeasible("no access profile: no table was looked up in the training sample; profile the train split")
+    # A feature that no sample of many has is a statistic; one that nobody counted is none. Samples
+    # may differ in number from table to table: all that is used of a profile is a share or a mean.
+    if any(blank):
+        name = problem.tables[blank.index(True)].name
+        raise Infeasible(
+            f"no access profile of table '{name}' ({sum(blank)} of {len(blank)} tables have none); "
+            "profile the train split for every table"
+        )
 
 
-def _segments(problem: Problem, steps: Steps, found: Assignment) -> tuple[Segment, ...]:
+def _segments(problem: Problem, found: Found) -> tuple[Segment, ...]:
     segments = []
-    for table, rank, hot in zip(problem.tables, found.device.tolist(), steps.rows[found.choice].tolist(), strict=True):
+    for table, rank, hot in zip(problem.tables, found.best.device.tolist(), found.rows.tolist(), strict=True):
         for start, stop, tier in ((0, hot, Tier.HBM), (hot, table.rows, Tier.UVM)):
             if start < stop:
                 place = OnRank(rank=rank, tier=tier)

@@ -1,4 +1,4 @@
-"""Plans without a solver: vector packing of tables on devices, and filling a device's HBM."""
+"""Plans without a solver: vector packing of tables on devices, and filling a device's HBM by choices, then by rows."""
 
 from dataclasses import dataclass
 
@@ -68,8 +68,8 @@ def pack(steps: Steps, problem: Problem, wanted: Ints, order: Ints) -> Ints | No
 def fill(steps: Steps, problem: Problem, device: Ints, begin: Ints, corners: Ints) -> Assignment:
     """Raise choices from ``begin`` along the hull's ``corners`` while HBM has room.
 
-    Most time saved a byte first; then, where rows of no sampled access remain (deviation 5), most
-    unseen accesses a byte. The result may need more UVM than there is.
+    Most time saved a byte first; then, where a whole table of equal cost fits, most unseen accesses
+    a byte. The result may need more UVM than there is.
     """
     choice = begin.copy()
     table = steps.table[corners]
@@ -88,6 +88,50 @@ def fill(steps: Steps, problem: Problem, device: Ints, begin: Ints, corners: Int
             free[home] -= grown[k]
             choice[of[k]] = to[k]
     return Assignment(device=device, choice=choice)
+
+
+def lowered(steps: Steps, choice: Ints) -> Ints:
+    """Of each table's choices that cost no more than ``choice`` [tables], the one with fewest rows in HBM.
+
+    The program is indifferent between them, so that a solver may spend HBM on whole tables that
+    ``topped_up`` has better uses for.
+    """
+    cheap = np.flatnonzero(steps.cost_ms <= steps.cost_ms[choice][steps.table])
+    return np.asarray(cheap[np.searchsorted(steps.table[cheap], np.arange(steps.tables))])
+
+
+def topped_up(steps: Steps, problem: Problem, found: Assignment) -> Ints:
+    """Rows of every table in HBM, int64 [tables]: the choice's, then more until its device is full or holds all.
+
+    Row by row (deviation 5): most time saved a byte first; where rows of no sampled access remain,
+    most unseen accesses a byte; then in the order of the tables.
+    """
+    rows, start = steps.rows[found.choice].copy(), steps.first[:-1]
+    whole = np.array([table.rows for table in problem.tables])
+    each = (steps.hbm_bytes[start] + steps.uvm_bytes[start]) // whole
+    # A stretch of rows lies between two choices of a table, or between its last one and its end.
+    last = np.zeros(len(steps.table), dtype=bool)
+    last[steps.first[1:] - 1] = True
+    end = np.where(last, whole[steps.table], np.append(steps.rows[1:], 0))
+    size = (end - steps.rows) * each[steps.table]
+    saved = np.where(last, 0.0, steps.cost_ms - np.append(steps.cost_ms[1:], 0.0))
+    unseen = np.where(end == whole[steps.table], steps.unseen_ms[steps.table], 0.0)
+    stretches = np.flatnonzero((np.arange(len(last)) >= found.choice[steps.table]) & (size > 0))
+    gain, reach = saved[stretches] / size[stretches], unseen[stretches] / size[stretches]
+    free = problem.topology.hbm_bytes - sums_of(rows * each, found.device, problem.world_size)
+    for k in stretches[np.lexsort((stretches, -reach, -gain))].tolist():
+        table = steps.table[k]
+        home = found.device[table]
+        taken = min(end[k] - rows[table], free[home] // each[table])
+        rows[table] += taken
+        free[home] -= taken * each[table]
+    return rows
+
+
+def reached(steps: Steps, rows: Ints) -> Ints:
+    """Last choice of every table that ``rows`` [tables] in HBM hold, [tables]."""
+    held = np.bincount(steps.table, weights=steps.rows <= rows[steps.table], minlength=steps.tables)
+    return np.asarray(steps.first[:-1] + held.astype(np.int64) - 1)
 
 
 def seeded_order(keys: Floats, attempt: int, rng: np.random.Generator) -> Ints:

@@ -30,6 +30,10 @@ ROUNDING = 1e-6
 """Share by which a bound that HiGHS reports is lowered, for its tolerances."""
 
 
+class SolverFailed(Infeasible):
+    """HiGHS ended with neither a result nor a limit: no plan, unless one was found before."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Where the solver stops: proven gap, nodes (the same on every machine), and the clock as the safety net."""
@@ -67,7 +71,7 @@ class Solution:
 def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_ms: float, limits: Limits) -> Solution:
     """Minimise the slowest device of the part; ``start`` is (device, choice) of a known solution.
 
-    Raises Infeasible where HiGHS fails.
+    Raises SolverFailed where HiGHS fails.
     """
     solver, columns = _program(steps, part, reference_ms)
     options = {
@@ -83,7 +87,7 @@ def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_m
     solver.run()
     status = solver.getModelStatus()
     if status not in ENDED and status not in NONE:
-        raise Infeasible(f"HiGHS failed: {solver.modelStatusToString(status)}; report the problem with its seed")
+        raise SolverFailed(f"HiGHS failed: {solver.modelStatusToString(status)}; report the problem with its seed")
     info = solver.getInfo()
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
     empty = np.zeros(0, dtype=np.int64)
@@ -126,7 +130,7 @@ def pass_program(
     program.a_matrix_.index_ = row[order].astype(np.int32)
     program.a_matrix_.value_ = value[order]
     if solver.passModel(program) == highspy.HighsStatus.kError:
-        raise Infeasible("HiGHS refused the program; report the problem with its seed")
+        raise SolverFailed("HiGHS refused the program; report the problem with its seed")
 
 
 def _program(steps: Steps, part: Part, reference_ms: float) -> tuple[highspy.Highs, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.errors import Infeasible
 from shardbench.problem import Problem
 
-from .milp import CAPACITY, TIME, new_solver, pass_program
+from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
 from .steps import Floats, Ints, Steps
 
 ROUNDING = 1e-9
@@ -106,7 +106,7 @@ def _prices(
     if status == highspy.HighsModelStatus.kTimeLimit:
         return 0.0, 0.0, np.zeros(j)
     if status != highspy.HighsModelStatus.kOptimal:
-        raise Infeasible(f"HiGHS failed on the relaxation: {solver.modelStatusToString(status)}; report the problem")
+        raise SolverFailed(f"HiGHS failed on the relaxation: {solver.modelStatusToString(status)}; report the problem")
     duals = np.maximum(-np.array(solver.getSolution().row_dual)[j:], 0.0)
     # A weight of one on the sum of all times; a sum that does not matter keeps a tiny one.
     weight = max(float(duals[2]), 1e-12)

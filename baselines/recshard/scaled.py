@@ -1,16 +1,20 @@
-"""Questions for RecShard's studies: a quarter of the model on a quarter of the devices."""
+"""Questions for RecShard's studies: a quarter of a model on a quarter of the devices, or the whole of both."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from shardbench.datasets.rm import RmConfig
+from shardbench.datasets.rm import Rm, RmConfig
 from shardbench.datasets.rm_features import TOTAL_ROWS, WIDTH
 from shardbench.errors import BadInput
 from shardbench.machine import Machine, load_machine
+from shardbench.problem import Problem
 from shardbench.reproduction.compare import Compared, Question
 from shardbench.strategy import Budget, Strategy
+from shardbench.study import Row
+from shardbench.trace import Bags, Split
 
 DEVICES = 4
 TABLES = 100
@@ -21,7 +25,11 @@ TRAIN_SAMPLES = 26_214_400
 """The train split whose shares are stated as sample rates, a quarter of the full models': 262,144 samples are 1 %."""
 WEIGHT_BYTES = 4
 """fp32."""
+PROFILE_SAMPLES = 1 << 20
+"""Of the full models, as in the suite: 1 % of a train split of 105 million."""
 MACHINE = "a100-24gb-2x8"
+RECSHARD = "recshard"
+UNSEEN = "recshard-unseen"
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 """The whole-table heuristics that the paper compares with."""
 
@@ -54,9 +62,9 @@ class Condition:
                 "exponent_scale": self.exponent_scale,
             }
         )
-        workload = config.build(Path())
-        needed = sum(table.rows * table.dim * WEIGHT_BYTES for table in workload.tables)
-        return Question.of(workload, self._machine(needed))
+        source, _ = _lookups(config.model_dump_json())
+        needed = sum(table.rows * table.dim * WEIGHT_BYTES for table in source.tables)
+        return _question(config, self._machine(needed))
 
     def _machine(self, needed_bytes: int) -> Machine:
         machine = load_machine(MACHINE)
@@ -69,6 +77,34 @@ class Condition:
         if self.uvm_gb_per_s is not None:
             constants = replace(constants, uvm_bytes_per_s=1e9 * self.uvm_gb_per_s)
         return replace(machine, topology=topology, constants=constants)
+
+
+def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLES) -> Question:
+    """All 397 features of ``form`` on the full machine, paired (and their lookups drawn) by ``pairing``.
+
+    As in the suite, whose models are those of pairing 0.
+    """
+    config = RmConfig.model_validate(
+        {"name": form, "form": form, "pairing": pairing, "seed": pairing, "profile_samples": profile_samples}
+    )
+    return _question(config, load_machine(MACHINE))
+
+
+@lru_cache(maxsize=1)
+def _lookups(config: str) -> tuple[Rm, dict[int, Bags]]:
+    """The workload of a configuration (JSON) and its first test batch; cells that differ in the machine share them."""
+    workload = RmConfig.model_validate_json(config).build(Path())
+    return workload, {i: workload.bags(Split.TEST, 0, i) for i in range(len(workload.tables))}
+
+
+def _question(config: RmConfig, machine: Machine) -> Question:
+    """As Question.of, but lookups before profiles: one pass makes a table's ranking and its profile.
+
+    The other way round the rankings, of which few are kept, would be made twice.
+    """
+    workload, batches = _lookups(config.model_dump_json())
+    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+    return Question(problem=problem, workload=workload, batches=batches)
 
 
 def _full_share(form: str) -> float:
@@ -89,3 +125,16 @@ def max_over_mean(compared: Compared) -> float:
     """Slowest over mean embedding time of the devices."""
     times = compared.time.embedding_ms
     return float(times.max() / np.mean(times))
+
+
+def metrics(compared: Compared) -> Row:
+    """What a plan is judged on; milliseconds are of embedding kernels, forward and backward."""
+    return {
+        "backend": "simulated",
+        "slowest_ms": compared.slowest_ms,
+        "mean_ms": float(np.mean(compared.time.embedding_ms)),
+        "std_ms": compared.spread_ms,
+        "max_over_mean": max_over_mean(compared),
+        "off_hbm_lookups_pct": 100.0 * compared.off_hbm_share,
+        "off_hbm_lookups": compared.totals.off_hbm_lookups,
+    }

@@ -9,8 +9,8 @@ import numpy as np
 from shardbench.errors import Infeasible
 from shardbench.problem import Problem
 
-from .assign import Assignment, fill, pack, seeded_order
-from .milp import Limits, Part, Solution, solve
+from .assign import Assignment, fill, lowered, pack, reached, seeded_order, sums_of, topped_up
+from .milp import Limits, Part, Solution, SolverFailed, solve
 from .relaxation import Relaxation, hull, relax
 from .steps import Floats, Ints, Steps
 
@@ -33,12 +33,17 @@ ROUNDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The best plan, its slowest device and the proven bound, in milliseconds."""
+    """The best plan and the proven bound, in milliseconds."""
 
     best: Assignment
+    """Devices, and the last choices that ``rows`` hold."""
+    rows: Ints
+    """Rows in HBM, int64 [tables]."""
     slowest_ms: float
+    """Time of the slowest device at those choices."""
     bound_ms: float
-    out_of_time: bool
+    status: str
+    """Why the search ended."""
 
     @property
     def gap(self) -> float:
@@ -49,17 +54,18 @@ class Found:
 def minimise(steps: Steps, problem: Problem, seed: int, deadline: float) -> Found:
     """The best plan found by ``deadline`` (time.monotonic).
 
-    Raises Infeasible where there is none and TimeoutError where none was found in time.
+    Raises Infeasible where there is none (SolverFailed where the solver fails before there is one)
+    and TimeoutError where none was found in time. A solver that fails later ends the search.
     """
     relaxation = relax(steps, problem, deadline)
     search = _Search(steps, problem, relaxation, deadline)
     search.start(seed)
-    if search.gap > GAP and search.binaries <= EXACT_BINARIES:
-        search.exactly()
-    elif search.best is None:
-        search.first()
-    if search.gap > GAP:
-        search.mend()
+    try:
+        search.improve()
+    except SolverFailed:
+        if search.best is None:
+            raise
+        search.failed = True
     return search.found()
 
 
@@ -73,6 +79,8 @@ class _Search:
         self.slowest_ms = np.inf
         self.bound_ms = relaxation.bound_ms
         self.world = problem.world_size
+        self.failed = False
+        """Whether the solver failed on one of the programs."""
 
     @property
     def binaries(self) -> int:
@@ -108,6 +116,15 @@ class _Search:
                 self.offer(fill(steps, self.problem, device, steps.first[:-1], self.corners))
             if self.gap <= GAP or self.late:
                 return
+
+    def improve(self) -> None:
+        """The solver's part: the whole program where it is small, else a first plan if need be; then mending."""
+        if self.gap > GAP and self.binaries <= EXACT_BINARIES:
+            self.exactly()
+        elif self.best is None:
+            self.first()
+        if self.gap > GAP:
+            self.mend()
 
     def exactly(self) -> None:
         """The whole program; its bound counts."""
@@ -200,10 +217,28 @@ class _Search:
         """What the search ends with; raises TimeoutError where there is no plan."""
         if self.best is None:
             raise TimeoutError("the search found no plan within its budget, nor that there is none; raise plan_s")
-        filled = fill(self.steps, self.problem, self.best.device, self.best.choice, self.corners)
-        best = filled if filled.fits(self.steps, self.problem) else self.best
+        rows = topped_up(self.steps, self.problem, self._frugal(self.best))
+        if not self._uvm_holds(self.best.device, rows):
+            rows = topped_up(self.steps, self.problem, self.best)
+        best = Assignment(device=self.best.device, choice=reached(self.steps, rows))
         slowest = float(best.times_ms(self.steps, self.world).max())
-        return Found(best=best, slowest_ms=slowest, bound_ms=self.bound_ms, out_of_time=self.late)
+        return Found(best=best, rows=rows, slowest_ms=slowest, bound_ms=self.bound_ms, status=self._status(slowest))
+
+    def _frugal(self, best: Assignment) -> Assignment:
+        return Assignment(device=best.device, choice=lowered(self.steps, best.choice))
+
+    def _uvm_holds(self, device: Ints, rows: Ints) -> bool:
+        problem = self.problem
+        left = [problem.weight_bytes(t) // t.rows * (t.rows - hot) for t, hot in zip(problem.tables, rows.tolist())]
+        needed = sums_of(np.array(left, dtype=np.int64), device, self.world)
+        return bool((needed <= problem.topology.uvm_bytes).all())
+
+    def _status(self, slowest_ms: float) -> str:
+        if slowest_ms * (1.0 - GAP) <= self.bound_ms:
+            return f"optimal within {100.0 * GAP:g} %"
+        if self.failed:
+            return "solver failed"
+        return "time limit" if self.late else "search limit"
 
 
 def _groups(times_ms: Floats) -> list[Ints]:

@@ -1,30 +1,20 @@
 """Studies of RecShard: what its statistics are worth, what its gains depend on, how well a sample profiles."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from shardbench.datasets.rm import RmConfig
-from shardbench.discovery import get_strategy
-from shardbench.machine import load_machine
-from shardbench.problem import Problem
 from shardbench.profiling import count_samples, profile_error
-from shardbench.reproduction.compare import Compared
-from shardbench.strategy import Budget
 from shardbench.study import Cell, Plot, Row, Study
 
-from .scaled import GREEDIES, MACHINE, Condition, asked, max_over_mean
+from .full import Draws, Memory, Solve
+from .ratios import ratio_table, summary
+from .scaled import DEVICES, GREEDIES, PROFILE_SAMPLES, RECSHARD, TABLES, UNSEEN, Condition, asked, metrics
 
-RECSHARD = "recshard"
-PROFILE_SAMPLES = 1 << 20
-"""Of the full models, 1 % of 105 million as in the suite."""
-UNSEEN = "recshard-unseen"
 ABLATIONS = ("recshard-cdf", "recshard-cdf-coverage", "recshard-cdf-pooling", RECSHARD, UNSEEN)
 SEEDS = (0, 1, 2)
 """Draws of the features."""
@@ -38,24 +28,22 @@ FACTORS: dict[str, tuple[float, ...]] = {
 """One is varied at a time; the others stay at the base."""
 
 
-def metrics(compared: Compared) -> Row:
-    """What a plan is judged on; milliseconds are of embedding kernels, forward and backward."""
-    return {
-        "backend": "simulated",
-        "slowest_ms": compared.slowest_ms,
-        "mean_ms": float(np.mean(compared.time.embedding_ms)),
-        "std_ms": compared.spread_ms,
-        "max_over_mean": max_over_mean(compared),
-        "off_hbm_lookups_pct": 100.0 * compared.off_hbm_share,
-        "off_hbm_lookups": compared.totals.off_hbm_lookups,
-    }
-
-
 class Ablation(Study):
     """RecShard with fewer statistics, on a quarter of rm1 to rm3: simulated embedding time of the slowest device."""
 
     name = "ablation"
-    columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "max_over_mean", "over_best_greedy_x")
+    version = 2
+    columns = (
+        "tables",
+        "devices",
+        "strategy",
+        "backend",
+        "slowest_ms",
+        "mean_ms",
+        "std_ms",
+        "max_over_mean",
+        "over_best_greedy_x",
+    )
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One for each model and draw of features."""
@@ -71,6 +59,8 @@ class Ablation(Study):
             answer = asked(question, name)
             rows.append(
                 {
+                    "tables": TABLES,
+                    "devices": DEVICES,
                     "strategy": name,
                     **metrics(answer),
                     "over_best_greedy_x": best / answer.slowest_ms,
@@ -80,22 +70,32 @@ class Ablation(Study):
             )
         return rows
 
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """All rows, and a summary: mean, least and most over draws of the features by model and variant."""
+        metrics = ("slowest_ms", "over_best_greedy_x", "off_hbm_lookups_pct")
+        keys = ("workload", "tables", "devices", "strategy")
+        return {self.name: rows, f"{self.name}_summary": summary(rows, keys, metrics)}
+
 
 class Sensitivity(Study):
     """How RecShard's gains over the best greedy move with skew, capacity, host bandwidth and sample rate."""
 
     name = "sensitivity"
+    version = 2
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One factor at a time departs from the base: rm2, 1 % of the train split, the machine's own rates."""
+        """One factor at a time departs from the base: rm2, 1 % of the train split, the machine's own rates.
+
+        Cells whose lookups are the same follow one another: a process draws them once.
+        """
         seeds = SEEDS[:1] if quick else SEEDS
         factors = {name: FACTORS[name] for name in (("off_hbm_share",) if quick else FACTORS)}
         return [
             {"factor": name, "value": value, "features_seed": seed}
             for name, values in factors.items()
-            for value in values
             for seed in seeds
+            for value in values
         ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
@@ -106,7 +106,7 @@ class Sensitivity(Study):
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """One row a factor's value: the three ratios, their mean, least and most over draws of the features."""
-        return {self.name: sensitivity_table(rows)}
+        return {self.name: ratio_table(rows, ("factor", "value"))}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
         """The ratios over each factor."""
@@ -130,37 +130,16 @@ class Sensitivity(Study):
         ]
 
 
-RATIOS = {"throughput": "slowest_ms", "balance": "std_ms", "off_hbm": "off_hbm_lookups"}
-"""Name of a ratio -> the column whose smallest greedy value is divided by RecShard's."""
-
-
-def sensitivity_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Ratios of the best greedy to RecShard by factor and value; a ratio to nothing is left out."""
-    keys = ["factor", "value", "features_seed"]
-    theirs = rows[rows["strategy"].isin(GREEDIES)].groupby(keys)
-    made = []
-    for name in (RECSHARD, UNSEEN):
-        ours = rows[rows["strategy"] == name].set_index(keys)
-        ratios = pd.DataFrame(
-            {ratio: theirs[column].min() / ours[column].where(ours[column] > 0) for ratio, column in RATIOS.items()}
-        )
-        ratios["off_hbm_pct"] = ours["off_hbm_lookups_pct"]
-        for (factor, value), part in ratios.groupby(["factor", "value"], sort=False):
-            row: dict[str, object] = {
-                "factor": factor, "value": value, "strategy": name, "backend": "simulated", "n": len(part),
-            }  # fmt: skip
-            for ratio in RATIOS:
-                spread = {"": part[ratio].mean(), "_low": part[ratio].min(), "_high": part[ratio].max()}
-                row |= {f"{ratio}{which}_x": number for which, number in spread.items()}
-            made.append({**row, "off_hbm_lookups_pct": part["off_hbm_pct"].mean()})
-    return pd.DataFrame(made)
-
-
 class Profiling(Study):
-    """How far the profile of a sample of the train split is from the full one, by sample rate."""
+    """How far the profile of a sample of the train split is from the full one, by sample rate.
+
+    The full profile here is of ten times the suite's samples, so that its 10 % are as many samples
+    as the suite's profiles have (which are 1 % of 105 million: that many cannot be counted here).
+    """
 
     name = "profiling"
-    SAMPLES = 1_638_400
+    version = 2
+    SAMPLES = 10 * PROFILE_SAMPLES
     RATES = (0.001, 0.01, 0.1)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -197,50 +176,16 @@ class Profiling(Study):
         made = []
         errors = [name for name in rows.columns if name.endswith(("_error", "_share"))]
         for rate, part in rows.groupby("sample_pct"):
-            row: dict[str, object] = {"workload": "rm2", "sample_pct": rate, "backend": "counted", "tables": len(part)}
+            row: dict[str, object] = {
+                "workload": "rm2", "sample_pct": rate, "samples": round(part["samples"].mean()),
+                "full_samples": self.SAMPLES, "backend": "counted", "tables": len(part),
+            }  # fmt: skip
             for name in errors:
                 row |= {f"{name}_median": part[name].abs().median(), f"{name}_max": part[name].abs().max()}
             made.append(row)
         return {self.name: pd.DataFrame(made)}
 
 
-class Solve(Study):
-    """Time to a plan of rm1 to rm3 (397 tables, 16 devices) and the gap to the bound that is proven with it."""
-
-    name = "solve"
-    columns = ("backend", "plan_wall_s", "plan_cpu_s", "gap_pct", "status", "predicted_slowest_ms", "proven_bound_ms")
-    exclusive = True
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a model and seed of the search."""
-        if quick:
-            return [{"workload": "rm1", "seed": 0}]
-        return [{"workload": form, "seed": seed} for form in ("rm1", "rm2", "rm3") for seed in SEEDS]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
-        problem = _full_problem(str(cell["workload"]))
-        wall, cpu = time.perf_counter(), time.process_time()
-        plan = get_strategy(RECSHARD).plan(problem, Budget(plan_s=60.0), int(cell["seed"] or 0))
-        return [
-            {
-                "backend": "measured",
-                "plan_wall_s": time.perf_counter() - wall,
-                "plan_cpu_s": time.process_time() - cpu,
-                "segments": len(plan.segments),
-                **{name: plan.notes[name] for name in ("predicted_slowest_ms", "proven_bound_ms", "gap_pct", "status")},
-            }
-        ]
-
-
-@lru_cache(maxsize=1)
-def _full_problem(form: str) -> Problem:
-    """Cells of one model run one after the other and share it: profiling 397 tables takes a minute."""
-    workload = RmConfig.model_validate({"name": form, "form": form, "profile_samples": PROFILE_SAMPLES}).build(Path())
-    machine = load_machine(MACHINE)
-    return Problem.of(form, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-
-
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (Ablation(), Sensitivity(), Profiling(), Solve())
+    return (Draws(), Ablation(), Sensitivity(), Profiling(), Memory(), Solve())

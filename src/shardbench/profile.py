@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from shardbench.errors import BadInput
 from shardbench.serialise import STRICT
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,7 @@ class AccessProfile:
     ``counts`` are the distinct access counts, strictly descending and positive;
     ``row_counts[i]`` rows were touched ``counts[i]`` times each. Rows are thought of in
     frequency order: hottest first, never-touched rows last. ``present`` samples had a
-    non-empty bag.
+    non-empty bag: at least one where something was looked up (BadInput otherwise).
     """
 
     rows: PositiveInt
@@ -47,6 +48,8 @@ class AccessProfile:
             raise ValueError(f"present {self.present} exceeds samples {self.samples}")
         if sum(self.row_counts) > self.rows:
             raise ValueError(f"{sum(self.row_counts)} rows were seen but the table has {self.rows}")
+        if self.lookups and not self.present:
+            raise BadInput(f"{self.lookups} lookups but no sample that has one: present must be at least 1")
 
     @classmethod
     def from_counts(cls, counts: Ints, *, rows: int, samples: int, present: int) -> "AccessProfile":

@@ -130,12 +130,6 @@ def count_samples(
     return tuple(counter.counts() for counter in counters)
 
 
-def sampled_profile(workload: Workload, table: int, *, samples: int, rate: float, seed: int = 0) -> AccessProfile:
-    """Profile of one table over a share ``rate`` of the first ``samples`` train samples (see count_samples)."""
-    (counts,) = count_samples(workload, table, samples=samples, rates=(rate,), seed=seed)
-    return counts.profile
-
-
 def _sample_draws(seed: int, batch: int, size: int) -> Floats:
     """Uniform draws float64 [size] in [0, 1), the same for every table."""
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(batch,))).random(size)
