@@ -171,8 +171,6 @@ def test_plans_and_logs_are_kept(context, tmp_path):
     bad = outcome(context, misbehaving.Raises)
     assert "ZeroDivisionError" in (context.results / "logs" / f"{bad.key}.log").read_text()
     assert len(list((context.results / "plans").iterdir())) == 1
-    hung = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=6)
-    assert "== rank1.log" in (context.results / "logs" / f"{hung.key}.log").read_text()
 
 
 @pytest.fixture
@@ -218,9 +216,12 @@ def test_a_hanging_planner_is_killed(context, monkeypatch):
     assert time.monotonic() - start < 10
 
 
-def test_ranks_that_hang_are_killed(context):
-    record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=8)
+def test_ranks_that_hang_are_killed_and_their_logs_kept(context, tmp_path):
+    context.results = tmp_path / "kept"
+    # Long enough for ranks to begin on a busy machine, where importing torch alone takes ten seconds.
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=20)
     assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "time")
+    assert "== rank1.log" in (context.results / "logs" / f"{record.key}.log").read_text()
 
 
 SUITE = """
