@@ -456,9 +456,77 @@ def test_the_strategy_plans_what_it_was_fitted_on(kind):
 
 
 def test_a_short_budget_means_fewer_steps_and_a_long_one_the_papers():
-    assert settings_for(Budget(fit_s=600), 8) == Settings()
-    assert settings_for(Budget(fit_s=5), 8).total_steps < 20_000
-    assert settings_for(Budget(fit_s=1e-3), 128).updates == 1
+    assert settings_for(Budget(fit_s=600), 8, 100) == Settings()
+    assert settings_for(Budget(fit_s=5), 8, 100).total_steps < 20_000
+    assert settings_for(Budget(fit_s=1e-3), 128, 100).updates == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "unroll", "environments", "updates"),
+    [(7, 100, 8, 125), (101, 101, 7, 141), (160, 160, 5, 125), (200, 200, 4, 125), (856, 856, 1, 116)],
+)
+def test_an_unroll_is_no_shorter_than_a_task(tables, unroll, environments, updates):
+    settings = settings_for(Budget(fit_s=3600), 8, tables)
+    assert (settings.unroll, settings.environments, settings.updates) == (unroll, environments, updates)
+    assert settings.total_steps <= Settings().total_steps
+
+
+def rewarded(settings, task):
+    """Steps of a task that ever had its reward in the unroll that they were learned in."""
+    run, found = Run([task], SimulatedOracle(), 0, settings), set()
+    cut = run.streams.cut
+
+    def watched(steps):
+        unrolls = cut(steps)
+        ended = {int(e) for e in unrolls.episode[unrolls.ends]}
+        found.update(int(t) for e, t in zip(unrolls.episode.ravel(), unrolls.step.ravel()) if int(e) in ended)
+        return unrolls
+
+    run.streams.cut = watched
+    while not run.done:
+        run.update()
+    return found
+
+
+def test_every_step_of_a_long_task_gets_a_reward_in_its_unroll():
+    task = make_task(110, 2)
+    fitted = replace(settings_for(Budget(fit_s=3600), 2, 110), total_steps=4 * 110 * 7, cost_updates=0)
+    assert rewarded(fitted, task) == set(range(110))
+    # The published unroll of 100 never lets the first ten steps see one.
+    short = replace(fitted, unroll=100, environments=8, total_steps=12 * 800)
+    assert rewarded(short, task) == set(range(10, 110))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("total_steps", -5), ("total_steps", 0), ("unroll", 0), ("environments", 0), ("learning_rate", float("nan")),
+        ("learning_rate", 0.0), ("discount", 1.5), ("baseline_weight", -1.0), ("entropy_weight", float("inf")),
+        ("grad_norm", 0.0), ("cost_updates", -1), ("cost_batch", 0), ("shards", 0), ("stages", 0), ("unroll", 2.5),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(field, value):
+    with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
+        Settings(**{field: value})
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=f"field {field}"):
+        replace(Settings(), **{field: value})
+
+
+def test_fit_goes_on_from_its_folder_and_tells_each_stage(tmp_path):
+    problem, budget, lines = TASKS[1].problem, Budget(fit_s=1.5), []
+    first, again = AutoShard(), AutoShard()
+    first.folder = again.folder = tmp_path
+    first.progress = again.progress = lines.append
+    first.fit((problem,), budget, 0)
+    told = len(lines)
+    assert told == len(first.trained.history) > 0
+    assert lines[0].startswith("autoshard: Stage(updates=")
+    again.fit((problem,), budget, 0)
+    assert len(lines) == told, "nothing is trained twice"
+    assert same(first.trained, again.trained)
+    assert again.trained.earlier_cpu_s > 0.5 * first.fit_cpu_s
+    assert again.fit_cpu_s == pytest.approx(first.fit_cpu_s, rel=0.5)
 
 
 def test_the_defaults_are_the_papers():

@@ -333,3 +333,28 @@ def test_a_small_budget_means_fewer_updates():
     cut = package.settings_for(Budget(fit_s=6), training.Settings())
     assert (cut.iterations, cut.cost_updates, cut.policy_updates) == (10, 30, 1)
     assert package.settings_for(Budget(fit_s=600), training.Settings()) == training.Settings()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("iterations", 0), ("measured", 0), ("cost_updates", 0), ("cost_batch", 0), ("policy_updates", 0),
+        ("episodes", 0), ("learning_rate", float("nan")), ("entropy_weight", -1.0), ("episodes", 2.5),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(field, value):
+    with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
+        training.Settings(**{field: value})
+    assert "\n" not in str(error.value)
+
+
+def test_fit_goes_on_from_its_folder_and_tells_each_iteration(tmp_path):
+    problem, budget, lines = random_problem(6, 2, on=machine(devices=2)), Budget(fit_s=0.5), []
+    first, again = get_strategy("dreamshard"), get_strategy("dreamshard")
+    first.folder = again.folder = tmp_path
+    first.progress = again.progress = lines.append
+    first.fit((problem,), budget, 0)
+    again.fit((problem,), budget, 0)
+    assert [line.split(",")[0] for line in lines] == [f"dreamshard: Iteration(number={i}" for i in range(1, 11)]
+    assert first.plan(problem, budget, 0).segments == again.plan(problem, budget, 0).segments
+    assert again.fit_cpu_s == pytest.approx(first.fit_cpu_s, rel=0.5)

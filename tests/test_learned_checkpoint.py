@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,3 +88,31 @@ def test_foreign_files_are_refused(tmp_path, kind, version, key, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"there is no checkpoint .*nothing\.pt: train first"):
         load(tmp_path / "nothing.pt", "nets", 2)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_bytes_are_refused_or_harmless(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    path = save(STATE, tmp_path)
+    content = bytearray(path.read_bytes())
+    for at in rng.integers(0, len(content), int(rng.integers(1, 40))).tolist():
+        content[at] = int(rng.integers(0, 256))
+    path.write_bytes(bytes(content[: int(rng.integers(1, len(content)))] if seed % 4 == 0 else content))
+    try:
+        found = load(path, "nets", 2, "abc")
+    except BadInput as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.digest == STATE.digest
+
+
+@pytest.mark.parametrize("raised", [IndexError("list index out of range"), TypeError("x"), AttributeError("y")])
+def test_whatever_reading_trips_over_is_a_broken_file(tmp_path, monkeypatch, raised):
+    path = save(STATE, tmp_path)
+
+    def trip(*args, **kwargs):
+        raise raised
+
+    monkeypatch.setattr(torch, "load", trip)
+    with pytest.raises(BadInput, match="is broken or no checkpoint"):
+        load(path, "nets", 2)

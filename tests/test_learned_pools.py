@@ -80,6 +80,19 @@ def test_pools_share_no_table_and_shares_are_what_is_asked(folder):
             assert sum(name in theirs for name in names) == foreign
 
 
+def test_tasks_of_two_shares_differ_in_the_replaced_tables_alone(folder):
+    train, test = load_pool("train", folder, **SMALL), load_pool("test", folder, **SMALL)
+    theirs = {t.name for t in test.tables}
+    drawn = [draw_tasks(ROW, train, 3, seed=1, other=test, share=share) for share in (0.0, 1 / 6, 0.5, 1.0)]
+    for less, more in zip(drawn, drawn[1:]):
+        for few, many in zip(less, more, strict=True):
+            before, after = ({t.name for t in task.problem.tables} for task in (few, many))
+            assert before & theirs < after & theirs
+            assert after - theirs < before - theirs
+    # Without another pool they are the tasks of the contest, whatever the shares are.
+    assert draw_tasks(ROW, train, 1, seed=1)[0].key == drawn[0][0].key
+
+
 def test_tasks_are_seeded_and_on_the_stated_machine(folder):
     train = load_pool("train", folder, **SMALL)
     first, again, other = (draw_tasks(ROW, train, 2, seed=s) for s in (0, 0, 1))

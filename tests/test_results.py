@@ -48,10 +48,26 @@ def test_every_trial_of_the_suite_has_a_record(suite):
     assert {record.environment for record in known.values()} <= environments
 
 
-def test_simulated_records_are_what_the_code_gives_now(tmp_path):
-    options = RunOptions(results=tmp_path, data=Path("data"), backend=Backend.SIMULATED)
+QUICK_JOBS = [job for job in load_suite("quick").jobs if job.backend is Backend.SIMULATED]
+BY_DEFAULT = {("dlrm20", "2080ti-1x4"), ("meta-traces", "a100-40gb-2x8")}
+"""One node and two, drawn and real lookups; the others take as long again and are left to the slow tests."""
+
+
+def job_param(job):
+    marks = [] if (job.workload, job.machine) in BY_DEFAULT else [pytest.mark.slow]
+    return pytest.param(job, id=f"{job.workload}-{job.machine}", marks=marks)
+
+
+def test_jobs_by_default_are_of_the_suite():
+    assert {(job.workload, job.machine) for job in QUICK_JOBS} > BY_DEFAULT
+
+
+@pytest.mark.parametrize("job", [job_param(job) for job in QUICK_JOBS])
+def test_simulated_records_are_what_the_code_gives_now(tmp_path, job):
+    options = RunOptions(results=tmp_path, data=Path("data"))
     known = RecordStore(RESULTS, "quick").latest()
-    for record in run_suite(load_suite("quick"), options, Silent()):
+    suite = load_suite("quick").model_copy(update={"jobs": (job,)})
+    for record in run_suite(suite, options, Silent()):
         committed, where = known[record.key], f"{record.spec.strategy} on {record.spec.workload}"
         assert record.outcome is committed.outcome is Outcome.OK
         assert record.planned.plan_hash == committed.planned.plan_hash, (

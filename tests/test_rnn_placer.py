@@ -207,3 +207,26 @@ def test_a_short_budget_means_fewer_updates():
     assert settings_for(Budget(fit_s=600), 80, Settings()) == Settings()
     assert settings_for(Budget(fit_s=5), 80, Settings()).updates == 22
     assert settings_for(Budget(fit_s=1e-3), 80, Settings()).updates == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("updates", 0), ("episodes", 0), ("learning_rate", float("nan")), ("entropy_weight", -1.0), ("decay", 1.1)],
+)
+def test_impossible_settings_are_refused_in_one_line(field, value):
+    with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
+        Settings(**{field: value})
+    assert "\n" not in str(error.value)
+
+
+def test_fit_goes_on_from_its_folder(tmp_path):
+    problem, budget, lines = TASKS[1].problem, Budget(fit_s=1.0), []
+    first, again = RnnPlacer(), RnnPlacer()
+    first.folder = again.folder = tmp_path
+    first.progress = again.progress = lines.append
+    first.fit((problem,), budget, 0)
+    told = len(lines)
+    again.fit((problem,), budget, 0)
+    assert len(lines) == told > 0
+    assert same(first.trained, again.trained)
+    assert again.fit_cpu_s > again.trained.earlier_cpu_s > 0

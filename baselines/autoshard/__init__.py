@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shardbench.errors import BadInput
+from shardbench.learned.learner import Learner
 from shardbench.plan import Plan, whole_tables
 from shardbench.problem import Problem, Sees
 from shardbench.strategy import Budget, Move, Role, Strategy
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 # Imported late, below: torch takes a second to import, and listing strategies must stay cheap.
 
 
-class AutoShard(Strategy):
+class AutoShard(Learner):
     """Whole tables placed by an LSTM policy trained for even kernel times (KDD 2022)."""
 
     name = "autoshard"
@@ -31,7 +32,7 @@ class AutoShard(Strategy):
         """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
 
         A short budget means fewer steps (the plan's notes tell how many), and at 80 % of it, in CPU
-        seconds, training stops in any case.
+        seconds, training stops in any case. With ``folder`` set it goes on from what is kept there.
         """
         from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
         from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
@@ -39,10 +40,14 @@ class AutoShard(Strategy):
         from .fitting import BUDGET_SHARE, SUBSETS, settings_for  # noqa: PLC0415
         from .keeping import train  # noqa: PLC0415
 
-        deadline = time.process_time() + BUDGET_SHARE * budget.fit_s
+        start = time.process_time()
         tasks = training_tasks(problems, seed, SUBSETS)
-        settings = settings_for(budget, max(task.devices for task in tasks))
-        self.trained = train(tasks, SimulatedOracle(), seed, settings, deadline_cpu_s=deadline)
+        settings = settings_for(budget, max(t.devices for t in tasks), max(t.tables for t in tasks))
+        self.trained = train(
+            tasks, SimulatedOracle(), seed, settings,
+            folder=self.folder, progress=self.tell, deadline_cpu_s=start + BUDGET_SHARE * budget.fit_s,
+        )  # fmt: skip
+        self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The policy's best legal device for every table; no randomness.
@@ -78,7 +83,9 @@ class AutoShardUntrained(AutoShard):
         from .fitting import SUBSETS  # noqa: PLC0415
         from .training import untrained  # noqa: PLC0415
 
+        start = time.process_time()
         self.trained = untrained(training_tasks(problems, seed, SUBSETS), seed)
+        self.fit_cpu_s = time.process_time() - start
 
 
 def strategies() -> Iterable[Strategy]:

@@ -73,6 +73,7 @@ def _trained(found: Checkpoint) -> Trained:
         oracle_calls=int(facts["oracle_calls"]),
         steps=int(facts["steps"]),
         complete=bool(facts["complete"]),
+        earlier_cpu_s=float(facts["cpu_s"]),
     )
 
 
@@ -86,6 +87,7 @@ def keep(run: Run, folder: Path) -> None:
         "oracle_calls": done.oracle_calls,
         "steps": done.steps,
         "complete": done.complete,
+        "cpu_s": run.cpu_s,
     }
     tensors = network_tensors(run.networks)
     key = f"{run.key}-{run.updates}"
@@ -126,6 +128,7 @@ def resume(run: Run, folder: Path) -> None:
 def _restore_outcome(run: Run, found: Checkpoint, updates: int) -> None:
     put_networks(run.networks, found)
     run.updates, run.calls = updates, int(found.facts["oracle_calls"])
+    run.earlier_cpu_s = float(found.facts["cpu_s"])
     run.history = [Stage(**line) for line in found.facts["history"]]
 
 

@@ -1,5 +1,6 @@
 """AutoShard's training: batched environments act, the learner takes unrolls, the cost network follows."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from shardbench.errors import BadInput
 from shardbench.learned.features import FEATURES, Scaling
 from shardbench.learned.oracle import Oracle
+from shardbench.learned.settings import Count, CountOrNone, NotNegative, Positive, Share, check_settings
 from shardbench.learned.tasks import Task
 from shardbench.learned.training import Catalogue
 from shardbench.serialise import content_hash
@@ -23,7 +25,7 @@ from .unrolls import Episode, Streams
 
 Floats32 = NDArray[np.float32]
 
-VERSION = 1
+VERSION = 2
 """Of the checkpoints; raise it where weights, features or the loop change their meaning."""
 
 
@@ -31,26 +33,30 @@ VERSION = 1
 class Settings:
     """Hyper-parameters; the defaults are those of the published code."""
 
-    total_steps: int = 100_000
+    total_steps: Count = 100_000
     """Environment steps (tables placed) in all."""
-    unroll: int = 100
-    environments: int = 8
+    unroll: Count = 100
+    """Steps; shorter than a task, most of its steps never see a reward (deviation 8: ``fit`` sees to it)."""
+    environments: Count = 8
     """Unrolls in a learner batch: one of each environment."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Of the first update; it falls linearly to zero over ``total_steps``."""
-    discount: float = 1.0
-    baseline_weight: float = 0.5
-    entropy_weight: float = 1e-3
-    grad_norm: float = 40.0
-    cost_updates: int = 20
+    discount: Share = 1.0
+    baseline_weight: NotNegative = 0.5
+    entropy_weight: NotNegative = 1e-3
+    grad_norm: Positive = 40.0
+    cost_updates: CountOrNone = 20
     """After every learner update; 0 leaves the cost network untrained (the published ablation)."""
-    cost_batch: int = 512
-    shards: int = 5_000
+    cost_batch: Count = 512
+    shards: Count = 5_000
     """Size of the ring buffer."""
     masked: bool = False
     """Whether training, too, chooses among devices with room only (deviation 2)."""
-    stages: int = 10
+    stages: Count = 10
     """How often the state is kept, and progress told, in a training."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def updates(self) -> int:
@@ -87,6 +93,8 @@ class Trained:
     """Environment steps that were learned from."""
     complete: bool
     """Whether the training came to its end; not where it ran out of time."""
+    earlier_cpu_s: float = 0.0
+    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
 
 
 def untrained(tasks: Sequence[Task], seed: int) -> Trained:
@@ -122,6 +130,12 @@ class Run:
         self.history: list[Stage] = []
         self.updates = self.calls = 0
         self._since = _Since()
+        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far, those of the processes that it was taken up from included."""
+        return self.earlier_cpu_s + time.process_time() - self._begun
 
     @property
     def done(self) -> bool:
@@ -137,6 +151,7 @@ class Run:
             oracle_calls=self.calls,
             steps=self.updates * self.settings.unroll * self.settings.environments,
             complete=self.done,
+            earlier_cpu_s=self.earlier_cpu_s,
         )
 
     def update(self) -> Stage | None:

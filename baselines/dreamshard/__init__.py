@@ -1,13 +1,15 @@
 """DreamShard (NeurIPS 2022): a policy trained by REINFORCE on the costs that a learned cost network estimates."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from shardbench.errors import BadInput
+from shardbench.learned.learner import Learner
 from shardbench.plan import Plan, whole_tables
 from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.strategy import Budget, Move, Role
 
 if TYPE_CHECKING:
     from shardbench.baselines.dreamshard.training import Settings, Trained
@@ -18,7 +20,7 @@ FULL_FIT_S = 60.0
 """Fitting budget from which training is the paper's; below, it has proportionally fewer updates (deviation 6)."""
 
 
-class DreamShard(Strategy):
+class DreamShard(Learner):
     """Cost network and policy of 21 table features, trained against the simulated oracle."""
 
     name = "dreamshard"
@@ -33,20 +35,24 @@ class DreamShard(Strategy):
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Train on the problems, or on random parts of a single one; what it asked of the oracle goes into the notes.
 
-        ``budget.fit_s`` sets the number of updates, and not the clock, so that a seed gives one plan.
+        ``budget.fit_s`` sets the number of updates, and not the clock, so that a seed gives one plan. With
+        ``folder`` set it goes on from what is kept there.
         """
         # Imported late: torch takes seconds to import, and listing strategies must stay cheap.
         from shardbench.baselines.dreamshard.training import Settings, train, untrained  # noqa: PLC0415
         from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
         from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
 
+        start = time.process_time()
         # deviation 6
         tasks = training_tasks(problems, seed, SUBSETS)
         if self.trains:
             # deviation 5
-            self._trained = train(tasks, SimulatedOracle(), seed, settings_for(budget, Settings()))
+            settings = settings_for(budget, Settings())
+            self._trained = train(tasks, SimulatedOracle(), seed, settings, folder=self.folder, progress=self.tell)
         else:
             self._trained = untrained(tasks, seed)
+        self.fit_cpu_s = time.process_time() - start + self._trained.earlier_cpu_s
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The best legal device for every table, dearest table first; no randomness, nothing is measured.
@@ -84,6 +90,6 @@ def settings_for(budget: Budget, settings: "Settings") -> "Settings":
     )
 
 
-def strategies() -> Iterable[Strategy]:
+def strategies() -> Iterable[DreamShard]:
     """DreamShard and its untrained control."""
     return (DreamShard(), DreamShardUntrained())

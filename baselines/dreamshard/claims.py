@@ -7,7 +7,7 @@ import pandas as pd
 from shardbench.reproduction.claim import Evidence
 
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
-OURS, UNTRAINED = "dreamshard", "dreamshard-untrained"
+OURS, UNTRAINED, ALONE = "dreamshard", "dreamshard-untrained", "greedy-cost"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
@@ -18,14 +18,17 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         test, train = _costs(equal, "test"), _costs(equal, "train")
         found["gain-over-random"] = _gain(test, "shuffle")
         found["margin-equal-widths"] = _margin(test)
+        found["rows-ahead"] = [100.0 if margin > 0.0 else 0.0 for margin in _margin(test)]
         both = zip(_gain(test, "shuffle"), _gain(train, "shuffle"), strict=True)
-        found["generalises"] = [on_test - on_train for on_test, on_train in both]
+        found["generalises"] = [on_test / on_train for on_test, on_train in both]
         found["learning-helps"] = _gain(test, UNTRAINED)
+        found["beats-greedy-cost"] = _gain(test, ALONE)
     if mixed is not None:
         test = _costs(mixed, "test")
         found["margin-mixed-widths"] = _margin(test)
         found["largest-margin"] = [max(_margin(test))] if _margin(test) else []
         found["learning-helps"] = [*found.get("learning-helps", []), *_gain(test, UNTRAINED)]
+        found["beats-greedy-cost"] = [*found.get("beats-greedy-cost", []), *_gain(test, ALONE)]
     return found
 
 

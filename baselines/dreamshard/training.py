@@ -1,6 +1,7 @@
 """DreamShard's training loop: measure a few placements, fit the cost network, improve the policy on its estimates."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from shardbench.errors import BadInput
 from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
+from shardbench.learned.settings import Count, NotNegative, Positive, check_settings
 from shardbench.learned.tasks import Task
 from shardbench.learned.training import Catalogue, network_tensors, one_thread, put_networks
 from shardbench.serialise import content_hash
@@ -26,7 +28,7 @@ Ints = NDArray[np.int64]
 Floats32 = NDArray[np.float32]
 
 KIND = "dreamshard"
-VERSION = 1
+VERSION = 2
 """Of the checkpoints; raise it where weights, features or the loop change their meaning."""
 
 
@@ -34,17 +36,20 @@ VERSION = 1
 class Settings:
     """Hyper-parameters; the defaults are the paper's."""
 
-    iterations: int = 10
-    measured: int = 10
+    iterations: Count = 10
+    measured: Count = 10
     """Placements measured in an iteration."""
-    cost_updates: int = 300
-    cost_batch: int = 64
-    policy_updates: int = 10
-    episodes: int = 10
+    cost_updates: Count = 300
+    cost_batch: Count = 64
+    policy_updates: Count = 10
+    episodes: Count = 10
     """Episodes of a policy update, all of one task."""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """Of the first iteration; it falls linearly, to a tenth in the last of ten."""
-    entropy_weight: float = 1e-3
+    entropy_weight: NotNegative = 1e-3
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,8 @@ class Trained:
     scaling: Scaling
     history: tuple[Iteration, ...]
     oracle_calls: int
+    earlier_cpu_s: float = 0.0
+    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
 
 
 def untrained(tasks: Sequence[Task], seed: int) -> Trained:
@@ -121,6 +128,7 @@ def _restored(found: Checkpoint) -> Trained:
         scaling=Scaling(mean=tuple(found.facts["mean"]), spread=tuple(found.facts["spread"])),
         history=tuple(Iteration(**line) for line in found.facts["history"]),
         oracle_calls=int(found.facts["oracle_calls"]),
+        earlier_cpu_s=float(found.facts["cpu_s"]),
     )
 
 
@@ -143,6 +151,12 @@ class _Run:
         self.rng = np.random.default_rng([seed, 1])
         self.history: list[Iteration] = []
         self.calls = 0
+        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far, those of the processes that it was taken up from included."""
+        return self.earlier_cpu_s + time.process_time() - self._begun
 
     @property
     def iteration(self) -> int:
@@ -152,8 +166,9 @@ class _Run:
     def result(self) -> Trained:
         """What was learned."""
         return Trained(
-            networks=self.networks, scaling=self.scaling, history=tuple(self.history), oracle_calls=self.calls
-        )
+            networks=self.networks, scaling=self.scaling, history=tuple(self.history), oracle_calls=self.calls,
+            earlier_cpu_s=self.earlier_cpu_s,
+        )  # fmt: skip
 
     def step(self) -> Iteration:
         """One iteration."""
@@ -233,6 +248,7 @@ class _Run:
             "spread": list(self.scaling.spread),
             "history": [asdict(line) for line in self.history],
             "oracle_calls": self.calls,
+            "cpu_s": self.cpu_s,
             "steps": {which: adam.steps for which, adam in self.adams.items()},
             "rng": json.dumps(self.rng.bit_generator.state),
         }
@@ -266,4 +282,5 @@ class _Run:
             self.measured.append(i, placement, devices[: self.tasks[i].devices], overall)
         self.history = [Iteration(**line) for line in found.facts["history"]]
         self.calls = int(found.facts["oracle_calls"])
+        self.earlier_cpu_s = float(found.facts["cpu_s"])
         self.rng.bit_generator.state = json.loads(found.facts["rng"])

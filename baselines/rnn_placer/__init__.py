@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardbench.errors import BadInput
+from shardbench.learned.learner import Learner
 from shardbench.plan import Plan, whole_tables
 from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench.strategy import Budget, Move
 
 if TYPE_CHECKING:
     from .training import Settings, Trained
@@ -26,7 +27,7 @@ TABLE_UPDATE_S = 5e-4
 """Seconds of an update, and what each of the task's tables adds: measured on one core, rounded up."""
 
 
-class RnnPlacer(Strategy):
+class RnnPlacer(Learner):
     """Whole tables placed by an LSTM encoder-decoder that learns from the cost of each of its placements."""
 
     name = "rnn-rl"
@@ -42,17 +43,22 @@ class RnnPlacer(Strategy):
         """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
 
         A short budget means fewer updates (the plan's notes tell how many placements were measured),
-        and at 80 % of it, in CPU seconds, training stops in any case.
+        and at 80 % of it, in CPU seconds, training stops in any case. With ``folder`` set it goes on
+        from what is kept there.
         """
         from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
         from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
 
         from .training import Settings, train  # noqa: PLC0415
 
-        deadline = time.process_time() + BUDGET_SHARE * budget.fit_s
+        start = time.process_time()
         tasks = training_tasks(problems, seed, SUBSETS)
         settings = settings_for(budget, max(task.tables for task in tasks), Settings())
-        self.trained = train(tasks, SimulatedOracle(), seed, settings, deadline_cpu_s=deadline)
+        self.trained = train(
+            tasks, SimulatedOracle(), seed, settings,
+            folder=self.folder, progress=self.tell, deadline_cpu_s=start + BUDGET_SHARE * budget.fit_s,
+        )  # fmt: skip
+        self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The decoder's best legal device for every table; no randomness.
@@ -81,6 +87,6 @@ def settings_for(budget: Budget, tables: int, settings: "Settings") -> "Settings
     return replace(settings, updates=max(1, min(settings.updates, affordable)))
 
 
-def strategies() -> Iterable[Strategy]:
+def strategies() -> Iterable[RnnPlacer]:
     """The one strategy."""
     return (RnnPlacer(),)

@@ -15,6 +15,7 @@ from shardbench.errors import BadInput, Infeasible
 from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
+from shardbench.learned.settings import Count, NotNegative, Positive, Share, check_settings
 from shardbench.learned.tasks import TableSet, Task
 from shardbench.learned.training import adam_tensors, network_tensors, one_thread, put_adam, put_networks
 from shardbench.serialise import content_hash
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 KIND = "rnn-rl"
-VERSION = 1
+VERSION = 2
 """Of the checkpoints; raise it where weights, features or the loop change their meaning."""
 
 
@@ -37,16 +38,19 @@ class Settings:
     The baseline's own were never published (deviation 1). ``updates`` x ``episodes`` placements are measured.
     """
 
-    updates: int = 100
-    episodes: int = 10
+    updates: Count = 1000
+    episodes: Count = 10
     """Placements measured in an update, all of one random task."""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 2e-3
     """Of the first update; it falls linearly to zero."""
-    entropy_weight: float = 1e-3
-    decay: float = 0.9
+    entropy_weight: NotNegative = 1e-3
+    decay: Share = 0.9
     """Of the moving average of a task's returns."""
-    stages: int = 10
+    stages: Count = 10
     """How often the state is kept, and progress told, in a training."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class Trained:
     oracle_calls: int
     complete: bool
     """Whether the training came to its end; not where it ran out of time."""
+    earlier_cpu_s: float
+    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
 
 
 def training_key(tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> str:
@@ -164,6 +170,12 @@ class Run:
         self.updates = self.calls = 0
         self._costs: list[float] = []
         self._failed = 0
+        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far, those of the processes that it was taken up from included."""
+        return self.earlier_cpu_s + time.process_time() - self._begun
 
     @property
     def done(self) -> bool:
@@ -178,6 +190,7 @@ class Run:
             history=tuple(self.history),
             oracle_calls=self.calls,
             complete=self.done,
+            earlier_cpu_s=self.earlier_cpu_s,
         )
 
     def update(self) -> Stage | None:
@@ -235,6 +248,7 @@ class Run:
         facts = {
             "updates": self.updates,
             "oracle_calls": self.calls,
+            "cpu_s": self.cpu_s,
             "history": [asdict(line) for line in self.history],
             "rng": json.dumps(self.rng.bit_generator.state),
         }
@@ -249,5 +263,6 @@ class Run:
         put_adam(self.adam, found)
         self.average = found.tensors["average"].numpy().copy()
         self.updates, self.calls = int(found.facts["updates"]), int(found.facts["oracle_calls"])
+        self.earlier_cpu_s = float(found.facts["cpu_s"])
         self.history = [Stage(**line) for line in found.facts["history"]]
         self.rng.bit_generator.state = json.loads(found.facts["rng"])

@@ -3,8 +3,10 @@
 import json
 import os
 import pickle
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,11 @@ from shardbench.errors import BadInput
 from shardbench.serialise import content_hash
 
 FORMAT = "shardbench checkpoint"
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
+    AssertionError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+"""What reading a damaged file was seen to raise, and what its parts (zip, pickle, tensors) may raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +85,7 @@ def load(path: Path, kind: str, version: int, key: str | None = None) -> Checkpo
         data = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise BadInput(f"there is no checkpoint {path}: train first") from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise BadInput(f"checkpoint {path} is broken or no checkpoint: delete it and train again") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadInput(f"{path} is not a checkpoint of this project: give one that {kind} wrote")
@@ -101,8 +108,9 @@ def _checked(data: dict[str, Any], path: Path) -> Checkpoint:
             tensors=data["tensors"],
         )
         intact = found.digest == data["digest"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"checkpoint {path} lacks a part ({error}): delete it and train again") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"checkpoint {path} lacks a part ({reason}): delete it and train again") from error
     if not intact:
         raise BadInput(f"checkpoint {path} does not match its own digest: delete it and train again")
     return found

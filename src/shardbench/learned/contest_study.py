@@ -5,6 +5,8 @@ from pathlib import Path
 
 from shardbench.learned.contest import contest, is_ceiling, scaled_budget
 from shardbench.learned.pools import TaskRow
+from shardbench.reproduction.found import find_reproduction
+from shardbench.reproduction.study_store import StudyStore, cell_key
 from shardbench.study import Cell, Row, Study
 
 SEEDS = (0, 1, 2)
@@ -24,6 +26,8 @@ class ContestStudy(Study):
     strategies: tuple[str, ...]
     seeded: frozenset[str]
     """Strategies with randomness."""
+    same_as: tuple[str, str] | None = None
+    """Owner and name of another contest of the very same cells: what it has on record is not run again."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One a row, strategy and seed."""
@@ -37,6 +41,18 @@ class ContestStudy(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Fit on the row's training tasks, place and judge training and test tasks."""
+        known = self._recorded(cell, folder)
+        if known:
+            return known
         strategy = str(cell["strategy"])
         budget = scaled_budget(FIT_S, CEILING_PLAN_S if is_ceiling(strategy) else PLAN_S)
         return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+
+    def _recorded(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Rows of the cell in the results of the study that has the same; none where it was not run there."""
+        if self.same_as is None:
+            return ()
+        owner, name = self.same_as
+        other = find_reproduction(owner).study(name)
+        record = StudyStore(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
+        return record.rows if record is not None else ()

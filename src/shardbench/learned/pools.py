@@ -172,7 +172,8 @@ def draw_tasks(
     """``count`` tasks of a row, tables drawn without replacement within a task.
 
     A ``share`` (0..1) of each task's tables comes from ``other``: with the training pool as ``pool``
-    and the test pool as ``other`` it is the share of unseen tables. Same seed, same tasks.
+    and the test pool as ``other`` it is the share of unseen tables. Same seed, same tasks; and of two
+    shares the larger one's tasks are the smaller one's with more of the tables replaced.
     """
     if not 0.0 <= share <= 1.0 or (share > 0 and other is None):
         raise BadInput(f"{row.name}: a share of {share} needs to be within 0..1, and another pool where above 0")
@@ -180,13 +181,16 @@ def draw_tasks(
     foreign = round(share * row.tables)
     if row.tables - foreign > len(pool.tables) or (other is not None and foreign > len(other.tables)):
         raise BadInput(f"{row.name}: more tables than its pools have; lower its tables or the share {share}")
-    rng = np.random.default_rng([seed, row.tables, row.devices, foreign])
+    # The zero is there for tasks of one pool to stay what they were.
+    rng = np.random.default_rng([seed, row.tables, row.devices, 0])
     tasks = []
     for number in range(count):
         own: Ints = rng.permutation(len(pool.tables))[: row.tables - foreign]
         parts: list[tuple[Pool, Sequence[int] | Ints]] = [(pool, own)] if len(own) else []
-        if other is not None and foreign:
-            parts.append((other, rng.permutation(len(other.tables))[:foreign]))
+        if other is not None:
+            # Drawn at every share, so that the tasks after this one do not depend on it.
+            theirs: Ints = rng.permutation(len(other.tables))[:foreign]
+            parts += [(other, theirs)] if foreign else []
         tasks.append(join(parts, machine, f"{pool.name}-{row.tables}x{row.devices}-{number}"))
     return tuple(tasks)
 

@@ -1,0 +1,43 @@
+"""Contests: a training is not made twice, and the cheapest of some strategies is named."""
+
+from problems import RandomWorkload, machine
+
+from shardbench.learned.contest import cheapest, fitted, judge, place_all, scaled_budget
+from shardbench.learned.tasks import Task
+
+
+def tasks(count):
+    shapes = [(1000, 8), (400, 16), (3000, 32), (50, 8), (700, 16)]
+    on = machine(devices=2)
+    return tuple(Task.of(RandomWorkload(shapes, batch_size=64, pooling=4, seed=i).problem(on)) for i in range(count))
+
+
+def counted(some):
+    """The same tasks with their expected loads as the counted ones, which a contest judges by."""
+    return tuple(Task(problem=t.problem, features=t.features, expected=t.expected, counted=t.expected) for t in some)
+
+
+def test_a_training_is_kept_with_what_it_took(tmp_path):
+    some, budget = tasks(2), scaled_budget(0.5)
+    strategy, cpu_s = fitted("dreamshard", some, budget, 0, tmp_path)
+    assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
+    again, of_that = fitted("dreamshard", some, budget, 0, tmp_path)
+    assert of_that > 0.5 * cpu_s, "what a training took does not vanish when it is taken up"
+    mine, theirs = (place_all(s, some, budget, 0).placements for s in (strategy, again))
+    assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
+
+
+def test_who_learns_nothing_keeps_nothing(tmp_path):
+    fitted("greedy-size", (), scaled_budget(0.5), 0, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cheapest_is_named_with_its_mean():
+    some, names = counted(tasks(3)), ("greedy-size", "greedy-dim", "greedy-lookup")
+    budget = scaled_budget(1.0)
+    of_each = {}
+    for name in names:
+        strategy, _ = fitted(name, (), budget, 0, None)
+        of_each[name] = judge(place_all(strategy, some, budget, 0), some)["kernel_ms"]
+    best, best_ms = cheapest(names, some, "kernel_ms")
+    assert best_ms == of_each[best] == min(of_each.values())
