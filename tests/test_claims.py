@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shardbench.errors import BadInput
 from shardbench.reproduction.claim import COLUMNS, Claim, Verdict, claims_frame, parse_claims
+from shardbench.reproduction.shown import claims_text
 from shardbench.statistics import Estimate, mean
 
 FACTS = {
@@ -81,6 +82,9 @@ def test_the_frame_has_one_row_a_claim_and_keeps_unsourced_numbers_back() -> Non
     assert (speed["n"], speed["verdict"]) == (3, "reproduced")
     assert 7.0 <= speed["low"] <= speed["high"] <= 9.0
     assert memory["paper"] != memory["paper"]
+    assert (memory["ours"], memory["n"], memory["verdict"]) == (2.0, 1, "inconclusive")
+    assert memory["low"] != memory["low"]
+    assert "ours 2 x (n=1): inconclusive" in claims_text(frame)
     assert (silent["n"], silent["verdict"]) == (0, "not tested")
 
 

@@ -156,14 +156,21 @@ def test_placing_in_a_batch_is_placing_one_by_one(seed, room):
 
 
 def test_sampling_follows_the_softmax():
-    # One table, two devices, one of them full for it: only the other is drawn; both empty: half and half.
-    task = random_task(1, on=machine(devices=2))
-    _, policy = started([task])
-    encoded = policy.encode(task.features)
-    many = 4000
-    args = ([task] * many, [encoded] * many, [np.arange(1)] * many, np.random.default_rng(0))
-    drawn = estimates.play(policy, *args).placing.chosen[:, 0]
-    assert drawn.mean() == pytest.approx(0.5, abs=0.03)
+    # Two tables, three devices: the first table's are alike, the second's are not.
+    task = random_task(2, on=machine(devices=3))
+    begun, _ = started([task])
+    with torch.no_grad():
+        begun.networks.policy.logit.weight *= 30.0
+    policy = estimates.Policy(begun.networks, begun.scaling)
+    encoded, many = policy.encode(task.features), 6000
+    args = ([task] * many, [encoded] * many, [np.arange(2)] * many, np.random.default_rng(0))
+    drawn = estimates.play(policy, *args).placing.chosen
+    sums = np.stack([encoded[0], policy.empty])
+    taken, free = policy.logits(sums, policy.device_ms(sums)).tolist()
+    same = 1.0 / (1.0 + 2.0 * np.exp(free - taken))
+    assert abs(same - 1 / 3) > 0.1
+    assert np.bincount(drawn[:, 0], minlength=3) / many == pytest.approx(1 / 3, abs=0.03)
+    assert (drawn[:, 0] == drawn[:, 1]).mean() == pytest.approx(same, abs=0.03)
 
 
 def test_the_loss_is_reinforce_over_legal_devices():

@@ -153,3 +153,5 @@ def test_a_single_problem_becomes_many_training_tasks():
     assert [t.key for t in tasks] == [t.key for t in training_tasks((problem,), 0, 20)]
     assert [t.key for t in tasks[1:]] != [t.key for t in training_tasks((problem,), 1, 20)[1:]]
     assert len(training_tasks((problem, random_problem(4, 1)), 0, 20)) == 2
+    with pytest.raises(BadInput, match="at least one problem"):
+        training_tasks((), 0, 20)

@@ -193,6 +193,23 @@ def test_no_device_leaves_hbm_empty_while_rows_are_off_it(seed, tables, devices)
         assert ((off == 0) | (asked.topology.hbm_bytes - hbm < ROW)).all()
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), tables=st.integers(1, 8), unseen=st.booleans())
+def test_topping_up_fills_hbm_and_takes_no_row_back(seed, tables, unseen):
+    # Hundreds of rows, most of them alike or never seen: many stretches of a table gain the same, but for rounding.
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(100, 600, tables)
+    profiles = [profile([9, *rng.integers(0, rng.integers(2, 6), n).tolist()], rows=n + 1) for n in sizes]
+    asked = problem(profiles, devices=2, hbm=int(rng.uniform(0.2, 0.6) * ROW * sizes.sum()), uvm=ROW * 10**4)
+    steps = steps_of.make_steps(asked, steps_of.Statistics.ALL, expects_unseen=unseen)
+    found = assign.Assignment(device=np.arange(tables) % 2, choice=steps.first[:-1].copy())
+    rows = assign.topped_up(steps, asked, found)
+    assert (rows >= steps.rows[found.choice]).all()
+    held = np.bincount(found.device, weights=ROW * rows, minlength=2)
+    whole = np.bincount(found.device, weights=ROW * (sizes + 1 - rows), minlength=2) == 0
+    assert (whole | ((asked.topology.hbm_bytes - held >= 0) & (asked.topology.hbm_bytes - held < ROW))).all()
+
+
 def test_without_uvm_tables_are_whole_or_there_is_no_plan():
     profiles = [profile([10, 5], rows=4), profile([10, 5], rows=6), profile([1], rows=2)]
     plan = recshard.plan(problem(profiles, hbm=6 * ROW, uvm=0), Budget(), 0)

@@ -19,6 +19,11 @@ def test_rm3_stays_under_six_gib(samples: int) -> None:
     assert GIB / 16 < used < 6 * GIB
 
 
-def test_a_process_that_fails_says_why() -> None:
-    with pytest.raises(BadInput, match="planning rm9 in a process of its own failed"):
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(BadInput, match="there is no model rm9: it is one of rm1, rm2, rm3"):
         peak.peak_rss_bytes("rm9", 1024)
+
+
+def test_a_process_that_fails_says_why() -> None:
+    with pytest.raises(BadInput, match="planning rm1 in a process of its own failed: "):
+        peak.peak_rss_bytes("rm1", 0)

@@ -157,14 +157,18 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
     assert seen["rows-ahead"] == [100.0, 0.0]
     transfer = pd.DataFrame(
         {
-            "trained_on": ["a", "a", "a"],
-            "used_on": ["b", "a", "a"],
-            "task_set": ["test", "test", "shares"],
-            "kernel_ms": [10.0, 10.0, 10.0],
-            "best_greedy_ms": [11.0, 50.0, 50.0],
+            "trained_on": ["a"] * 5,
+            "used_on": ["b", "b", "a", "a", "a"],
+            "task_set": ["test", "test", "test", "shares", "shares"],
+            "unseen_tables_pct": [100.0, 100.0, 100.0, 50.0, 100.0],
+            "kernel_ms": [9.0, 11.0, 10.0, 10.0, 10.0],
+            "best_greedy_ms": [11.0, 11.0, 12.0, 50.0, 9.0],
         }
     )
-    assert observe(Evidence(records=(), tables={"transfer": transfer}))["transfers"] == pytest.approx([10.0])
+    seen = observe(Evidence(records=(), tables={"transfer": transfer}))
+    # Two seeds of one pair are one number; of shares only the tasks without a table seen in training count.
+    assert seen["transfers"] == pytest.approx([10.0])
+    assert sorted(seen["unseen-tables"]) == pytest.approx([-10.0, 20.0])
 
 
 def test_dreamshard_knows_the_papers_table() -> None:

@@ -166,8 +166,8 @@ def test_training_goes_on_after_a_kill(tmp_path):
 
 
 def test_training_stops_at_its_deadline_and_needs_a_task():
-    trained = train(TASKS, SimulatedOracle(), 0, SMALL, deadline_cpu_s=0.0)
-    assert (trained.oracle_calls, trained.complete) == (0, False)
+    trained = train(TASKS, SimulatedOracle(), 0, SMALL, limit_cpu_s=0.0)
+    assert (trained.oracle_calls, trained.complete) == (SMALL.episodes, False)
     with pytest.raises(BadInput, match="at least one task"):
         train([], SimulatedOracle(), 0)
 

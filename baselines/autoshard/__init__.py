@@ -45,7 +45,7 @@ class AutoShard(Learner):
         settings = settings_for(budget, max(t.devices for t in tasks), max(t.tables for t in tasks))
         self.trained = train(
             tasks, SimulatedOracle(), seed, settings,
-            folder=self.folder, progress=self.tell, deadline_cpu_s=start + BUDGET_SHARE * budget.fit_s,
+            folder=self.folder, progress=self.tell, limit_cpu_s=BUDGET_SHARE * budget.fit_s,
         )  # fmt: skip
         self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
 

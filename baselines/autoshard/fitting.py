@@ -14,8 +14,9 @@ PLANNED_SHARE = 0.25
 """Share of the fitting budget that training is planned for: machines may be slower than ours, and busy."""
 UPDATE_S = 0.06
 DEVICE_UPDATE_S = 0.008
+TABLE_S = 0.00015
 EPISODE_S = 0.0012
-"""Seconds of an update, and what each device and each episode adds to it: measured on one core, rounded up."""
+"""Seconds of an update, and what devices, tables and episodes add to it: measured on one core, rounded up."""
 
 
 def settings_for(budget: Budget, devices: int, tables: int) -> Settings:
@@ -31,7 +32,7 @@ def settings_for(budget: Budget, devices: int, tables: int) -> Settings:
     settings = replace(published, unroll=unroll, environments=environments)
     # Most tasks are shorter than the longest: random parts of half to all of it where there is one problem.
     episodes = 4 * settings.unroll * settings.environments / (3 * tables)
-    update_s = UPDATE_S + DEVICE_UPDATE_S * devices + EPISODE_S * episodes
+    update_s = UPDATE_S + DEVICE_UPDATE_S * devices + TABLE_S * tables + EPISODE_S * episodes
     affordable = int(PLANNED_SHARE * budget.fit_s / update_s)
     updates = max(1, min(settings.updates, affordable))
     return replace(settings, total_steps=updates * settings.unroll * settings.environments)

@@ -1,7 +1,6 @@
 """A training from end to end: kept by content key, taken up again after a kill, stopped in time."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
 from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.tasks import Task
-from shardbench.learned.training import adam_tensors, network_tensors, one_thread, put_adam, put_networks
+from shardbench.learned.training import Limit, adam_tensors, network_tensors, one_thread, put_adam, put_networks
 
 from .networks import Networks
 from .training import VERSION, Run, Settings, Stage, Trained
@@ -32,21 +31,23 @@ def train(
     *,
     folder: Path | None = None,
     progress: Callable[[Stage], None] | None = None,
-    deadline_cpu_s: float | None = None,
+    limit_cpu_s: float | None = None,
 ) -> Trained:
     """Networks trained on ``tasks`` with ``oracle``; the same for the same seed.
 
     With a ``folder`` the networks after every stage, and the state after the last one, are kept
-    there by content key, and training goes on from there. It ends early, with what it has, at
-    ``deadline_cpu_s`` of ``time.process_time``: CPU seconds, so that a busy machine makes no other
-    networks.
+    there by content key, and training goes on from there. It ends early, with what it has, where the
+    updates after the first one take ``limit_cpu_s``: CPU seconds, so that a busy machine makes no
+    other networks.
     """
     run = Run(tasks, oracle, seed, settings if settings is not None else Settings())
     with one_thread():
         if folder is not None:
             resume(run, folder)
-        while not run.done and (deadline_cpu_s is None or time.process_time() < deadline_cpu_s):
+        limit = Limit(limit_cpu_s)
+        while not run.done and not limit.over:
             stage = run.update()
+            limit.begin()
             if stage is not None and folder is not None:
                 keep(run, folder)
             if stage is not None and progress is not None:
@@ -87,7 +88,7 @@ def keep(run: Run, folder: Path) -> None:
         "oracle_calls": done.oracle_calls,
         "steps": done.steps,
         "complete": done.complete,
-        "cpu_s": run.cpu_s,
+        "cpu_s": run.clock.seconds,
     }
     tensors = network_tensors(run.networks)
     key = f"{run.key}-{run.updates}"
@@ -128,7 +129,7 @@ def resume(run: Run, folder: Path) -> None:
 def _restore_outcome(run: Run, found: Checkpoint, updates: int) -> None:
     put_networks(run.networks, found)
     run.updates, run.calls = updates, int(found.facts["oracle_calls"])
-    run.earlier_cpu_s = float(found.facts["cpu_s"])
+    run.clock.earlier_s = float(found.facts["cpu_s"])
     run.history = [Stage(**line) for line in found.facts["history"]]
 
 

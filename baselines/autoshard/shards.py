@@ -19,7 +19,7 @@ class Shards:
 
     def __init__(self, size: int, catalogue: int) -> None:
         self.size = size
-        self.holds: NDArray[np.uint8] = np.zeros((size, catalogue), dtype=np.uint8)
+        self.holds: NDArray[np.int16] = np.zeros((size, catalogue), dtype=np.int16)
         self.ms: Floats32 = np.zeros(size, dtype=np.float32)
         self.added = 0
 
@@ -32,7 +32,7 @@ class Shards:
             return
         starts = np.cumsum([0, *(len(ms) for ms in device_ms)])
         shard = np.concatenate([start + devices for start, devices in zip(starts, chosen)])
-        new = np.zeros((int(starts[-1]), self.holds.shape[1]), dtype=np.uint8)
+        new = np.zeros((int(starts[-1]), self.holds.shape[1]), dtype=np.int16)
         np.add.at(new, (shard, np.concatenate(rows)), 1)
         # More than a whole ring at once: only the last ones stay.
         new, ms = new[-self.size :], np.concatenate(device_ms)[-self.size :]

@@ -1,6 +1,5 @@
 """AutoShard's training: batched environments act, the learner takes unrolls, the cost network follows."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -13,7 +12,7 @@ from shardbench.learned.features import FEATURES, Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.settings import Count, CountOrNone, NotNegative, Positive, Share, check_settings
 from shardbench.learned.tasks import Task
-from shardbench.learned.training import Catalogue
+from shardbench.learned.training import Catalogue, CpuClock
 from shardbench.serialise import content_hash
 
 from .acting import Policy, play
@@ -130,12 +129,7 @@ class Run:
         self.history: list[Stage] = []
         self.updates = self.calls = 0
         self._since = _Since()
-        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds so far, those of the processes that it was taken up from included."""
-        return self.earlier_cpu_s + time.process_time() - self._begun
+        self.clock = CpuClock()
 
     @property
     def done(self) -> bool:
@@ -151,7 +145,7 @@ class Run:
             oracle_calls=self.calls,
             steps=self.updates * self.settings.unroll * self.settings.environments,
             complete=self.done,
-            earlier_cpu_s=self.earlier_cpu_s,
+            earlier_cpu_s=self.clock.earlier_s,
         )
 
     def update(self) -> Stage | None:

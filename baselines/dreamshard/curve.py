@@ -11,6 +11,7 @@ from shardbench.baselines.dreamshard.estimates import Policy
 from shardbench.baselines.dreamshard.placing import place
 from shardbench.baselines.dreamshard.training import Settings, Trained, snapshot, train, training_key, untrained
 from shardbench.errors import BadInput
+from shardbench.learned.bound import placement_bound_ms
 from shardbench.learned.oracle import SimulatedOracle
 from shardbench.learned.tasks import Task, one_hot
 from shardbench.study import Row
@@ -31,6 +32,7 @@ def learning_curve(
     ``policy_error_pct``: mean absolute relative error of the predicted overall cost against the
     oracle that the network learns from, on ``held_out`` random placements a test task and on the
     policy's own placements of test tasks; ``policy_bias_pct`` the latter with its sign.
+    ``test_bound_ms`` is the mean proven bound of the test tasks' costs.
     """
     oracle, settings = SimulatedOracle(), Settings()
     key = training_key(train_tasks, oracle, seed, settings)
@@ -39,7 +41,10 @@ def learning_curve(
     stages += [snapshot(folder, key, number) for number in range(1, settings.iterations + 1)]
     rng = np.random.default_rng([seed, 2])
     randoms = [_random_placements(task, held_out, rng) for task in test_tasks]
-    return [_row(number, stage, train_tasks, test_tasks, randoms) for number, stage in enumerate(stages)]
+    bound_ms = float(np.mean([placement_bound_ms(task, counted=True) for task in test_tasks]))
+    return [
+        _row(number, stage, train_tasks, test_tasks, randoms, bound_ms=bound_ms) for number, stage in enumerate(stages)
+    ]
 
 
 def longer(train_tasks: Sequence[Task], test_tasks: Sequence[Task], seed: int, iterations: int) -> Row:
@@ -63,17 +68,26 @@ def _cost_ms(stage: Trained, tasks: Sequence[Task]) -> float:
 
 
 def _row(
-    number: int, stage: Trained, train_tasks: Sequence[Task], test_tasks: Sequence[Task], randoms: Sequence[Ints]
+    number: int,
+    stage: Trained,
+    train_tasks: Sequence[Task],
+    test_tasks: Sequence[Task],
+    randoms: Sequence[Ints],
+    *,
+    bound_ms: float,
 ) -> Row:
     learned_from = SimulatedOracle()
     own = place(stage, test_tasks)
     of_random = np.concatenate([_errors(stage, t, p, learned_from) for t, p in zip(test_tasks, randoms)])
     of_policy = np.concatenate([_errors(stage, t, p[None], learned_from) for t, p in zip(test_tasks, own)])
+    test_ms = _cost_ms(stage, test_tasks)
     return {
         "backend": "simulated",
         "iteration": number,
         "train_cost_ms": _cost_ms(stage, train_tasks),
-        "test_cost_ms": _cost_ms(stage, test_tasks),
+        "test_cost_ms": test_ms,
+        "test_bound_ms": bound_ms,
+        "test_over_bound_pct": 100.0 * (test_ms / bound_ms - 1.0),
         "random_error_pct": 100.0 * float(np.abs(of_random).mean()),
         "policy_error_pct": 100.0 * float(np.abs(of_policy).mean()),
         "policy_bias_pct": 100.0 * float(of_policy.mean()),

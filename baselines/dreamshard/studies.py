@@ -99,7 +99,7 @@ def contest_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "strategy": strategy,
                 "backend": "simulated",
                 "cost_ms_mean": mean_ms,
-                "cost_ms_std": float(part["cost_ms"].std(ddof=0)),
+                "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
                 "n": len(part),
                 "vs_random_pct": 100.0 * (ours / mean_ms - 1.0) if ours else None,
                 "published_as": published_as(task),
@@ -189,9 +189,10 @@ class Transfer(Study):
                     "unseen_tables_pct": unseen,
                     "backend": "simulated",
                     "cost_ms_mean": mean_ms,
-                    "cost_ms_std": float(part["cost_ms"].std(ddof=0)),
+                    "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
                     "n": len(part),
                     "over_trained_there_pct": 100.0 * (mean_ms / trained_there - 1.0) if trained_there else None,
+                    "bound_ms": float(part["bound_ms"].mean()),
                     "over_bound_pct": 100.0 * (mean_ms / float(part["bound_ms"].mean()) - 1.0),
                     "best_greedy": part["best_greedy"].iloc[0],
                     "margin_pct": 100.0 * (float(part["best_greedy_ms"].mean()) / mean_ms - 1.0),
@@ -205,7 +206,8 @@ class Training(Study):
     """Cost of the policy's plans and error of the cost network after each iteration of training."""
 
     name = "training"
-    columns = ("backend", "iteration", "train_cost_ms", "test_cost_ms", "bound_ms")
+    version = 2
+    columns = ("backend", "iteration", "train_cost_ms", "test_cost_ms", "test_bound_ms", "test_over_bound_pct")
     HELD_OUT = 20
     """Random placements a task that the cost network is tested on."""
 
@@ -278,7 +280,7 @@ class Effort(Study):
                         for split in SPLITS
                     },
                     "test_cost_ms_mean": float(part["test_cost_ms"].mean()),
-                    "test_cost_ms_std": float(part["test_cost_ms"].std(ddof=0)),
+                    "test_cost_ms_std": float(part["test_cost_ms"].std(ddof=1)),
                     "oracle_calls": int(part["oracle_calls"].max()),
                     "fit_cpu_s": float(part["fit_cpu_s"].mean()),
                 }

@@ -1,7 +1,6 @@
 """DreamShard's training loop: measure a few placements, fit the cost network, improve the policy on its estimates."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.settings import Count, NotNegative, Positive, check_settings
 from shardbench.learned.tasks import Task
-from shardbench.learned.training import Catalogue, network_tensors, one_thread, put_networks
+from shardbench.learned.training import Catalogue, CpuClock, network_tensors, one_thread, put_networks
 from shardbench.serialise import content_hash
 
 Ints = NDArray[np.int64]
@@ -151,12 +150,7 @@ class _Run:
         self.rng = np.random.default_rng([seed, 1])
         self.history: list[Iteration] = []
         self.calls = 0
-        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds so far, those of the processes that it was taken up from included."""
-        return self.earlier_cpu_s + time.process_time() - self._begun
+        self.clock = CpuClock()
 
     @property
     def iteration(self) -> int:
@@ -167,7 +161,7 @@ class _Run:
         """What was learned."""
         return Trained(
             networks=self.networks, scaling=self.scaling, history=tuple(self.history), oracle_calls=self.calls,
-            earlier_cpu_s=self.earlier_cpu_s,
+            earlier_cpu_s=self.clock.earlier_s,
         )  # fmt: skip
 
     def step(self) -> Iteration:
@@ -248,7 +242,7 @@ class _Run:
             "spread": list(self.scaling.spread),
             "history": [asdict(line) for line in self.history],
             "oracle_calls": self.calls,
-            "cpu_s": self.cpu_s,
+            "cpu_s": self.clock.seconds,
             "steps": {which: adam.steps for which, adam in self.adams.items()},
             "rng": json.dumps(self.rng.bit_generator.state),
         }
@@ -282,5 +276,5 @@ class _Run:
             self.measured.append(i, placement, devices[: self.tasks[i].devices], overall)
         self.history = [Iteration(**line) for line in found.facts["history"]]
         self.calls = int(found.facts["oracle_calls"])
-        self.earlier_cpu_s = float(found.facts["cpu_s"])
+        self.clock.earlier_s = float(found.facts["cpu_s"])
         self.rng.bit_generator.state = json.loads(found.facts["rng"])

@@ -122,7 +122,8 @@ def topped_up(steps: Steps, problem: Problem, found: Assignment) -> Ints:
     for k in stretches[np.lexsort((stretches, -reach, -gain))].tolist():
         table = steps.table[k]
         home = found.device[table]
-        taken = min(end[k] - rows[table], free[home] // each[table])
+        # A later stretch may come first, where rounding decides between equal gains: it took this one's rows too.
+        taken = max(0, min(end[k] - rows[table], free[home] // each[table]))
         rows[table] += taken
         free[home] -= taken * each[table]
     return rows

@@ -30,6 +30,7 @@ class Draws(Study):
     """RecShard and the greedies on full rm1 to rm3 whose features are paired in several ways."""
 
     name = "draws"
+    version = 2
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "off_hbm_lookups", "off_hbm_lookups_pct")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -50,6 +51,7 @@ class Draws(Study):
                     **metrics(answer),
                     "hbm_used_pct": 100.0 * sum(answer.hbm_memory_bytes) / hbm,
                     "gap_pct": answer.plan.notes.get("gap_pct"),
+                    "status": answer.plan.notes.get("status"),
                 }
             )
         return rows

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 
+from shardbench.datasets.rm_features import TOTAL_ROWS
 from shardbench.errors import BadInput
 
 from .scaled import RECSHARD, asked, full_question
@@ -19,8 +20,10 @@ def peak_rss_bytes(form: str, profile_samples: int) -> int:
     """Peak resident bytes of a fresh process that profiles and plans ``form`` (RecShard) and counts one batch.
 
     An upper bound: the system counts a process's memory from its parent's peak on. Raises BadInput
-    with the last line of what the process said where it fails.
+    for an unknown form, and with the last line of what the process said where it fails.
     """
+    if form not in TOTAL_ROWS:
+        raise BadInput(f"there is no model {form}: it is one of {', '.join(TOTAL_ROWS)}")
     command = [sys.executable, "-m", __name__, form, str(profile_samples)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -32,7 +32,7 @@ class Ablation(Study):
     """RecShard with fewer statistics, on a quarter of rm1 to rm3: simulated embedding time of the slowest device."""
 
     name = "ablation"
-    version = 2
+    version = 3
     columns = (
         "tables",
         "devices",
@@ -65,6 +65,7 @@ class Ablation(Study):
                     **metrics(answer),
                     "over_best_greedy_x": best / answer.slowest_ms,
                     "gap_pct": float(answer.plan.notes["gap_pct"]),
+                    "status": answer.plan.notes["status"],
                     "plan_s": answer.plan_s,
                 }
             )
@@ -81,7 +82,7 @@ class Sensitivity(Study):
     """How RecShard's gains over the best greedy move with skew, capacity, host bandwidth and sample rate."""
 
     name = "sensitivity"
-    version = 2
+    version = 3
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:

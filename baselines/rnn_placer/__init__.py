@@ -56,7 +56,7 @@ class RnnPlacer(Learner):
         settings = settings_for(budget, max(task.tables for task in tasks), Settings())
         self.trained = train(
             tasks, SimulatedOracle(), seed, settings,
-            folder=self.folder, progress=self.tell, deadline_cpu_s=start + BUDGET_SHARE * budget.fit_s,
+            folder=self.folder, progress=self.tell, limit_cpu_s=BUDGET_SHARE * budget.fit_s,
         )  # fmt: skip
         self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
 

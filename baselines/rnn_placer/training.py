@@ -1,7 +1,6 @@
 """REINFORCE on measured placements, one task an update, with a moving average as baseline."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,15 @@ from shardbench.learned.features import Scaling
 from shardbench.learned.oracle import Oracle
 from shardbench.learned.settings import Count, NotNegative, Positive, Share, check_settings
 from shardbench.learned.tasks import TableSet, Task
-from shardbench.learned.training import adam_tensors, network_tensors, one_thread, put_adam, put_networks
+from shardbench.learned.training import (
+    CpuClock,
+    Limit,
+    adam_tensors,
+    network_tensors,
+    one_thread,
+    put_adam,
+    put_networks,
+)
 from shardbench.serialise import content_hash
 
 from .acting import Played, play
@@ -92,20 +99,22 @@ def train(
     *,
     folder: Path | None = None,
     progress: Callable[[Stage], None] | None = None,
-    deadline_cpu_s: float | None = None,
+    limit_cpu_s: float | None = None,
 ) -> Trained:
     """Networks trained on ``tasks`` with ``oracle``; the same for the same seed.
 
     With a ``folder`` the state after the last stage is kept there by content key, and training goes
-    on from it. It ends early, with what it has, at ``deadline_cpu_s`` of ``time.process_time``: CPU
-    seconds, so that a busy machine makes no other networks.
+    on from it. It ends early, with what it has, where the updates after the first one take
+    ``limit_cpu_s``: CPU seconds, so that a busy machine makes no other networks.
     """
     run = Run(tasks, oracle, seed, settings if settings is not None else Settings())
     with one_thread():
         if folder is not None:
             run.resume(folder)
-        while not run.done and (deadline_cpu_s is None or time.process_time() < deadline_cpu_s):
+        limit = Limit(limit_cpu_s)
+        while not run.done and not limit.over:
             stage = run.update()
+            limit.begin()
             if stage is not None and folder is not None:
                 run.keep(folder)
             if stage is not None and progress is not None:
@@ -170,12 +179,7 @@ class Run:
         self.updates = self.calls = 0
         self._costs: list[float] = []
         self._failed = 0
-        self._begun, self.earlier_cpu_s = time.process_time(), 0.0
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds so far, those of the processes that it was taken up from included."""
-        return self.earlier_cpu_s + time.process_time() - self._begun
+        self.clock = CpuClock()
 
     @property
     def done(self) -> bool:
@@ -190,7 +194,7 @@ class Run:
             history=tuple(self.history),
             oracle_calls=self.calls,
             complete=self.done,
-            earlier_cpu_s=self.earlier_cpu_s,
+            earlier_cpu_s=self.clock.earlier_s,
         )
 
     def update(self) -> Stage | None:
@@ -248,7 +252,7 @@ class Run:
         facts = {
             "updates": self.updates,
             "oracle_calls": self.calls,
-            "cpu_s": self.cpu_s,
+            "cpu_s": self.clock.seconds,
             "history": [asdict(line) for line in self.history],
             "rng": json.dumps(self.rng.bit_generator.state),
         }
@@ -263,6 +267,6 @@ class Run:
         put_adam(self.adam, found)
         self.average = found.tensors["average"].numpy().copy()
         self.updates, self.calls = int(found.facts["updates"]), int(found.facts["oracle_calls"])
-        self.earlier_cpu_s = float(found.facts["cpu_s"])
+        self.clock.earlier_s = float(found.facts["cpu_s"])
         self.history = [Stage(**line) for line in found.facts["history"]]
         self.rng.bit_generator.state = json.loads(found.facts["rng"])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,8 @@ TASK_SEED = 0
 """All strategies and seeds get the same tasks."""
 SPLITS = ("train", "test")
 CEILING = "search-ceiling"
+PROGRESS = "progress.log"
+"""In the folder of trainings: a line after every stage of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +60,23 @@ def shared_pools(folder: Path) -> Path:
     return folder.parent / "pools"
 
 
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
 def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
     """A strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
 
     Trainings are kept in ``training`` under ``folder``: a killed one goes on, and a finished one is
-    not made again. The seconds are then those that it took.
+    not made again. The seconds are then those that it took. Their stages are lines of a file there.
     """
     strategy = get_strategy(name)
     problems = [task.problem.restricted_to(strategy.sees) for task in tasks]
     if isinstance(strategy, Learner):
         strategy.folder = folder / "training"
+        strategy.progress = partial(_append, strategy.folder / PROGRESS)
         strategy.fit(problems, budget, seed)
         return strategy, strategy.fit_cpu_s
     start = time.process_time()

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.errors import BadInput
 from shardbench.learned.tasks import Task
 from shardbench.load import Load
 from shardbench.problem import Problem
@@ -18,7 +19,10 @@ def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tupl
 
     Each part has between half and all of the tables, so that a strategy meets other sets of them
     than the one that it will place. The papers train on many tasks; a trial has one problem.
+    Raises BadInput where there is none.
     """
+    if not problems:
+        raise BadInput("a learned strategy needs at least one problem to train on")
     tasks = tuple(Task.of(problem) for problem in problems)
     if len(tasks) != 1:
         return tasks

@@ -127,7 +127,8 @@ COLUMNS = (
 def claims_frame(claims: Sequence[Claim], observed: Mapping[str, Sequence[float]], owner: str) -> pd.DataFrame:
     """One row a claim: the paper's number, ours with its 95 % bootstrap interval, and the verdict.
 
-    ``observed`` are the numbers behind each claim; a claim without any is ``not tested``.
+    ``observed`` are the numbers behind each claim; a claim without any is ``not tested``, and one
+    number alone has no interval and is ``inconclusive``.
     Raises BadInput where ``observed`` names no claim.
     """
     unknown = sorted(observed.keys() - {claim.name for claim in claims})
@@ -146,6 +147,8 @@ def _row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
     }
     if not numbers:
         return row
+    if len(numbers) == 1:
+        return {**row, "ours": float(numbers[0]), "verdict": Verdict.INCONCLUSIVE.value}
     ours = (mean if claim.average == "mean" else median)(numbers)
     verdict = claim.verdict(ours)
     return {**row, "ours": ours.value, "low": ours.low, "high": ours.high, "verdict": verdict.value}

@@ -81,7 +81,8 @@ def claims_text(frame: pd.DataFrame) -> str:
         paper = f"{row['relation']} {cell_text(row['paper'])} {row['unit']}" if row["sourced"] else "not sourced"
         ours = "no number"
         if row["n"]:
-            ours = f"{_short(row['ours'])} {row['unit']} ({_short(row['low'])} to {_short(row['high'])}, n={row['n']})"
+            interval = f"{_short(row['low'])} to {_short(row['high'])}, " if row["n"] > 1 else ""
+            ours = f"{_short(row['ours'])} {row['unit']} ({interval}n={row['n']})"
         lines.append(f"  {row['claim']}: paper {paper}; ours {ours}: {row['verdict']}")
         for text in (row["statement"], f"Ours: {row['definition']} {row['conditions']}"):
             lines += textwrap.wrap(cell_text(text), 116, initial_indent="    ", subsequent_indent="    ")
