@@ -137,6 +137,15 @@ def test_a_file_that_exists_is_the_base(tmp_path):
         base_of("cpu", 4, tmp_path / "mine.toml")
 
 
+def test_a_hosts_link_and_rate_stay_in_the_file(tmp_path):
+    out = tmp_path / "v100-16gb-1x4.toml"
+    base = base_of("cuda", 4, out)
+    write_machine(out, base, base.machine, {"dense_flop_per_s": "made up for this test"})
+    loaded, shipped = load_machine(str(out)), load_machine("v100-16gb-1x4")
+    assert shipped.host is not None
+    assert loaded.host == shipped.host
+
+
 @pytest.mark.parametrize("name", [path.stem for path in sorted(FILES.glob("*.toml"))])
 def test_units_keep_the_number(name):
     machine = load_machine(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardbench.atomic import write_atomically
 from shardbench.errors import BadInput
-from shardbench.machine import _FIELDS, UNITS, Machine, machine_names, parse_machine
+from shardbench.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_names, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
@@ -79,6 +79,8 @@ def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
     ]
     for key in _FIELDS:
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources)]
+    for key in [key for key in _HOST_FIELDS if key in base.constants]:
+        lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
     return "\n".join(lines) + "\n"
 
 
@@ -88,6 +90,10 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -
         holder = machine.constants if hasattr(machine.constants, field) else machine.topology
         value, unit = in_unit(getattr(holder, field), dimension)
         return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"']
+    return _kept(key, base, machine)
+
+
+def _kept(key: str, base: Base, machine: Machine) -> list[str]:
     kept = base.constants[key]
     source = kept["source"] if base.own else f"not measured, from {TEMPLATES[machine.device]}: {kept['source']}"
     return [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
