@@ -67,6 +67,33 @@ def test_children_hash_text_alike_in_every_run(tmp_path):
     assert int(other.communicate(timeout=60)[0]) == here
 
 
+def sleep_long(pid_file: str) -> None:
+    Path(f"{pid_file}.partial").write_text(str(os.getpid()))
+    Path(f"{pid_file}.partial").rename(pid_file)
+    time.sleep(1e6)
+
+
+def test_a_pools_workers_end_with_a_killed_starter(tmp_path):
+    pids = [tmp_path / f"pid{i}" for i in range(2)]
+    program = started(f"""
+import multiprocessing as mp
+from concurrent.futures import ProcessPoolExecutor
+import test_launch
+from shardbench.launch import end_with, own_lifeline
+context = mp.get_context("forkserver")
+with ProcessPoolExecutor(2, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
+    list(pool.map(test_launch.sleep_long, {[str(path) for path in pids]!r}))
+""")
+    try:
+        assert within(60, lambda: all(path.exists() for path in pids))
+        workers = [int(path.read_text()) for path in pids]
+        assert all(runs(pid) for pid in workers)
+    finally:
+        program.kill()
+        said = program.communicate(timeout=20)
+    assert within(10, lambda: not any(runs(pid) for pid in workers)), said
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_children_end_with_the_process_that_started_them(tmp_path, how):
     pids = tmp_path / "pids"

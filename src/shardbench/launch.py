@@ -97,7 +97,7 @@ def _silent_descriptors() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _lifeline() -> Connection:
+def own_lifeline() -> Connection:
     """Read end of a pipe whose write end only this process holds: its end of file is this process's end."""
     with _starting:
         if not _lifelines:
@@ -123,6 +123,19 @@ def _die_with(lifeline: Connection) -> None:
         lifeline.poll(None)
     finally:
         os.killpg(0, signal.SIGKILL)
+
+
+def end_with(lifeline: Connection) -> None:
+    """First thing of a pool's worker: from now on it ends, whatever it does, with the holder of the other end."""
+    threading.Thread(target=_end_alone_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_alone_with(lifeline: Connection) -> None:
+    try:
+        lifeline.poll(None)
+    finally:
+        # Not the group: a pool's worker is in its starter's, which the shell may share.
+        os._exit(1)
 
 
 def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes) -> None:
@@ -152,7 +165,7 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
     context = _context(PRELOAD)
     ours, theirs = context.Pipe(duplex=False)
     # No daemon: a strategy may start processes of its own, which end with its group.
-    process = context.Process(target=_call, args=(theirs, _lifeline(), log, payload))
+    process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload))
     try:
         process.start()
         theirs.close()
@@ -213,7 +226,7 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     context = _context(PRELOAD)
     deadline = time.monotonic() + timeout_s
     processes = [
-        context.Process(target=_rank, args=(_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
+        context.Process(target=_rank, args=(own_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
         for r in range(world_size)
     ]
     try:

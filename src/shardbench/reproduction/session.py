@@ -11,7 +11,7 @@ from typing import Protocol
 
 from shardbench.environment import Environment
 from shardbench.errors import BadInput
-from shardbench.launch import set_rank_variables
+from shardbench.launch import end_with, own_lifeline, set_rank_variables
 from shardbench.reproduction.found import Reproduction, find_reproduction
 from shardbench.reproduction.study_store import StudyRecord, StudyStore, cell_key
 from shardbench.study import Cell, Study
@@ -89,7 +89,7 @@ def _run(
         return
     context = mp.get_context("forkserver")
     # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
         running: set[Future[StudyRecord]] = {
             pool.submit(run_cell, owner, study.name, cell, folder, environment) for cell in cells
         }
