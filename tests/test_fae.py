@@ -30,9 +30,9 @@ from shardbench.validate import validate
 MB = 10**6
 
 
-def profile(rows, runs, samples=100):
+def profile(rows, runs, samples=100, present=None):
     counts, row_counts = zip(*runs) if runs else ((), ())
-    present = samples if runs else 0
+    present = present if present is not None else samples if runs else 0
     return AccessProfile(rows=rows, samples=samples, present=present, counts=counts, row_counts=row_counts)
 
 
@@ -271,6 +271,17 @@ def test_no_hot_input_is_said_and_all_hot_needs_no_host():
     assert not memory.host.any()
     with pytest.raises(Infeasible, match="a budget of 15 bytes holds no row of 16 bytes"):
         planned(Fae(budget_bytes=15), whole)
+
+
+@pytest.mark.parametrize("present", [0, 50])
+def test_inputs_without_a_lookup_make_no_hot_phase_where_no_row_is_hot(present):
+    # Half of the inputs, or all, ask for nothing; the ten rows seen do not fit.
+    counts = [(5, 10)] if present else []
+    on = problem((profile(5000, counts, samples=100, present=present),))
+    plan, memory = planned(Fae(budget_bytes=3000), on)
+    assert {p.kind for p in plan.schedule.phases} == {PhaseKind.COLD}
+    assert plan.notes["hot_rows"] == 0
+    assert not memory.hbm.any()
 
 
 @pytest.mark.parametrize("name", ["fae", "fae-512mb"])

@@ -211,6 +211,21 @@ def test_wrong_batches_and_plans_are_refused():
     beyond = Bags(values=np.array([300] * 8), offsets=np.arange(9))
     with pytest.raises(BadInput, match=r"cold batch, table 't2': lookup 0 asks for row 300"):
         trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], beyond)))
+    with pytest.raises(BadInput, match=r"cold batch, table 't2': lookup 0 asks for row 300"):
+        trainer.predict(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], beyond)))
+    short = Bags(values=np.array([1] * 7), offsets=np.arange(8))
+    with pytest.raises(BadInput, match="table 't2': 7 bags for 8 labels"):
+        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], short)))
+    with pytest.raises(BadInput, match="bags of 2 tables, the model has 3"):
+        trainer(replace(BATCHES[0], tables=BATCHES[0].tables[:2]))
+    halves = Bags(values=np.full(8, 1.5), offsets=np.arange(9))
+    with pytest.raises(BadInput, match="ids are float64"):
+        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], halves)))
+    falls = Bags(values=np.array([1] * 8), offsets=np.array([0, 2, 1, 3, 4, 5, 6, 7, 8]))
+    with pytest.raises(BadInput, match="offsets fall"):
+        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], falls)))
+    with pytest.raises(BadInput, match="3 tables need as many numbers of hot rows, got 1"):
+        replace(MODEL, hot=(1,))
     with pytest.raises(BadInput, match="cannot have 8 hot ones"):
         replace(MODEL, hot=(10, 8, 60))
     with pytest.raises(Unsupported, match="one width"):

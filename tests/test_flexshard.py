@@ -233,6 +233,20 @@ def test_bad_budgets_are_answered_with_one_line() -> None:
     assert [type(s.placement) for s in plan.segments] == [RowWise]
 
 
+def test_one_device_alone_has_no_use_for_copies() -> None:
+    plan = FlexShard().plan(problem_of([zipf(40, 60)], on=quick_machine(1, 1)), Budget(), 0)
+    assert (plan.notes["hot_rows"], plan.notes["warm_rows"]) == (0, 0)
+
+
+def test_arguments_of_other_kinds_are_refused() -> None:
+    with pytest.raises(BadInput, match="needs a positive, finite budget, got 1000 bytes"):
+        FlexShard(budget_bytes="1000")
+    with pytest.raises(BadInput, match="needs a positive, finite budget"):
+        FlexShard(budget_bytes=10**400)
+    with pytest.raises(BadInput, match="is compared with one of table-row-wise, whole-table, row-wise, not 'nonsense'"):
+        FlexShard(compared="nonsense")
+
+
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), -float("inf")])
 def test_a_budget_is_positive_and_finite(bad: float) -> None:
     with pytest.raises(BadInput, match="needs a positive, finite budget"):

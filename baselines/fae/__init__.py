@@ -90,6 +90,9 @@ class Fae(Strategy):
         total = max(1, round(logged / self.sample_rate / problem.batch_size))
         if all(rows == table.rows for rows, table in zip(choice.rows, problem.tables)):
             return 0, total
+        if not any(choice.rows):
+            # Inputs without a lookup would be hot ones, but there is nothing to replicate for them.
+            return total, 0
         hot = min(round(share * total), total - 1)
         return total - hot, hot
 

@@ -112,7 +112,9 @@ def estimate_hot_rows(
 
     Chunks of neighbouring rows begin anywhere and wrap around, so that each row is read equally
     often and the mean is unbiased; the interval is Student's for the mean of ``chunks`` draws
-    (deviation 2). A table of no more rows than the chunks hold is read whole.
+    (deviation 2). Rows must be in no order that has to do with their counts: where the hot ones are
+    neighbours, chunks may meet none of them, and the interval says nothing. A table of no more rows
+    than the chunks hold is read whole.
     """
     rows = len(counts)
     if chunks < 2 or chunk_rows < 1 or not 0.0 < confidence < 1.0:
@@ -151,7 +153,8 @@ def search_threshold(
 ) -> Estimated:
     """The lowest threshold whose hot rows fit the budget by the upper ends of their estimates.
 
-    ``counts[i]`` int64 [rows] are a log's lookups of every row of table i, in any order. Bisects
+    ``counts[i]`` int64 [rows] are a log's lookups of every row of table i, in no order that has to do
+    with them (see ``estimate_hot_rows``). Bisects
     over counts, at least 1, so never-seen rows of large tables are cold. Raises BadInput for a
     budget that holds not one row.
     """

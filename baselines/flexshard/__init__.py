@@ -1,7 +1,7 @@
 """FlexShard: rows of sequence tables in three tiers by how often they are looked up (a reconstruction)."""
 
+import sys
 from collections.abc import Iterable
-from math import isfinite
 
 from shardbench.errors import BadInput, Infeasible
 from shardbench.plan import Plan
@@ -31,7 +31,9 @@ class FlexShard(Strategy):
     ) -> None:
         """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
         given = (1 if budget_bytes is None else budget_bytes, budget_ratio)
-        if not all(isfinite(part) and part > 0 for part in given):
+        if not isinstance(compared, Compared):
+            raise BadInput(f"{self.name} is compared with one of {', '.join(Compared)}, not {compared!r}")
+        if not all(isinstance(part, int | float) and 0 < part <= sys.float_info.max for part in given):
             raise BadInput(
                 f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes times {budget_ratio}"
             )

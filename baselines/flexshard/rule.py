@@ -82,7 +82,7 @@ def choose(units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floa
     rest = np.where(hot > 0, hot - np.maximum(warm, 0.0), -np.inf)
     rest_density = rest / np.maximum(hot_bytes - warm_bytes, 1e-300)
     in_two = np.isfinite(warm_density) & (warm_density > rest_density)
-    direct = np.where(in_two, -np.inf, np.where(hot > 0, hot / hot_bytes, -np.inf))
+    direct = np.where(in_two, -np.inf, np.where(hot > 0, hot / np.maximum(hot_bytes, 1e-300), -np.inf))
     # Three kinds of step: cold to warm, warm to hot, cold to hot.
     density = np.concatenate([np.where(in_two, warm_density, -np.inf), np.where(in_two, rest_density, -np.inf), direct])
     step_bytes = np.concatenate([warm_bytes, hot_bytes - warm_bytes, hot_bytes])

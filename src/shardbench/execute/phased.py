@@ -54,7 +54,9 @@ class PhasedModel:
             raise Unsupported("phases run tables of one width")
         if any(table.pooling is not Pooling.SUM for table in self.tables):
             raise Unsupported("phases run summed bags, not sequences")
-        for table, hot in zip(self.tables, self.hot, strict=True):
+        if len(self.hot) != len(self.tables):
+            raise BadInput(f"{len(self.tables)} tables need as many numbers of hot rows, got {len(self.hot)}")
+        for table, hot in zip(self.tables, self.hot):
             if not 0 <= hot <= table.rows:
                 raise BadInput(f"table '{table.name}' of {table.rows} rows cannot have {hot} hot ones")
 
@@ -114,7 +116,8 @@ class PhasedTrainer:
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
         """Train on a mini-batch; gives the logits of this rank's samples, [local batch].
 
-        Raises BadInput for an id beyond its table, or a hot batch that asks for a cold row.
+        Raises BadInput for an id beyond its table, a hot batch that asks for a cold row, and bags that
+        are not one a label and table.
         """
         self.switch(batch.kind)
         local = self._local(batch)
@@ -142,9 +145,13 @@ class PhasedTrainer:
             self.wire.copied["to_host"] += taken.numel() * taken.element_size()
 
     def predict(self, batch: GlobalBatch) -> torch.Tensor:
-        """Logits [batch] of a process that trains alone, without training; raises Unsupported for ranks."""
+        """Logits [batch] of a process that trains alone, without training.
+
+        Raises Unsupported for ranks, BadInput as training does for a cold batch.
+        """
         if self.wire.world > 1 or self.master is None:
             raise Unsupported("predictions are made by a process that trains alone")
+        self._check(batch, self._rows)
         self.switch(PhaseKind.COLD)
         with torch.no_grad():
             pooled = self.master.pooled(flat_lookups(batch.tables, self._starts)).to(self.device)
@@ -152,10 +159,26 @@ class PhasedTrainer:
             logits: torch.Tensor = self.dense(torch.from_numpy(batch.dense).to(self.device), given)
         return logits
 
+    def _check(self, batch: GlobalBatch, limits: Sequence[int]) -> None:
+        """Raises BadInput for a batch that the tables, with ``limits`` rows each, cannot answer."""
+        if len(batch.tables) != len(limits):
+            raise BadInput(f"{batch.kind} batch has bags of {len(batch.tables)} tables, the model has {len(limits)}")
+        for table, bags, limit in zip(self.model.tables, batch.tables, limits):
+            what = f"{batch.kind} batch, table '{table.name}'"
+            if bags.batch_size != len(batch.labels):
+                raise BadInput(f"{what}: {bags.batch_size} bags for {len(batch.labels)} labels")
+            if not np.issubdtype(bags.values.dtype, np.integer):
+                raise BadInput(f"{what}: ids are {bags.values.dtype}, they must be whole numbers")
+            if (np.diff(bags.offsets) < 0).any():
+                raise BadInput(f"{what}: offsets fall")
+            check_rows(bags.values, limit, what)
+
+    @property
+    def _rows(self) -> list[int]:
+        return [table.rows for table in self.model.tables]
+
     def _local(self, batch: GlobalBatch) -> GlobalBatch:
-        limits = self.model.hot if batch.kind is PhaseKind.HOT else [table.rows for table in self.model.tables]
-        for table, bags, limit in zip(self.model.tables, batch.tables, limits, strict=True):
-            check_rows(bags.values, limit, f"{batch.kind} batch, table '{table.name}'")
+        self._check(batch, self.model.hot if batch.kind is PhaseKind.HOT else self._rows)
         start, stop = self._span(len(batch.labels), self.wire.rank)
         return GlobalBatch(
             kind=batch.kind,
