@@ -218,12 +218,6 @@ def test_wrong_batches_and_plans_are_refused():
         trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], short)))
     with pytest.raises(BadInput, match="bags of 2 tables, the model has 3"):
         trainer(replace(BATCHES[0], tables=BATCHES[0].tables[:2]))
-    halves = Bags(values=np.full(8, 1.5), offsets=np.arange(9))
-    with pytest.raises(BadInput, match="ids are float64"):
-        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], halves)))
-    falls = Bags(values=np.array([1] * 8), offsets=np.array([0, 2, 1, 3, 4, 5, 6, 7, 8]))
-    with pytest.raises(BadInput, match="offsets fall"):
-        trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], falls)))
     with pytest.raises(BadInput, match="3 tables need as many numbers of hot rows, got 1"):
         replace(MODEL, hot=(1,))
     with pytest.raises(BadInput, match="cannot have 8 hot ones"):

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.errors import BadInput
 from shardbench.learned.contest import Placed, judge
 from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task, one_hot
+from shardbench.learned.tasks import Task, one_hot, random_placements
 from shardbench.study import Row
 
 from .acting import Policy
@@ -20,9 +19,6 @@ from .training import Settings, Trained, training_key, untrained
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-DRAWS = 200
-"""Random placements that are tried for each one that must fit."""
 
 
 def learning_curve(
@@ -40,7 +36,7 @@ def learning_curve(
     key = training_key(train_tasks, oracle, seed, settings)
     history = train(train_tasks, oracle, seed, settings, folder=folder).history
     rng = np.random.default_rng([seed, 2])
-    randoms = [_random_placements(task, held_out, rng) for task in test_tasks]
+    randoms = [random_placements(task, held_out, rng) for task in test_tasks]
     begun = _row(untrained(train_tasks, seed), train_tasks, test_tasks, randoms)
     rows: list[Row] = [{"stage": 0, "updates": 0, "reward": None, **begun}]
     for number, stage in enumerate(history, 1):
@@ -76,11 +72,3 @@ def _errors(learned: Trained, task: Task, placements: Ints) -> Floats:
     true = kernel_ms(SimulatedOracle().measure(task, placements)).reshape(-1)
     busy = true > 0.0
     return np.asarray(predicted[busy] / true[busy] - 1.0, dtype=np.float64)
-
-
-def _random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
-    drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
-    fitting = drawn[~task.over_capacity(drawn)][:count]
-    if len(fitting) < count:
-        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(drawn)} random placements fit")
-    return np.asarray(fitting, dtype=np.int64)

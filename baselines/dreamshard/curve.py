@@ -10,17 +10,13 @@ from numpy.typing import NDArray
 from shardbench.baselines.dreamshard.estimates import Policy
 from shardbench.baselines.dreamshard.placing import place
 from shardbench.baselines.dreamshard.training import Settings, Trained, snapshot, train, training_key, untrained
-from shardbench.errors import BadInput
 from shardbench.learned.bound import placement_bound_ms
 from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task, one_hot
+from shardbench.learned.tasks import Task, one_hot, random_placements
 from shardbench.study import Row
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-DRAWS = 200
-"""Random placements that are tried for each one that must fit."""
 
 
 def learning_curve(
@@ -40,7 +36,7 @@ def learning_curve(
     stages = [untrained(train_tasks, seed)]
     stages += [snapshot(folder, key, number) for number in range(1, settings.iterations + 1)]
     rng = np.random.default_rng([seed, 2])
-    randoms = [_random_placements(task, held_out, rng) for task in test_tasks]
+    randoms = [random_placements(task, held_out, rng) for task in test_tasks]
     bound_ms = float(np.mean([placement_bound_ms(task, counted=True) for task in test_tasks]))
     return [
         _row(number, stage, train_tasks, test_tasks, randoms, bound_ms=bound_ms) for number, stage in enumerate(stages)
@@ -104,11 +100,3 @@ def _errors(stage: Trained, task: Task, placements: Ints, oracle: SimulatedOracl
     predicted = policy.overall_ms(sums, held, np.ones(held.shape, dtype=np.bool_))
     true = oracle.measure(task, placements).overall_ms
     return np.asarray(predicted / true - 1.0, dtype=np.float64)
-
-
-def _random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
-    drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
-    fitting = drawn[~task.over_capacity(drawn)][:count]
-    if len(fitting) < count:
-        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(drawn)} random placements fit")
-    return np.asarray(fitting, dtype=np.int64)

@@ -2,19 +2,29 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:
-    """Write a whole file or none: a temporary file beside it, then ``os.replace``."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of ``path`` where the block ends well, and else is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding=encoding, newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             # mkstemp makes files that only the owner can read.
             os.fchmod(file.fileno(), 0o644)
         Path(name).replace(path)
-    except BaseException:  # Ctrl-C too must leave no temporary file; it is raised again
+    finally:
+        # There only where something went wrong, Ctrl-C included.
         Path(name).unlink(missing_ok=True)
-        raise
+
+
+def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:
+    """Write a whole text file or none."""
+    with whole_file(path) as file:
+        file.write(text.encode(encoding))

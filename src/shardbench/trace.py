@@ -38,7 +38,8 @@ class Bags:
     """One table's lookups in one global batch.
 
     ``values`` int64 [lookups]: row ids in frequency order (0 = hottest in the train split);
-    ``offsets`` int64 [batch + 1]: bag b is values[offsets[b]:offsets[b + 1]].
+    ``offsets`` int64 [batch + 1]: bag b is values[offsets[b]:offsets[b + 1]]. Raises BadInput for
+    ids that are no whole numbers, and offsets that decrease or do not span the values.
     """
 
     values: Ints
@@ -49,6 +50,12 @@ class Bags:
             raise BadInput("offsets must be one-dimensional and start at 0")
         if self.offsets[-1] != len(self.values):
             raise BadInput(f"offsets end at {self.offsets[-1]} but there are {len(self.values)} values")
+        if len(self.values) and self.values.dtype.kind not in "iu":
+            raise BadInput(f"row ids are {self.values.dtype}: give whole numbers (int64)")
+        lengths = self.lengths
+        if len(lengths) and lengths.min() < 0:
+            bag = int(np.argmax(lengths < 0))
+            raise BadInput(f"the offsets of bag {bag} decrease: each bag ends where the next begins")
         self.values.setflags(write=False)
         self.offsets.setflags(write=False)
 

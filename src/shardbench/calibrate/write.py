@@ -79,8 +79,9 @@ def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
     ]
     for key in _FIELDS:
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources)]
-    for key in [key for key in _HOST_FIELDS if key in base.constants]:
-        lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
+    for key in _HOST_FIELDS:
+        if key in base.constants:
+            lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
     return "\n".join(lines) + "\n"
 
 

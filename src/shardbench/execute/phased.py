@@ -167,10 +167,6 @@ class PhasedTrainer:
             what = f"{batch.kind} batch, table '{table.name}'"
             if bags.batch_size != len(batch.labels):
                 raise BadInput(f"{what}: {bags.batch_size} bags for {len(batch.labels)} labels")
-            if not np.issubdtype(bags.values.dtype, np.integer):
-                raise BadInput(f"{what}: ids are {bags.values.dtype}, they must be whole numbers")
-            if (np.diff(bags.offsets) < 0).any():
-                raise BadInput(f"{what}: offsets fall")
             check_rows(bags.values, limit, what)
 
     @property

@@ -1,10 +1,8 @@
 """Networks and training states on disk: versioned, checked by content, read without pickled code."""
 
 import json
-import os
 import pickle
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from typing import Any
 
 import torch
 
+from shardbench.atomic import whole_file
 from shardbench.errors import BadInput
 from shardbench.serialise import content_hash
 
@@ -56,7 +55,6 @@ def path_of(folder: Path, kind: str, key: str) -> Path:
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write whole or not at all; gives the path."""
     path = path_of(folder, checkpoint.kind, checkpoint.key)
-    folder.mkdir(parents=True, exist_ok=True)
     data = {
         "format": FORMAT,
         "kind": checkpoint.kind,
@@ -66,16 +64,8 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         "digest": checkpoint.digest,
         "tensors": {name: tensor.detach().cpu().clone() for name, tensor in checkpoint.tensors.items()},
     }
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(data, file)
-            # mkstemp makes files that only the owner can read.
-            os.fchmod(file.fileno(), 0o644)
-        Path(name).replace(path)
-    except BaseException:  # Ctrl-C too must leave no temporary file; it is raised again
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        torch.save(data, file)
     return path
 
 

@@ -5,8 +5,6 @@ row, tables drawn without replacement, fp16 weights, batches of 65,536, 5 GB a G
 unit of the published size feature).
 """
 
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.atomic import whole_file
 from shardbench.errors import BadInput
 from shardbench.learned.features import table_features
 from shardbench.learned.tasks import Task
@@ -266,17 +265,8 @@ def _drawn(workload: Workload) -> dict[str, NDArray[np.generic]]:
 
 
 def _save(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-            # mkstemp makes files that only the owner can read.
-            os.fchmod(file.fileno(), 0o644)
-        Path(name).replace(path)
-    except BaseException:  # Ctrl-C too must leave no temporary file; it is raised again
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:

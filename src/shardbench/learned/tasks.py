@@ -16,6 +16,9 @@ from shardbench.serialise import content_hash
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+DRAWS = 200
+"""Random placements that are tried for each one that must fit."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableSet:
@@ -117,3 +120,12 @@ def load_matrix(load: Load) -> Floats:
 def one_hot(assignments: Ints, devices: int) -> Floats:
     """Who holds what: float64 [episodes, devices, tables] of 0 and 1."""
     return np.asarray(assignments[:, None, :] == np.arange(devices)[None, :, None], dtype=np.float64)
+
+
+def random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
+    """Uniformly drawn placements that fit, int64 [count, tables]; raises BadInput where too few of the draws do."""
+    drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
+    fitting = drawn[~task.over_capacity(drawn)][:count]
+    if len(fitting) < count:
+        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(drawn)} random placements fit")
+    return np.asarray(fitting, dtype=np.int64)

@@ -98,9 +98,9 @@ def _run(
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
-        except BaseException:  # Ctrl-C too: what has not begun must not begin; it is raised again
+        finally:
+            # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str) -> StudyRecord:
