@@ -1,9 +1,10 @@
 """Criteo Kaggle (Display Advertising Challenge) from the form ``criteo_prepare`` writes."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.datasets.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
@@ -15,6 +16,9 @@ from shardbench.table import Name, Table
 from shardbench.trace import Bags
 from shardbench.workload import WorkloadConfig
 
+NOTE = "prepared.json"
+TRAIN_SHARE = 6 / 7
+"""The file is seven days; six of them train."""
 _HOW = (
     "get train.txt of Criteo's Display Advertising Challenge (its terms forbid passing it on) "
     "and prepare it into that folder: shardbench prepare"
@@ -32,8 +36,7 @@ class CriteoKaggleConfig(WorkloadConfig):
     mode: Mode = "hash"
     """How the folder was prepared: rows by stable hash, or by vocabulary."""
     dim: PositiveInt = 16
-    train_share: float = Field(default=6 / 7, gt=0, lt=1)
-    """The file is seven days; six of them train."""
+    train_share: float = Field(default=TRAIN_SHARE, gt=0, lt=1)
 
     def build(self, data: Path) -> "CriteoKaggle":
         """Maps the prepared folder; raises BadInput that says how to prepare it."""
@@ -45,14 +48,11 @@ class CriteoKaggle(RecordedWorkload):
 
     def __init__(self, config: CriteoKaggleConfig, data: Path) -> None:
         folder = data / config.prepared
-        note = folder / "prepared.json"
-        if not note.is_file():
-            raise BadInput(f"no file {note}: {_HOW}")
-        self.prepared = from_json(Prepared, note.read_bytes(), str(note))
+        self.prepared = read_note(folder)
         if self.prepared.mode != config.mode:
             raise BadInput(f"{folder} was prepared by '{self.prepared.mode}', not '{config.mode}': {_HOW}")
         self._config = config
-        self._columns = [_column(folder / category_file(c), self.prepared.samples) for c in range(CATEGORIES)]
+        self._columns = [read_column(folder, c, self.prepared) for c in range(CATEGORIES)]
         self.name = config.name
         self.dense = config.dense
         self.batch_size = config.batch_size
@@ -63,23 +63,41 @@ class CriteoKaggle(RecordedWorkload):
         self._split_samples(self.prepared.samples, config.train_share)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
-        column = np.asarray(self._columns[table][start:stop])
-        there = column >= 0
-        return Bags(values=column[there].astype(np.int64), offsets=bag_offsets(there.astype(np.int64)))
+        return bags_of(self._columns[table][start:stop])
 
     def recipe(self) -> object:
         """The configuration and the prepared folder's description, checksums included."""
         return {"config": self._config.model_dump(mode="json"), "prepared": self.prepared.model_dump(mode="json")}
 
 
-def _column(path: Path, samples: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+def read_note(folder: Path) -> Prepared:
+    """What ``shardbench prepare`` noted in a folder; raises BadInput where it is not prepared."""
+    note = folder / NOTE
+    if not note.is_file():
+        raise BadInput(f"no file {note}: {_HOW}")
+    return from_json(Prepared, note.read_bytes(), str(note))
+
+
+def read_column(folder: Path, category: int, prepared: Prepared) -> NDArray[Any]:
+    """Rows that a category asks for, int32 [samples], -1 where a cell is empty; mapped, not read."""
+    return read_array(folder / category_file(category), np.int32, (prepared.samples,))
+
+
+def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+    """A prepared array, mapped; raises BadInput where it is none of this kind and shape."""
     try:
-        column = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{path} cannot be read ({type(error).__name__}): {_HOW}") from error
-    if column.shape != (samples,) or column.dtype != np.int32:
-        raise BadInput(f"{path} has {column.dtype} {column.shape}, expected int32 ({samples},): {_HOW}")
-    return column  # type: ignore[no-any-return]
+    if array.shape != shape or array.dtype != kind:
+        raise BadInput(f"{path} has {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}: {_HOW}")
+    return array
+
+
+def bags_of(column: NDArray[Any]) -> Bags:
+    """One-hot bags of a part of a column; an empty cell is an empty bag."""
+    there = np.asarray(column) >= 0
+    return Bags(values=column[there].astype(np.int64), offsets=bag_offsets(there.astype(np.int64)))
 
 
 CONFIG = CriteoKaggleConfig

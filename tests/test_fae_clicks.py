@@ -159,7 +159,7 @@ def test_real_clicks_are_read_where_they_are_prepared(tmp_path, monkeypatch):
     assert np.isfinite(run.curve[-1].log_loss)
     with pytest.raises(BadInput, match="has 600 inputs to train on and 100 to test with, not 512 and 101"):
         recorded_clicks(folder, 512, 101, 0)
-    with pytest.raises(BadInput, match=r"prepared\.json: prepare Criteo Kaggle's train\.txt"):
+    with pytest.raises(BadInput, match=r"prepared\.json: get train\.txt .* into that folder: shardbench prepare"):
         recorded_clicks(tmp_path, 512, 96, 0)
     np.save(folder / "label.npy", np.zeros(3, dtype=np.int8))
     with pytest.raises(BadInput, match=r"label\.npy has int8 \(3,\), expected int8 \(700,\)"):

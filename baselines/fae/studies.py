@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from shardbench.datasets.criteo_kaggle import NOTE
 from shardbench.discovery import get_strategy
 from shardbench.statistics import mean
 from shardbench.study import Cell, Plot, Row, Study
@@ -14,7 +15,7 @@ from shardbench.study import Cell, Plot, Row, Study
 from .calibrator import CHUNK_ROWS, CHUNKS, CONFIDENCE, estimate_hot_rows
 from .conditions import CPU_ONLY, HYBRID, Condition
 from .hot_shares import Log, logged_counts, workload
-from .recorded_clicks import FOLDER, NOTE, recorded_clicks
+from .recorded_clicks import FOLDER, recorded_clicks
 
 BUDGETS_MIB = (16, 64, 128, 256, 512)
 RATES_PCT = (1.0, 5.0, 20.0, 100.0)
