@@ -240,8 +240,9 @@ def test_fit_goes_on_from_its_folder_and_tells_each_stage(tmp_path):
     again.fit((problem,), budget, 0)
     assert len(lines) == told, "nothing is trained twice"
     assert same(first.trained, again.trained)
-    assert again.trained.earlier_cpu_s > 0.5 * first.fit_cpu_s
-    assert again.fit_cpu_s == pytest.approx(first.fit_cpu_s, rel=0.5)
+    # What the first one spent on updates, without what it spent on the tasks and on imports.
+    assert 0.0 < again.trained.earlier_cpu_s < first.fit_cpu_s
+    assert again.fit_cpu_s > again.trained.earlier_cpu_s
 
 
 def test_the_defaults_are_the_papers():
