@@ -57,7 +57,7 @@ def install(session: nox.Session) -> None:
 
 def is_paper(name: str) -> bool:
     """Whether it is a baseline with studies or claims, not a plain suite."""
-    return any((ROOT / "baselines" / name / file).is_file() for file in ("studies.py", "claims.toml"))
+    return (ROOT / "baselines" / name / "reproduction").is_dir()
 
 
 @nox.session
@@ -85,7 +85,7 @@ def publish(session: nox.Session) -> None:
         return
     run(session, "shardbench", "run", name, "--results", "results")
     run(session, "shardbench", "report", "validation", "--results", "results")
-    run(session, "python", "-m", "shardbench.validation")
+    run(session, "python", "-m", "shardbench.cost.published.errors")
 
 
 @nox.session

@@ -6,8 +6,8 @@ from typing import Any
 
 import pydantic
 
-from shardbench.errors import BadInput
-from shardbench.serialise import from_data
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_data
 
 CARDS = Path(__file__).parent / "cards"
 

@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json
 from shardbench.datasets.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
 from shardbench.datasets.drawn import bag_offsets
 from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.errors import BadInput
-from shardbench.serialise import from_json
-from shardbench.table import Name, Table
-from shardbench.trace import Bags
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags
+from shardbench.workloads.workload import WorkloadConfig
 
 NOTE = "prepared.json"
 TRAIN_SHARE = 6 / 7

@@ -20,9 +20,9 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.datasets.drawn import DrawnWorkload, Floats, Ints, bag_offsets
 from shardbench.datasets.power_law import CHUNK, PowerLaw
-from shardbench.table import Name, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import WorkloadConfig
 
 _DATA = Path(__file__).parent / "data"
 FEATURES = 26

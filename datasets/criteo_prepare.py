@@ -16,10 +16,10 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import to_json
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.text import Bytes, Ints, blocks, decimals, hexadecimals, quoted
-from shardbench.errors import BadInput
-from shardbench.serialise import to_json
 
 INTEGERS, CATEGORIES = 13, 26
 COLUMNS = 1 + INTEGERS + CATEGORIES

@@ -32,9 +32,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import PowerLaw
 from shardbench.datasets.selection import Rows, Width
-from shardbench.table import Name, Pooling, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Pooling, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import WorkloadConfig
 
 
 class DescribedTable(pydantic.BaseModel):

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.datasets.recorded import RecordedWorkload
 from shardbench.datasets.selection import SelectedTablesConfig
-from shardbench.errors import BadInput
-from shardbench.serialise import content_hash
-from shardbench.table import Name, Table
-from shardbench.trace import Bags
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags
 
 Ints = NDArray[np.int64]
 

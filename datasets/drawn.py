@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.datasets.recent import CompactRanking, RecentRankings
-from shardbench.profile import AccessProfile
-from shardbench.trace import Bags, Ranking, Split
-from shardbench.workload import Workload, rng
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.workload import Workload, rng
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

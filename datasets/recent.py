@@ -4,8 +4,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
-from shardbench.profile import AccessProfile
-from shardbench.trace import Ranking
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Ranking
 
 MAX_BYTES = 1 << 29
 """512 MiB of rankings: 64M rows that were looked up."""

@@ -4,11 +4,11 @@ from abc import abstractmethod
 
 import numpy as np
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets.recent import RecentRankings
-from shardbench.errors import BadInput
-from shardbench.profile import AccessProfile
-from shardbench.trace import Bags, Ranking, Split, check_rows
-from shardbench.workload import Workload
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
+from shardbench.workloads.workload import Workload
 
 
 class RecordedWorkload(Workload):

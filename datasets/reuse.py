@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.special import pdtr
 
 from shardbench.datasets.power_law import cdf, rank_edges
-from shardbench.profile import REUSE_BINS
+from shardbench.model.profile import REUSE_BINS
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.rm_features import FEATURES, WIDTH, rm_features
-from shardbench.table import Name, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import WorkloadConfig
 
 
 class RmConfig(WorkloadConfig):

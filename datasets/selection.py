@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.errors import BadInput
-from shardbench.workload import WorkloadConfig
+from shardbench.base.errors import BadInput
+from shardbench.workloads.workload import WorkloadConfig
 
 POOL_SEED = 0
 MAX_ROWS = 1 << 40

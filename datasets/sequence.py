@@ -14,9 +14,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_offsets
 from shardbench.datasets.power_law import PowerLaw
-from shardbench.table import Name, Pooling, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Pooling, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import WorkloadConfig
 
 TAOBAO_ROWS = {"user": 987_994, "item": 4_162_024, "category": 9_439}
 TAOBAO_WIDTH = 16

@@ -16,8 +16,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import BrokenPowerLaw
 from shardbench.datasets.selection import SelectedTablesConfig
-from shardbench.table import Name, Table
-from shardbench.trace import Bags, Split
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags, Split
 
 PARAMETERS = Path(__file__).parent / "data" / "synthetic_parameters.json"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardbench.errors import BadInput
+from shardbench.base.errors import BadInput
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]

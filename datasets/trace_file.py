@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.datasets.drawn import bag_offsets
 from shardbench.datasets.recorded import RecordedWorkload
 from shardbench.datasets.selection import MAX_ROWS, Rows, Width
 from shardbench.datasets.text import blocks, decimals, quoted
-from shardbench.errors import BadInput
-from shardbench.serialise import content_hash
-from shardbench.table import Name, Table
-from shardbench.trace import Bags
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Name, Table
+from shardbench.workloads.trace import Bags
+from shardbench.workloads.workload import WorkloadConfig
 
 Ints = NDArray[np.int64]
 

@@ -3,11 +3,11 @@
 import numpy as np
 from problems import machine
 
-from shardbench.learned.tasks import Task
-from shardbench.machine import Machine
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import Precision, Table
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Precision, Table
+from shardbench.tasks.task import Task
 
 
 def random_problem(

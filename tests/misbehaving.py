@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from problems import RandomWorkload
 
-from shardbench.errors import Infeasible
-from shardbench.materialise import Batches
-from shardbench.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
-from shardbench.problem import Sees
-from shardbench.strategy import Move, Strategy
-from shardbench.trace import Split
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.problem import Sees
+from shardbench.model.strategy import Move, Strategy
+from shardbench.workloads.materialise import Batches
+from shardbench.workloads.trace import Split
 
 
 class Honest(Strategy):

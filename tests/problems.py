@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from shardbench.machine import Constants, Machine, Topology
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import Pooling, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import DenseShape, Workload
+from shardbench.model.machine import Constants, Machine, Topology
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Pooling, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import DenseShape, Workload
 
 CONSTANTS = Constants(
     hbm_bytes_per_s=1e12, cache_bytes_per_s=4e12, cache_bytes=1e6, cache_reach_ratio=2,

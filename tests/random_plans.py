@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, Tier
-from shardbench.problem import Problem
-from shardbench.table import Pooling, Table
+from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Table
 
 WORLDS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
 """Nodes and devices a node."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from shardbench.record import Planned, Record, Timing, TrafficTotals
-from shardbench.strategy import Move, Role
-from shardbench.trial import Backend, Failure, Outcome, TrialSpec
+from shardbench.model.strategy import Move, Role
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
 COLLECTIVES = {
     "input_splits": (1.0, 2.0),

@@ -3,10 +3,10 @@
 import numpy as np
 from problems import machine
 
-from shardbench.plan import OnRank, Plan, Tier
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import Table
+from shardbench.model.plan import OnRank, Plan, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Table
 
 HBM_S, UVM_S = 5e11, 1e10
 """Bytes a second of the made-up machine: 1e12 x 0.5 gather efficiency, and its host link."""

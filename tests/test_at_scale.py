@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.machine import load_machine
-from shardbench.runner import RunOptions, run_suite
-from shardbench.suite import load_suite
-from shardbench.trial import Outcome
+from shardbench.model.machine import load_machine
+from shardbench.records.trial import Outcome
+from shardbench.runs.runner import RunOptions, run_suite
+from shardbench.runs.suite import load_suite
 
 SUITE = """
 name = "scale"

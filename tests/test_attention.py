@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.execute.attention import History, HistoryAttention
-from shardbench.execute.measure import measure, rank_job
-from shardbench.execute.model import DenseModel
-from shardbench.execute.reference import read_sharded, train_unsharded
-from shardbench.materialise import materialise
-from shardbench.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
-from shardbench.strategy import Move
-from shardbench.table import DenseShape, Pooling, Table
-from shardbench.traffic import COLLECTIVES, count
-from shardbench.validate import validate
+from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.engine.attention import History, HistoryAttention
+from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Pooling, Table
+from shardbench.model.validate import validate
+from shardbench.workloads.materialise import materialise
 
 DIM, INPUTS = 8, 5
 

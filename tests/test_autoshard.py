@@ -7,19 +7,19 @@ import pytest
 import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.autoshard import AutoShard, AutoShardUntrained
 from shardbench.baselines.autoshard.acting import Policy, play
 from shardbench.baselines.autoshard.fitting import settings_for
-from shardbench.baselines.autoshard.keeping import KIND, STATE, snapshot, train
+from shardbench.baselines.autoshard.kept_training import KIND, STATE, snapshot, train
 from shardbench.baselines.autoshard.networks import Networks
 from shardbench.baselines.autoshard.placing import place
 from shardbench.baselines.autoshard.training import Run, Settings, training_key, untrained
-from shardbench.errors import BadInput, Infeasible
-from shardbench.learned.checkpoint import path_of
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
-from shardbench.strategy import Budget
-from shardbench.validate import validate
+from shardbench.learning.checkpoint import path_of
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
 
 
 def same(a, b):

@@ -17,11 +17,11 @@ from shardbench.baselines.autoshard.shards import Shards, learn_costs
 from shardbench.baselines.autoshard.training import Run
 from shardbench.baselines.autoshard.unrolls import Episode, Streams
 from shardbench.baselines.autoshard.vtrace import vtrace
-from shardbench.learned.environment import Placing
-from shardbench.learned.features import Scaling
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
-from shardbench.learned.training import Catalogue
+from shardbench.learning.episodes import Placing
+from shardbench.learning.training import Catalogue
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
 
 
 def reference(log_ratios, discounts, rewards, values, bootstrap):

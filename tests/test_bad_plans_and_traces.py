@@ -3,11 +3,11 @@
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.cli import run_command
-from shardbench.errors import InvalidPlan
-from shardbench.plan import Plan, whole_tables
-from shardbench.strategy import Move
-from shardbench.validate import validate
+from shardbench.base.errors import InvalidPlan
+from shardbench.cli.main import run_command
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.strategy import Move
+from shardbench.model.validate import validate
 
 TRACE_SUITE = """
 name = "own"

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.execute.blocks import Assembler, Block, merge
+from shardbench.engine.blocks import Assembler, Block, merge
 
 BLOCKS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)).map(

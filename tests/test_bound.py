@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from shardbench.costmodel import embedding_ms
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible
-from shardbench.load import LONGEST, Load, in_uvm
-from shardbench.lowerbound import expected_table_loads, lower_bound_ms, table_loads
-from shardbench.machine import Constants, Machine, Topology
-from shardbench.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier, whole_tables
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget, Move, Role
-from shardbench.table import DenseShape, Optimizer, Pooling, Table
-from shardbench.trace import Bags
-from shardbench.traffic import count, expect
-from shardbench.validate import used_moves, validate
+from shardbench.base.errors import Infeasible
+from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, table_loads
+from shardbench.cost.costmodel import embedding_ms
+from shardbench.cost.load import LONGEST, Load, in_uvm
+from shardbench.cost.traffic import count, expect
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Constants, Machine, Topology
+from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier, whole_tables
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Move, Role
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.model.validate import used_moves, validate
+from shardbench.workloads.trace import Bags
 
 search = importlib.import_module("shardbench.baselines.bound.search")
 ceiling = get_strategy("bound")

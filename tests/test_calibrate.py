@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardbench.base.errors import BadInput
 from shardbench.calibrate.calibration import Calibration, _finish
 from shardbench.calibrate.fit import fit, residuals
 from shardbench.calibrate.points import (
@@ -24,11 +25,10 @@ from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import KernelTime, Measurements, MessageTime, ProbeTime, gather, measure_ranks
 from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
 from shardbench.calibrate.write import base_of, in_unit, write_machine
-from shardbench.costmodel import backward_s, forward_s, step_time
-from shardbench.errors import BadInput
-from shardbench.machine import _FIELDS, Machine, load_machine, parse_machine
-from shardbench.plan import Tier
-from shardbench.traffic import count
+from shardbench.cost.costmodel import backward_s, forward_s, step_time
+from shardbench.cost.traffic import count
+from shardbench.model.machine import _FIELDS, Machine, load_machine, parse_machine
+from shardbench.model.plan import Tier
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.errors import BadInput
-from shardbench.reproduction.claim import COLUMNS, Claim, Verdict, claims_frame, parse_claims
-from shardbench.reproduction.shown import claims_text
-from shardbench.statistics import Estimate, mean
+from shardbench.base.errors import BadInput
+from shardbench.base.statistics import Estimate, mean
+from shardbench.cli.study_progress import claims_text
+from shardbench.studies.claim import COLUMNS, Claim, Verdict, claims_frame, parse_claims
 
 FACTS = {
     "name": "speed",

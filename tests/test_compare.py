@@ -5,17 +5,17 @@ import pytest
 from learned_tasks import random_task
 from problems import RandomWorkload, machine
 
-from shardbench.costmodel import step_time
-from shardbench.discovery import get_strategy
-from shardbench.errors import BadInput
-from shardbench.learned.contest import Placed, judge, place_all, placement_of
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
-from shardbench.plan import Plan, Tier, whole_tables
-from shardbench.reproduction.compare import Question
-from shardbench.strategy import Budget
-from shardbench.trace import Split
-from shardbench.traffic import count
+from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import step_time
+from shardbench.cost.traffic import count
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Plan, Tier, whole_tables
+from shardbench.model.strategy import Budget
+from shardbench.runs.compare import Question
+from shardbench.studies.contest import Placed, judge, place_all, placement_of
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Split
 
 BUDGET = Budget()
 

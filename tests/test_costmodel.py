@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import CONSTANTS, RandomWorkload, machine
 from random_plans import random_plans
 
-from shardbench.costmodel import (
+from shardbench.cost.costmodel import (
     StepTime,
     backward_s,
     backward_work_s,
@@ -26,14 +26,14 @@ from shardbench.costmodel import (
     synchronisation_s,
     work_ms,
 )
-from shardbench.links import pairwise
-from shardbench.load import LONGEST, Load, in_uvm, segment_load
-from shardbench.lookups import CountedLookups
-from shardbench.machine import Constants
-from shardbench.plan import Host, Plan, Tier, whole_tables
-from shardbench.table import DenseShape, Optimizer, Precision
-from shardbench.trace import Bags, Split
-from shardbench.traffic import Synchronisation, count
+from shardbench.cost.links import pairwise
+from shardbench.cost.load import LONGEST, Load, in_uvm, segment_load
+from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.traffic import Synchronisation, count
+from shardbench.model.machine import Constants
+from shardbench.model.plan import Host, Plan, Tier, whole_tables
+from shardbench.model.table import DenseShape, Optimizer, Precision
+from shardbench.workloads.trace import Bags, Split
 
 # Memory 1000 B/s, gathering at half of it, the cache at 4000 B/s with a reach of 2 x 100 B.
 PLAIN = replace(

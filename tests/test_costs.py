@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shardbench.baselines.dreamshard.paired import PARTS, paired_table
-from shardbench.baselines.dreamshard.timed import HEURISTICS, TRAINED, UNTRAINED, costs_path, timed_rows
-from shardbench.learned.recorded import RecordedOracle
-from shardbench.trace import Split
+from shardbench.baselines.dreamshard.reproduction.paired import PARTS, paired_table
+from shardbench.baselines.dreamshard.reproduction.timed import HEURISTICS, TRAINED, UNTRAINED, costs_path, timed_rows
+from shardbench.tasks.recorded_oracle import RecordedOracle
+from shardbench.workloads.trace import Split
 
 RESULTS = Path(__file__).parents[1] / "results"
 SHOWN = (*(f"{name}_mean" for name in PARTS), "kernel_ms_sem")

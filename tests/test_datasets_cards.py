@@ -7,10 +7,10 @@ import pydantic
 import pytest
 
 import shardbench.datasets
+from shardbench.base.errors import BadInput
 from shardbench.datasets import card
 from shardbench.datasets.card import Card, kinds, load_card
-from shardbench.errors import BadInput
-from shardbench.workload import WorkloadConfig
+from shardbench.workloads.workload import WorkloadConfig
 
 HERE = Path(shardbench.datasets.__file__).parent
 MODULES = {"trace": "trace_file"}

@@ -12,13 +12,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets import text
 from shardbench.datasets.card import load_card
 from shardbench.datasets.criteo_kaggle import CONFIG
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.criteo_prepare import MISSING, Prepared, Vocabulary, category_file, prepare, stable_hash
-from shardbench.errors import BadInput
-from shardbench.trace import Split
+from shardbench.workloads.trace import Split
 
 LINES = 70
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardbench.datasets.card import load_card
 from shardbench.datasets.criteo_like import CONFIG, CriteoLike, cardinalities, field_law, measured_fields
 from shardbench.datasets.fit_criteo_like import SOURCE, feature
-from shardbench.trace import Split
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
 MEASURED_ROWS = 80_000

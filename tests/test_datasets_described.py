@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets import described
 from shardbench.datasets.described import CONFIG
-from shardbench.errors import BadInput
-from shardbench.suite import dataset_kinds, workload_config
-from shardbench.table import Pooling
-from shardbench.trace import Split
-from shardbench.workload import WorkloadConfig
+from shardbench.model.table import Pooling
+from shardbench.runs.suite import dataset_kinds, workload_config
+from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import WorkloadConfig
 
 NOWHERE = Path("nowhere")
 

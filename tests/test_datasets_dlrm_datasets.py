@@ -11,11 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets.card import load_card
 from shardbench.datasets.dlrm_datasets import CONFIG, DlrmDatasets, load_triple
 from shardbench.datasets.fit_synthetic import published
-from shardbench.errors import BadInput
-from shardbench.trace import Split
+from shardbench.workloads.trace import Split
 
 TABLES, SAMPLES = 4, 40
 FILE = "made.pt"

@@ -11,8 +11,8 @@ import pytest
 from shardbench.datasets import criteo_like, described, rm, synthetic
 from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.datasets.recent import CompactRanking, RankingMemory, RecentRankings
-from shardbench.profile import AccessProfile
-from shardbench.trace import Ranking, Split
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Ranking, Split
 
 NOWHERE = Path("nowhere")
 BIG = described.DescribedTable(name="big", rows=1 << 25, pooling=20.0, alpha=0.9)

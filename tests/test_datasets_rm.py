@@ -13,8 +13,8 @@ from shardbench.datasets.power_law import CHUNK, PowerLaw
 from shardbench.datasets.rm import CONFIG, Rm
 from shardbench.datasets.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
 from shardbench.datasets.rm_hash import HashedLaw, hashed_rows, mixed, touched_share
-from shardbench.machine import load_machine
-from shardbench.trace import Split
+from shardbench.model.machine import load_machine
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
 FORMS = ("rm1", "rm2", "rm3")

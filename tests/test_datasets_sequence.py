@@ -6,12 +6,12 @@ import numpy as np
 import pydantic
 import pytest
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets.card import load_card
 from shardbench.datasets.sequence import CONFIG, Sequence, history_lengths, production_features
-from shardbench.errors import BadInput
-from shardbench.suite import workload_config
-from shardbench.table import Pooling
-from shardbench.trace import Split
+from shardbench.model.table import Pooling
+from shardbench.runs.suite import workload_config
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("no-such-folder")
 

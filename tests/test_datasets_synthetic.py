@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets.card import load_card
 from shardbench.datasets.drawn import access_counts
 from shardbench.datasets.fit_synthetic import COLUMNS, draw_tables, expected_reuse, loss, published, summary, write
 from shardbench.datasets.reuse import Reuse, measured
 from shardbench.datasets.synthetic import CONFIG, PARAMETERS, Synthetic, synthetic_tables
-from shardbench.errors import BadInput
-from shardbench.trace import Split
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
 

@@ -10,13 +10,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardbench.base.errors import BadInput
 from shardbench.datasets import text
 from shardbench.datasets.card import load_card
 from shardbench.datasets.text import blocks, decimals, hexadecimals
 from shardbench.datasets.trace_file import CONFIG, read_indices
-from shardbench.errors import BadInput
-from shardbench.suite import workload_config
-from shardbench.trace import Split
+from shardbench.runs.suite import workload_config
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
 

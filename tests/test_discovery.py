@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from shardbench import baselines, discovery
-from shardbench.discovery import get_strategy, missing_modules, strategies
-from shardbench.errors import BadInput
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench import baselines
+from shardbench.base.errors import BadInput
+from shardbench.model import discovery
+from shardbench.model.discovery import get_strategy, missing_modules, strategies
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(path.name for path in (ROOT / "baselines").iterdir() if (path / "__init__.py").is_file())
@@ -121,7 +122,8 @@ def test_strategies_with_missing_modules_are_listed(monkeypatch: pytest.MonkeyPa
 
 def test_listing_imports_no_heavy_package() -> None:
     program = (
-        "import sys, shardbench.discovery as d; d.strategies(); print(sorted({'torch', 'torchrec'} & set(sys.modules)))"
+        "import sys; from shardbench.model.discovery import strategies; strategies(); "
+        "print(sorted({'torch', 'torchrec'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout.strip() == "[]"

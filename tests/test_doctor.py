@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from shardbench import doctor
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment, Gpus
+from shardbench.base.memory import RANK_BYTES
 from shardbench.calibrate import calibration
-from shardbench.cli import run_command
-from shardbench.environment import Environment, Gpus
-from shardbench.errors import BadInput
-from shardbench.machine import load_machine
-from shardbench.memory import RANK_BYTES
-from shardbench.suite import load_suite
-from shardbench.trial import Backend
+from shardbench.cli import doctor
+from shardbench.cli.main import run_command
+from shardbench.model.machine import load_machine
+from shardbench.records.trial import Backend
+from shardbench.runs.suite import load_suite
 
 
 def machine_like(monkeypatch, *, cores=2, gpus=0, free=32 * 10**9):

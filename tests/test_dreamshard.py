@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from learned_tasks import random_problem, random_task
 from problems import machine
 
-from shardbench.discovery import get_strategy
-from shardbench.errors import BadInput, Infeasible
-from shardbench.learned.checkpoint import path_of
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task, table_set
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget, Move, Role
-from shardbench.table import Table
-from shardbench.validate import validate
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.learning.checkpoint import path_of
+from shardbench.model.discovery import get_strategy
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Move, Role
+from shardbench.model.table import Table
+from shardbench.model.validate import validate
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task, table_set
 
 adam = importlib.import_module("shardbench.baselines.dreamshard.adam")
 estimates = importlib.import_module("shardbench.baselines.dreamshard.estimates")
 learning = importlib.import_module("shardbench.baselines.dreamshard.learning")
-measured = importlib.import_module("shardbench.baselines.dreamshard.measured")
+measured = importlib.import_module("shardbench.baselines.dreamshard.observed")
 networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
 placing = importlib.import_module("shardbench.baselines.dreamshard.placing")
 regression = importlib.import_module("shardbench.baselines.dreamshard.regression")

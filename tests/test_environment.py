@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shardbench import environment
-from shardbench.environment import Environment, load
-from shardbench.errors import BadInput
-from shardbench.serialise import to_json
+from shardbench.base import host as environment
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment, load
+from shardbench.base.serialise import to_json
 
 
 def test_here_is_filled():

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.errors import Unsupported
-from shardbench.execute.job import JOB
-from shardbench.execute.lower import lower
-from shardbench.execute.measure import gather, measure, rank_job
-from shardbench.execute.reference import read_sharded, train_unsharded
-from shardbench.execute.simulate import totals
-from shardbench.launch import TrialFailed, call_in_child
-from shardbench.materialise import materialise
-from shardbench.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
-from shardbench.serialise import to_json
-from shardbench.strategy import Move
-from shardbench.table import Optimizer, Precision
-from shardbench.traffic import count, mean
-from shardbench.trial import Outcome
-from shardbench.validate import validate
+from shardbench.base.errors import Unsupported
+from shardbench.base.serialise import to_json
+from shardbench.cost.traffic import count, mean
+from shardbench.engine.job import JOB
+from shardbench.engine.launch import TrialFailed, call_in_child
+from shardbench.engine.lower import lower
+from shardbench.engine.measure import gather, measure, rank_job
+from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
+from shardbench.model.strategy import Move
+from shardbench.model.table import Optimizer, Precision
+from shardbench.model.validate import validate
+from shardbench.records.trial import Outcome
+from shardbench.runs.simulate import totals
+from shardbench.workloads.materialise import materialise
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 
@@ -203,7 +203,7 @@ def test_runs_under_torchrun(tmp_path):
 
 def _torchrun(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*command, "-m", "shardbench.execute.rank", str(folder)], check=True)
+    subprocess.run([*command, "-m", "shardbench.engine.rank", str(folder)], check=True)
 
 
 def test_what_cannot_run_is_named():

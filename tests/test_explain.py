@@ -5,11 +5,11 @@ import json
 import pytest
 import records as make
 
-from shardbench.cli import run_command
-from shardbench.errors import BadInput
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome
 from shardbench.report.explain import explain, find, sentences
-from shardbench.store import RecordStore
-from shardbench.trial import Backend, Outcome
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 FAST = make.ok(

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import machine
 
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.fae import Fae
 from shardbench.baselines.fae.calibrator import (
     CHUNK_ROWS,
@@ -17,15 +18,14 @@ from shardbench.baselines.fae.calibrator import (
     search_threshold,
 )
 from shardbench.baselines.fae.scheduler import RateRule, next_turn, turns
-from shardbench.conformance import check
-from shardbench.discovery import get_strategy
-from shardbench.errors import BadInput, Infeasible
-from shardbench.plan import Host, PhaseKind, Replicated
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget
-from shardbench.table import Table
-from shardbench.validate import validate
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Host, PhaseKind, Replicated
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Table
+from shardbench.model.validate import validate
+from shardbench.runs.conformance import check
 
 MB = 10**6
 

@@ -10,18 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import ok
 
-from shardbench.baselines.fae import accuracy
-from shardbench.baselines.fae.accuracy import ORDERS, train
-from shardbench.baselines.fae.claims import BASE_JOBS, MACHINE, observations
-from shardbench.baselines.fae.clicks import auc, click_data, drawn_clicks, log_loss, row_normals, teacher_logits
-from shardbench.baselines.fae.recorded_clicks import recorded_clicks
-from shardbench.baselines.fae.studies import Accuracy, Phases, rate_columns, results_frame, seeds_frame, studies
+from shardbench.base.errors import BadInput
+from shardbench.baselines.fae.reproduction import accuracy
+from shardbench.baselines.fae.reproduction.accuracy import ORDERS, train
+from shardbench.baselines.fae.reproduction.claims import BASE_JOBS, MACHINE, observations
+from shardbench.baselines.fae.reproduction.clicks import (
+    auc,
+    click_data,
+    drawn_clicks,
+    log_loss,
+    row_normals,
+    teacher_logits,
+)
+from shardbench.baselines.fae.reproduction.recorded_clicks import recorded_clicks
+from shardbench.baselines.fae.reproduction.studies import (
+    Accuracy,
+    Phases,
+    rate_columns,
+    results_frame,
+    seeds_frame,
+    studies,
+)
 from shardbench.datasets.criteo_prepare import prepare
-from shardbench.errors import BadInput
-from shardbench.execute.phased import PhasedTrainer
-from shardbench.plan import PhaseKind
-from shardbench.reproduction.claim import Evidence
-from shardbench.trace import Split
+from shardbench.engine.phased.training import PhasedTrainer
+from shardbench.model.plan import PhaseKind
+from shardbench.studies.claim import Evidence
+from shardbench.workloads.trace import Split
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30))

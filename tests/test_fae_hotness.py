@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.costmodel import step_time
-from shardbench.errors import BadInput
-from shardbench.execute.simulate import simulate, simulate_schedule
-from shardbench.hotness import HotMask, HotPrefix, Packer, ReplicatedRows, hot_samples, join, pack, take
-from shardbench.materialise import materialise
-from shardbench.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
-from shardbench.trace import Bags, Split
-from shardbench.traffic import count
+from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import step_time
+from shardbench.cost.traffic import count
+from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
+from shardbench.runs.simulate import simulate, simulate_schedule
+from shardbench.workloads.hotness import HotMask, HotPrefix, Packer, ReplicatedRows, hot_samples, join, pack, take
+from shardbench.workloads.materialise import materialise
+from shardbench.workloads.trace import Bags, Split
 
 ROWS = 9
 

@@ -9,14 +9,15 @@ import torch
 from problems import machine
 from torchrec.optim import RowWiseAdagrad
 
-from shardbench.errors import BadInput, Unsupported
-from shardbench.execute.model import DenseModel
-from shardbench.execute.phased import GlobalBatch, PhasedModel, PhasedTrainer, hot_prefixes
-from shardbench.execute.phased_ranks import load_batches, save_batches, train_in_phases
-from shardbench.execute.rank import seeded_weights
-from shardbench.execute.rowstore import RowStore, coalesce
-from shardbench.execute.wire import Wire
-from shardbench.plan import (
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.traffic import count
+from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.phased.exchange import Wire
+from shardbench.engine.phased.ranks import load_batches, save_batches, train_in_phases
+from shardbench.engine.phased.rowstore import RowStore, coalesce
+from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer, hot_prefixes
+from shardbench.engine.rank import seeded_weights
+from shardbench.model.plan import (
     BatchSchedule,
     Host,
     Phase,
@@ -26,11 +27,10 @@ from shardbench.plan import (
     Segment,
     whole_table,
 )
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Optimizer, Pooling, Table
-from shardbench.trace import Bags
-from shardbench.traffic import count
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.workloads.trace import Bags
 
 TABLES = tuple(Table(name=f"t{i}", rows=rows, dim=8) for i, rows in enumerate((40, 7, 300)))
 HOT = (10, 7, 60)

@@ -8,25 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import CONSTANTS, machine
 
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.flexshard import FlexShard
 from shardbench.baselines.flexshard.compared import Compared, fullest_device_bytes
-from shardbench.baselines.flexshard.exact import best_of_all, bound_s
+from shardbench.baselines.flexshard.reproduction.exact import best_of_all, bound_s
 from shardbench.baselines.flexshard.room import Room
 from shardbench.baselines.flexshard.rule import Prices, Tiers, added_bytes, benefits, choose
 from shardbench.baselines.flexshard.search import Found, Search, communication_s, search
 from shardbench.baselines.flexshard.shape import cold_bytes, find_homes, least_bytes, make_plan, runnable
 from shardbench.baselines.flexshard.units import is_split, link_shares, make_units
-from shardbench.conformance import check
-from shardbench.discovery import get_strategy
-from shardbench.errors import BadInput, Infeasible
-from shardbench.machine import Machine
-from shardbench.plan import NodeSharded, OnRank, Plan, Replicated, RowWise
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget
-from shardbench.table import Optimizer, Pooling, Table
-from shardbench.traffic import expect
-from shardbench.validate import memory_bytes, validate
+from shardbench.cost.traffic import expect
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Machine
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.model.validate import memory_bytes, validate
+from shardbench.runs.conformance import check
 
 NAMES = ["flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget"]
 

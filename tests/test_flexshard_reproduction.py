@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from records import COLLECTIVES, failed, ok, planned, timing, totals
 
-from shardbench.baselines.flexshard.claims import COMMUNICATION, observations
-from shardbench.baselines.flexshard.conditions import cluster, condition, outcome
-from shardbench.baselines.flexshard.studies import FACTORS, Gap, Sensitivity, _gains, studies
-from shardbench.discovery import get_strategy
-from shardbench.record import Record
-from shardbench.reproduction.claim import Evidence
-from shardbench.reproduction.found import find_reproduction
-from shardbench.suite import load_suite
-from shardbench.trial import Backend, Outcome
+from shardbench.baselines.flexshard.reproduction.claims import COMMUNICATION, observations
+from shardbench.baselines.flexshard.reproduction.conditions import cluster, condition, outcome
+from shardbench.baselines.flexshard.reproduction.studies import FACTORS, Gap, Sensitivity, _gains, studies
+from shardbench.model.discovery import get_strategy
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend, Outcome
+from shardbench.runs.suite import load_suite
+from shardbench.studies.claim import Evidence
+from shardbench.studies.reproduction import find_reproduction
 
 
 def test_cells_of_a_quick_run_are_some_of_the_full_run() -> None:

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible
-from shardbench.machine import Topology, load_machine
-from shardbench.plan import OnRank, Plan
-from shardbench.problem import Problem, Sees
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget
-from shardbench.table import Optimizer, Table
-from shardbench.validate import validate
+from shardbench.base.errors import Infeasible
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Topology, load_machine
+from shardbench.model.plan import OnRank, Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Optimizer, Table
+from shardbench.model.validate import validate
 
 VARIANTS = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.conformance import check
-from shardbench.costmodel import dense_s, host_backward_s, host_forward_s, step_time, synchronisation_s
-from shardbench.discovery import get_strategy
-from shardbench.errors import BadInput, Infeasible, InvalidPlan, Unsupported
-from shardbench.machine import HostConstants, load_machine, machine_names, overridden, parse_machine
-from shardbench.plan import DenseHome, Host, OnRank, Plan, whole_table
-from shardbench.serialise import content_hash, to_json
-from shardbench.strategy import Budget, Move
-from shardbench.trace import Split
-from shardbench.traffic import Synchronisation, count
-from shardbench.validate import validate
+from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Unsupported
+from shardbench.base.serialise import content_hash, to_json
+from shardbench.cost.costmodel import dense_s, host_backward_s, host_forward_s, step_time, synchronisation_s
+from shardbench.cost.traffic import Synchronisation, count
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import HostConstants, load_machine, machine_names, overridden, parse_machine
+from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
+from shardbench.model.strategy import Budget, Move
+from shardbench.model.validate import validate
+from shardbench.runs.conformance import check
+from shardbench.workloads.trace import Split
 
 WORKLOAD = RandomWorkload([(300, 8), (50, 8), (900, 8)], batch_size=16)
 HOST = HostConstants(link_bytes_per_s=2e10, dense_flop_per_s=1e11)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.launch import TrialFailed, call_in_child
-from shardbench.trial import Outcome
+from shardbench.engine.launch import TrialFailed, call_in_child
+from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
 
@@ -79,7 +79,7 @@ def test_a_pools_workers_end_with_a_killed_starter(tmp_path):
 import multiprocessing as mp
 from concurrent.futures import ProcessPoolExecutor
 import test_launch
-from shardbench.launch import end_with, own_lifeline
+from shardbench.engine.launch import end_with, own_lifeline
 context = mp.get_context("forkserver")
 with ProcessPoolExecutor(2, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
     list(pool.map(test_launch.sleep_long, {[str(path) for path in pids]!r}))
@@ -100,7 +100,7 @@ def test_children_end_with_the_process_that_started_them(tmp_path, how):
     program = started(f"""
 from pathlib import Path
 import test_launch
-from shardbench.launch import call_in_child
+from shardbench.engine.launch import call_in_child
 log = Path({str(tmp_path / "log")!r})
 call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)
 """)

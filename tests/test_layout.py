@@ -5,6 +5,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+from layers import ROOMS, all_imports, cycle_of, fault_of, imports, modules, room_of
+
 ROOT = Path(__file__).parent.parent
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
@@ -26,27 +29,51 @@ def test_datasets_refuses_to_be_another_projects_package():
     assert "another project's name" in done.stderr
 
 
-def test_imports_form_a_ladder():
-    ladder = [
-        "errors", "atomic", "serialise", "jsonlines", "table", "profile", "machine", "plan", "trace", "hotness",
-        "problem", "strategy", "validate", "load", "distinct", "lookups", "links", "accounting", "traffic",
-        "costmodel", "published", "published_steps", "validation", "lowerbound", "workload", "profiling", "materialise",
-        "discovery", "trial", "record", "store", "suite", "environment", "statistics", "launch", "jobcheck",
-        "execute", "conformance_problems", "conformance", "tryout", "runner", "listing", "progress",
-        "report", "study", "reproduction", "memory", "calibrate", "learned", "doctor", "cli_options", "cli_tools",
-        "cli_reproduce", "cli",
-    ]  # fmt: skip
-    height = {name: i for i, name in enumerate(ladder)}
+def test_imports_point_down_the_layers():
+    assert [fault for fault in map(fault_of, all_imports()) if fault] == []
+
+
+def test_there_is_a_room_for_every_layer_and_no_module_beside_them():
     source = ROOT / "src" / "shardbench"
-    for path in source.rglob("*.py"):
-        own = path.relative_to(source).parts[0].removesuffix(".py")
-        if own == "__init__":
-            continue
-        for line in path.read_text().splitlines():
-            if line.startswith("from shardbench."):
-                used = line.split()[1].split(".")[1]
-                if used not in ("baselines", "datasets"):
-                    assert height[used] <= height[own], f"{path.name} imports {used}, which is above it"
+    assert sorted(path.name for path in source.iterdir() if path.is_dir() and path.name != "__pycache__") == sorted(
+        ROOMS
+    )
+    assert [path.name for path in source.glob("*.py")] == ["__init__.py"]
+
+
+def test_no_imports_form_a_cycle():
+    edges: dict[str, set[str]] = {}
+    for one in all_imports():
+        # The package and the folder of a baseline are what their modules stand in, not a step of a cycle.
+        if room_of(one.imported) and not one.importer.startswith(f"{one.imported}."):
+            edges.setdefault(one.importer, set()).add(one.imported)
+    assert cycle_of(edges) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("shardbench.base.errors", "from shardbench import cli"),
+        ("shardbench.base.errors", "import shardbench.report.tables"),
+        ("shardbench.base.errors", "def late():\n    from shardbench.records.store import RecordStore"),
+        ("shardbench.base.errors", "from ..model import plan"),
+        ("shardbench.base.errors", "from shardbench import Plan"),
+        ("shardbench.base.errors", "import importlib\nimportlib.import_module('shardbench.cli.main')"),
+        ("shardbench.engine.phased.ranks", "from ...runs import suite"),
+        ("shardbench.runs.suite", "from shardbench.baselines.fae import Fae"),
+        ("shardbench.datasets.rm", "from shardbench.cost import load"),
+        ("shardbench.baselines.fae", "from shardbench.baselines import recshard"),
+        ("shardbench.baselines.fae", "from shardbench.cli import main"),
+        ("shardbench", "from shardbench.report.tables import Table"),
+    ],
+)
+def test_an_import_that_points_up_is_found(module, planted):
+    found = imports(module, planted, is_package=False, known=set(modules()))
+    assert any(map(fault_of, found)), planted
+
+
+def test_a_planted_cycle_is_found():
+    assert cycle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 def test_large_or_secret_files_are_not_committed():

@@ -8,11 +8,11 @@ import pytest
 from learned_tasks import random_task
 from problems import machine
 
-from shardbench.errors import Infeasible
-from shardbench.learned.bound import placement_bound_ms
-from shardbench.learned.ceiling import best_found
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
+from shardbench.base.errors import Infeasible
+from shardbench.tasks.best_found import best_found
+from shardbench.tasks.bound import placement_bound_ms
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
 
 
 def _with_bags(task: Task, seed: int) -> Task:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from shardbench.errors import BadInput
-from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
+from shardbench.base.errors import BadInput
+from shardbench.learning.checkpoint import Checkpoint, load, path_of, save
 
 STATE = Checkpoint(
     kind="nets", version=2, key="abc", facts={"seed": 3, "mean": [0.1]}, tensors={"w": torch.arange(6.0).view(2, 3)}

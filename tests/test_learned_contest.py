@@ -2,8 +2,8 @@
 
 from problems import RandomWorkload, machine
 
-from shardbench.learned.contest import cheapest, fitted, judge, place_all, scaled_budget
-from shardbench.learned.tasks import Task
+from shardbench.studies.contest import cheapest, fitted, judge, place_all, scaled_budget
+from shardbench.tasks.task import Task
 
 
 def tasks(count):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from shardbench.errors import BadInput
-from shardbench.learned.features import FEATURES, SCALARS, Scaling, table_features
-from shardbench.profile import AccessProfile
-from shardbench.table import Precision, Table
+from shardbench.base.errors import BadInput
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Precision, Table
+from shardbench.tasks.features import FEATURES, SCALARS, Scaling, table_features
 
 
 def test_features_by_hand():

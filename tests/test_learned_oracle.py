@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from learned_tasks import random_problem, random_task
 from problems import RandomWorkload, machine
 
-from shardbench.costmodel import backward_s, collective_s, forward_s
-from shardbench.errors import BadInput
-from shardbench.learned.bound import placement_bound_ms
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.subsets import part, training_tasks
-from shardbench.learned.tasks import Task
-from shardbench.lowerbound import table_loads
-from shardbench.plan import Plan, whole_tables
-from shardbench.table import DenseShape
-from shardbench.trace import Split
-from shardbench.traffic import count, expect
+from shardbench.base.errors import BadInput
+from shardbench.cost.bounds import table_loads
+from shardbench.cost.costmodel import backward_s, collective_s, forward_s
+from shardbench.cost.traffic import count, expect
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.table import DenseShape
+from shardbench.tasks.bound import placement_bound_ms
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.subsets import part, training_tasks
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Split
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 2), (2, 3), (1, 1)])

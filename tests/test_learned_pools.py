@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardbench.errors import BadInput
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.pools import (
+from shardbench.base.errors import BadInput
+from shardbench.cost.bounds import table_loads
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import (
     CAP_BYTES,
     DLRM_ROWS,
     MIXED_ROWS,
@@ -18,9 +19,8 @@ from shardbench.learned.pools import (
     machine_of,
     pool_bags,
 )  # fmt: skip
-from shardbench.learned.tasks import Task
-from shardbench.lowerbound import table_loads
-from shardbench.trace import Split
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Split
 
 SMALL = {"tables": 12, "batch_size": 64}
 ROW = TaskRow(name="small (2)", tables=6, devices=2)

@@ -5,11 +5,11 @@ import pytest
 from learned_tasks import random_problem, random_task
 from problems import machine
 
-from shardbench.errors import BadInput
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.recorded import Conditions, RecordedOracle, SetOracle, SetTime, SetTimes, read, set_key
-from shardbench.learned.tasks import Task
-from shardbench.trace import Bags
+from shardbench.base.errors import BadInput
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.recorded_oracle import Conditions, RecordedOracle, SetOracle, SetTime, SetTimes, read, set_key
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Bags
 
 CONDITIONS = Conditions(environment="e", device="cpu", lookups="l", batch_size=240, precision="fp16", warmups=1, runs=1)
 
@@ -88,7 +88,7 @@ def test_the_order_of_a_set_does_not_count():
 
 def test_real_kernels_are_timed_and_kept(tmp_path):
     pytest.importorskip("fbgemm_gpu")
-    from shardbench.learned.measured import MeasuredOracle  # noqa: PLC0415
+    from shardbench.tasks.measured_oracle import MeasuredOracle  # noqa: PLC0415
 
     problem = random_problem(3, on=machine(devices=2))
     rng = np.random.default_rng(0)

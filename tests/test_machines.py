@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.cli import run_command
-from shardbench.errors import BadInput
-from shardbench.machine import load_machine, machine_names, overridden, parse_machine
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.model.machine import load_machine, machine_names, overridden, parse_machine
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (

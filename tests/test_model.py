@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.errors import BadInput, Undeclared
-from shardbench.machine import Machine
-from shardbench.problem import Problem, Sees
-from shardbench.profile import AccessProfile
-from shardbench.serialise import content_hash, from_json, to_json
-from shardbench.table import DenseShape, Optimizer, Precision, Table
-from shardbench.trace import Bags, Ranking, Split
+from shardbench.base.errors import BadInput, Undeclared
+from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.workloads.trace import Bags, Ranking, Split
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=60)
 
@@ -170,7 +170,7 @@ def test_sealed_process_cannot_read_the_test_split():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from problems import RandomWorkload\n"
-        "from shardbench.trace import Split, seal_test_split\n"
+        "from shardbench.workloads.trace import Split, seal_test_split\n"
         "w = RandomWorkload([(50, 8)], 16); w.bags(Split.TEST, 0, 0); seal_test_split(); w.bags(Split.TRAIN, 0, 0)\n"
         "w.bags(Split.TEST, 0, 0)\n"
     )

@@ -3,13 +3,13 @@ from html.parser import HTMLParser
 import pytest
 import records as make
 
-from shardbench.environment import Environment
-from shardbench.errors import BadInput
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome
 from shardbench.report.figures import figures
 from shardbench.report.groups import groups
 from shardbench.report.page import page, write_page
-from shardbench.store import RecordStore
-from shardbench.trial import Backend, Outcome
 
 
 class Seen(HTMLParser):

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench import profiling
+from shardbench.base.errors import BadInput
 from shardbench.datasets import described, trace_file
 from shardbench.datasets.drawn import DrawnWorkload
-from shardbench.errors import BadInput
-from shardbench.profile import AccessProfile
-from shardbench.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error
-from shardbench.trace import Split
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads import profiling
+from shardbench.workloads.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error
+from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
 WIDE = described.DescribedTable(name="wide", rows=1 << 33, pooling=4.0, alpha=1.1, coverage=0.6)

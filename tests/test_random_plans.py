@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_plans import random_plans
 
-from shardbench.execute.measure import measure, rank_job
-from shardbench.execute.reference import read_sharded, train_unsharded
-from shardbench.materialise import materialise
-from shardbench.strategy import Move
-from shardbench.traffic import COLLECTIVES, count
-from shardbench.validate import validate
+from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.model.strategy import Move
+from shardbench.model.validate import validate
+from shardbench.workloads.materialise import materialise
 
 CALLED = ("input_splits", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all", "backward_all_gather")
 """Of these the calls are counted one by one; an input all-to-all is one of lengths and one of indices."""

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from problems import machine
 from recshard_problems import BATCH, ROW, cost_ms, cuts, problem, profile, random_problem
 
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible, Undeclared
-from shardbench.plan import Tier
-from shardbench.problem import Sees
-from shardbench.profile import AccessProfile
-from shardbench.runner import RunOptions, list_trials
-from shardbench.strategy import Budget, Role
-from shardbench.suite import Suite
-from shardbench.table import Optimizer, Precision
-from shardbench.validate import validate
+from shardbench.base.errors import Infeasible, Undeclared
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Sees
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Role
+from shardbench.model.table import Optimizer, Precision
+from shardbench.model.validate import validate
+from shardbench.runs.runner import RunOptions, list_trials
+from shardbench.runs.suite import Suite
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
 milp = importlib.import_module("shardbench.baselines.recshard.milp")

@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 
-from shardbench.errors import BadInput
+from shardbench.base.errors import BadInput
 
-peak = importlib.import_module("shardbench.baselines.recshard.peak")
+peak = importlib.import_module("shardbench.baselines.recshard.reproduction.peak")
 GIB = 2**30
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from problems import machine
 from recshard_problems import LARGE, ROW, cost_ms, cuts, problem, profile, random_problem
 
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible
-from shardbench.problem import Problem
-from shardbench.strategy import Budget
-from shardbench.validate import validate
+from shardbench.base.errors import Infeasible
+from shardbench.model.discovery import get_strategy
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
 milp = importlib.import_module("shardbench.baselines.recshard.milp")

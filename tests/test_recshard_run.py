@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.discovery import get_strategy
-from shardbench.execute.measure import measure, rank_job
-from shardbench.execute.reference import read_sharded, train_unsharded
-from shardbench.machine import Machine
-from shardbench.materialise import materialise
-from shardbench.plan import OnRank, Plan, Tier
-from shardbench.problem import Problem
-from shardbench.strategy import Budget
-from shardbench.table import Optimizer
-from shardbench.traffic import COLLECTIVES, count
-from shardbench.validate import validate
+from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Machine
+from shardbench.model.plan import OnRank, Plan, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Optimizer
+from shardbench.model.validate import validate
+from shardbench.workloads.materialise import materialise
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 SCARCE = machine(1, 2, hbm=10_000, uvm=200_000)

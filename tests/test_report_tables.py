@@ -6,17 +6,17 @@ import pandas as pd
 import pytest
 import records as make
 
-from shardbench.errors import BadInput
+from shardbench.base.errors import BadInput
+from shardbench.cost.traffic import COLLECTIVES
+from shardbench.model.strategy import Role
+from shardbench.model.table import Optimizer
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables, csv_text, json_rows, markdown_text, write_tables
 from shardbench.report.groups import current, groups
 from shardbench.report.tables import ALL_REDUCE, ALL_TO_ALL, PHASES, balance, tables, throughput, traffic
 from shardbench.report.terminal import plain_text
 from shardbench.report.view import readable_bytes, sections, significant
-from shardbench.store import RecordStore
-from shardbench.strategy import Role
-from shardbench.table import Optimizer
-from shardbench.traffic import COLLECTIVES
-from shardbench.trial import Backend, Outcome
 
 
 def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Series:

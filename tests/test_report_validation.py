@@ -6,11 +6,11 @@ import json
 import pytest
 import records as make
 
-from shardbench.cli import run_command
-from shardbench.report.validation import points, summaries
-from shardbench.report.validation_text import limit, text_lines
-from shardbench.store import RecordStore
-from shardbench.trial import Backend, Outcome
+from shardbench.cli.main import run_command
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome
+from shardbench.report.prediction import points, summaries
+from shardbench.report.prediction_text import limit, text_lines
 
 
 def trial(strategy, *, measured, predicted, embedding=(2.0, 4.0), foreseen=(2.0, 4.0), plan="0" * 16, **spec):

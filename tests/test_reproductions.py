@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shardbench.reproduction.claim import Evidence, claims_frame
-from shardbench.reproduction.files import check_files, frame_csv
-from shardbench.reproduction.found import find_reproduction, reproduction_names
-from shardbench.reproduction.study_store import StudyStore, cell_key
+from shardbench.studies.claim import Evidence, claims_frame
+from shardbench.studies.files import check_files, frame_csv
+from shardbench.studies.reproduction import find_reproduction, reproduction_names
+from shardbench.studies.study_store import StudyStore, cell_key
 
 RESULTS = Path(__file__).parent.parent / "results"
 NAMES = reproduction_names()
@@ -63,7 +63,7 @@ def recshard_rows(numbers: dict[str, tuple[float, float, float]], **keys: object
 
 
 def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_against_each() -> None:
-    observe = importlib.import_module("shardbench.baselines.recshard.claims").observations
+    observe = importlib.import_module("shardbench.baselines.recshard.reproduction.claims").observations
     greedies = dict(zip(GREEDIES, ((40.0, 9.0, 500.0), (12.0, 6.0, 50.0), (20.0, 3.0, 100.0))))
     ours = (("rm2", 0, 4.0, 5.0), ("rm3", 0, 2.0, 0.0), ("rm2", 1, 1.0, 0.0), ("rm1", 0, 99.0, 9.0))
     rows = [
@@ -82,7 +82,7 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
 
 
 def test_recshard_sensitivity_averages_ratios_over_the_draws_that_have_one() -> None:
-    table = importlib.import_module("shardbench.baselines.recshard.ratios").ratio_table
+    table = importlib.import_module("shardbench.baselines.recshard.reproduction.ratios").ratio_table
     rows = []
     for seed, ours, off in ((0, 2.0, 0.0), (1, 4.0, 5.0), (2, 3.0, 2.0)):
         numbers = {name: (slowest, slowest / 2, 10.0) for name, slowest in zip(GREEDIES, (8.0, 12.0, 20.0))}
@@ -100,7 +100,7 @@ def test_recshard_sensitivity_averages_ratios_over_the_draws_that_have_one() -> 
 
 
 def test_dreamshard_margins_are_over_the_best_greedy() -> None:
-    observe = importlib.import_module("shardbench.baselines.dreamshard.claims").observations
+    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
     costs = {
         "shuffle": 30.0,
         "greedy-size": 26.0,
@@ -126,7 +126,7 @@ def test_dreamshard_margins_are_over_the_best_greedy() -> None:
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
     found = find_reproduction("dreamshard")
-    published = importlib.import_module("shardbench.baselines.dreamshard.published")
+    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.published")
     rows = [
         {"task": task, "split": split, "strategy": name, "cost_ms_mean": ms}
         for (task, split), cells in published.published_rows().items()
@@ -145,7 +145,7 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
 
 
 def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
-    observe = importlib.import_module("shardbench.baselines.autoshard.claims").observations
+    observe = importlib.import_module("shardbench.baselines.autoshard.reproduction.claims").observations
 
     def rows(task: str, ours: float, dim: float) -> list[dict[str, object]]:
         times = {"autoshard": ours, "greedy-dim": dim, "greedy-lookup": 2.0 * dim}
@@ -172,7 +172,7 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
 
 
 def test_dreamshard_knows_the_papers_table() -> None:
-    published = importlib.import_module("shardbench.baselines.dreamshard.published")
+    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.published")
     assert len(published.published_rows()) == 26
     assert published.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
     assert published.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables
-from shardbench.runner import RunOptions, list_trials, run_suite
-from shardbench.store import RecordStore
-from shardbench.suite import load_suite
-from shardbench.trial import Backend, Outcome
+from shardbench.runs.runner import RunOptions, list_trials, run_suite
+from shardbench.runs.suite import load_suite
 
 RESULTS = Path(__file__).parent.parent / "results"
 SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))

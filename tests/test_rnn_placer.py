@@ -7,17 +7,17 @@ import pytest
 import torch
 from problems import RandomWorkload, machine
 
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.rnn_placer import RnnPlacer, settings_for
 from shardbench.baselines.rnn_placer.acting import Decoder, play
 from shardbench.baselines.rnn_placer.networks import Networks
 from shardbench.baselines.rnn_placer.training import KIND, Run, Settings, place, reinforce_loss, train, training_key
-from shardbench.errors import BadInput, Infeasible
-from shardbench.learned.checkpoint import path_of
-from shardbench.learned.features import Scaling
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
-from shardbench.strategy import Budget
-from shardbench.validate import validate
+from shardbench.learning.checkpoint import path_of
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
 
 SMALL = Settings(updates=8, episodes=6, stages=4)
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 
-from shardbench.environment import Environment
-from shardbench.errors import BadInput
-from shardbench.execute.job import RankJob
-from shardbench.plan import Plan
-from shardbench.record import Record
-from shardbench.runner import RunOptions, list_trials, run_suite, settled_records
-from shardbench.serialise import content_hash, from_json
-from shardbench.store import RecordStore
-from shardbench.suite import Job, load_suite
-from shardbench.trial import Backend, Outcome, TrialSpec
-from shardbench.tryout import JobContext, try_out
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.base.serialise import content_hash, from_json
+from shardbench.engine.job import RankJob
+from shardbench.model.plan import Plan
+from shardbench.records.record import Record
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.runner import RunOptions, list_trials, run_suite, settled_records
+from shardbench.runs.suite import Job, load_suite
+from shardbench.runs.tryout import JobContext, try_out
 
 MACHINE = """
 name = "toy"
@@ -146,7 +146,7 @@ def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
     def fail(*_):
         raise RuntimeError("one\ntwo")
 
-    monkeypatch.setattr("shardbench.tryout.validate", fail)
+    monkeypatch.setattr("shardbench.runs.tryout.validate", fail)
     record = outcome(context, misbehaving.Honest)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
     assert record.failure.cause == "RuntimeError: one two"
@@ -181,7 +181,7 @@ def cuda_context(tmp_path):
 
 
 def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
-    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 1)
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 1)
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert (record.outcome, record.failure.phase) == (Outcome.SKIPPED, "start")
     assert record.failure.cause == "needs 2 CUDA devices, this machine has 1"
@@ -189,7 +189,7 @@ def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
 
 
 def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, monkeypatch):
-    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 0)
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 0)
     cuda_context.folder_stays = True
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert record.outcome is Outcome.SKIPPED
@@ -201,14 +201,14 @@ def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, 
 def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):
     # Hides real ones from the ranks, which are spawned where there are any.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 2)
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 2)
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert record.outcome is Outcome.SKIPPED
     assert "needs 2 CUDA devices" in record.failure.cause
 
 
 def test_a_hanging_planner_is_killed(context, monkeypatch):
-    monkeypatch.setattr("shardbench.tryout.START_S", 1.0)
+    monkeypatch.setattr("shardbench.runs.tryout.START_S", 1.0)
     start = time.monotonic()
     record = outcome(context, misbehaving.Hangs)
     assert record.outcome is Outcome.TIMEOUT
@@ -315,7 +315,7 @@ def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
     suite, options = tiny
     run_suite(suite, options, Log())
     elsewhere = Environment.here().model_copy(update={"cpu": "another one"})
-    monkeypatch.setattr("shardbench.runner.Environment.here", lambda: elsewhere)
+    monkeypatch.setattr("shardbench.runs.runner.Environment.here", lambda: elsewhere)
     known = RecordStore(options.results, "tiny").latest()
     assert [r.spec.backend for r in settled_records(list_trials(suite, options), known)] == ["simulated"] * 2
     again = Log()

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.statistics import median, median_ratio, noise_floor_pct, p95, percentile
+from shardbench.base.statistics import median, median_ratio, noise_floor_pct, p95, percentile
 
 numbers = st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=1, max_size=30)
 

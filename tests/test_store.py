@@ -6,12 +6,12 @@ import records as make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.errors import BadInput
-from shardbench.record import Record
-from shardbench.serialise import from_json, to_json
-from shardbench.store import RecordStore, is_settled
-from shardbench.strategy import Role
-from shardbench.trial import Backend, Outcome
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json, to_json
+from shardbench.model.strategy import Role
+from shardbench.records.record import Record
+from shardbench.records.store import RecordStore, is_settled
+from shardbench.records.trial import Backend, Outcome
 
 
 @pytest.fixture

@@ -7,16 +7,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shardbench.cli import run_command
-from shardbench.errors import BadInput
-from shardbench.reproduction import files, found, session
-from shardbench.reproduction.claim import Evidence, parse_claims
-from shardbench.reproduction.figures import study_figure
-from shardbench.reproduction.found import Reproduction
-from shardbench.reproduction.page import extras, write_reproduction_page
-from shardbench.reproduction.session import SessionOptions, run_studies
-from shardbench.reproduction.study_store import StudyStore
-from shardbench.study import Cell, Plot, Row, Study
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.studies import files, session
+from shardbench.studies import reproduction as found
+from shardbench.studies.claim import Evidence, parse_claims
+from shardbench.studies.figures import study_figure
+from shardbench.studies.page import extras, write_reproduction_page
+from shardbench.studies.reproduction import Reproduction
+from shardbench.studies.session import SessionOptions, run_studies
+from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study_store import StudyStore
 
 CLAIMS = """
 [[claims]]

@@ -7,12 +7,12 @@ import pydantic
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.errors import BadInput
-from shardbench.jobcheck import check_job, lacking_devices
-from shardbench.machine import load_machine
-from shardbench.suite import Job, load_suite
-from shardbench.table import DenseShape, Optimizer, Table
-from shardbench.trial import Backend
+from shardbench.base.errors import BadInput
+from shardbench.model.machine import load_machine
+from shardbench.model.table import DenseShape, Optimizer, Table
+from shardbench.records.trial import Backend
+from shardbench.runs.jobcheck import check_job, lacking_devices
+from shardbench.runs.suite import Job, load_suite
 
 WORKLOAD = """
 [[workloads]]
@@ -111,7 +111,7 @@ def test_tables_that_fit_nowhere_are_refused():
 
 
 def test_devices_are_only_needed_to_measure_on_devices(monkeypatch):
-    monkeypatch.setattr("shardbench.jobcheck.cuda_devices", lambda: 1)
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 1)
     cpu = machine(1, 2)
     cuda = replace(cpu, device="cuda")
     assert lacking_devices(cuda, Backend.MEASURED) == "needs 2 CUDA devices, this machine has 1"

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible, Unsupported
-from shardbench.machine import Topology, load_machine
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget, Move
-from shardbench.table import Optimizer, Pooling, Table
-from shardbench.validate import validate
+from shardbench.base.errors import Infeasible, Unsupported
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Topology, load_machine
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Move
+from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.model.validate import validate
 
 pytest.importorskip("torchrec")
-planner = importlib.import_module("shardbench.baselines.torchrec_planner.ask")
+planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
 translate = importlib.import_module("shardbench.baselines.torchrec_planner.translate").translate
 
 EVERYONE = (0, 1, 2, 3)
@@ -193,9 +193,9 @@ import warnings
 warnings.simplefilter("ignore")
 import torchrec
 warnings.simplefilter("error")
-from shardbench.conformance_problems import cases
-from shardbench.discovery import get_strategy
-from shardbench.strategy import Budget
+from shardbench.runs.conformance_problems import cases
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
 print(get_strategy("torchrec-fused").plan(cases()[4].problem, Budget(), 0).to_json())
 """
 

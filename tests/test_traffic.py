@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.accounting import distinct_columns
-from shardbench.errors import BadInput, Unsupported
-from shardbench.lookups import CountedLookups
-from shardbench.plan import (
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.accounting import distinct_columns
+from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.traffic import count, expect
+from shardbench.model.plan import (
     BatchSchedule,
     Host,
     NodeSharded,
@@ -25,11 +26,10 @@ from shardbench.plan import (
     whole_table,
     whole_tables,
 )
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Optimizer, Pooling, Precision, Table
-from shardbench.trace import Bags, Split
-from shardbench.traffic import count, expect
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, Table
+from shardbench.workloads.trace import Bags, Split
 
 DENSE = DenseShape(features=2, bottom=(4,), top=(1,))
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
+from shardbench.base.errors import Infeasible
 from shardbench.baselines.uniform import column_shards
-from shardbench.conformance import check
-from shardbench.discovery import get_strategy
-from shardbench.errors import Infeasible
-from shardbench.plan import OnRank, Plan, RowWise
-from shardbench.strategy import Budget
-from shardbench.trace import Split
-from shardbench.traffic import count
-from shardbench.validate import validate
+from shardbench.cost.traffic import count
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import OnRank, Plan, RowWise
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
+from shardbench.runs.conformance import check
+from shardbench.workloads.trace import Split
 
 SHAPES = [(100, 16), (40, 64), (3, 16), (60, 32)]
 NAMES = ["row-wise", "column-wise", "table-row-wise"]

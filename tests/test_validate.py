@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.errors import BadInput, InvalidPlan
-from shardbench.plan import (
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.model.plan import (
     BatchSchedule,
     Host,
     NodeSharded,
@@ -25,9 +25,9 @@ from shardbench.plan import (
     whole_table,
     whole_tables,
 )  # fmt: skip
-from shardbench.strategy import Move
-from shardbench.table import Optimizer
-from shardbench.validate import dealt, memory_bytes, used_moves, validate
+from shardbench.model.strategy import Move
+from shardbench.model.table import Optimizer
+from shardbench.model.validate import dealt, memory_bytes, used_moves, validate
 
 EVERY = frozenset(Move)
 WORKLOAD = RandomWorkload([(100, 8), (30, 16)], 8)

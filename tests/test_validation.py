@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardbench.machine import load_machine
-from shardbench.published import (
+from shardbench.cost.published.errors import COLUMNS, CSV, DOCUMENT, csv_text, embed, fit, markdown, predict_all
+from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
     Family,
@@ -18,8 +18,8 @@ from shardbench.published import (
     power_law_share,
     published,
 )
-from shardbench.published_steps import model_loads, step_s
-from shardbench.validation import COLUMNS, CSV, DOCUMENT, csv_text, embed, fit, markdown, predict_all
+from shardbench.cost.published.steps import model_loads, step_s
+from shardbench.model.machine import load_machine
 
 ROOT = Path(__file__).parent.parent
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from shardbench.errors import BadInput
-from shardbench.learned.learner import Learner
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import BadInput
+from shardbench.learning.learner import Learner
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 if TYPE_CHECKING:
     from .training import Trained
@@ -34,11 +34,11 @@ class AutoShard(Learner):
         A short budget means fewer steps (the plan's notes tell how many), and at 80 % of it, in CPU
         seconds, training stops in any case. With ``folder`` set it goes on from what is kept there.
         """
-        from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
-        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+        from shardbench.tasks.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.tasks.subsets import training_tasks  # noqa: PLC0415
 
         from .fitting import BUDGET_SHARE, SUBSETS, settings_for  # noqa: PLC0415
-        from .keeping import train  # noqa: PLC0415
+        from .kept_training import train  # noqa: PLC0415
 
         start = time.process_time()
         tasks = training_tasks(problems, seed, SUBSETS)
@@ -54,7 +54,7 @@ class AutoShard(Learner):
 
         Raises Infeasible where it leaves a table without room, BadInput before ``fit``.
         """
-        from shardbench.learned.tasks import table_set  # noqa: PLC0415
+        from shardbench.tasks.task import table_set  # noqa: PLC0415
 
         from .placing import place  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ class AutoShardUntrained(AutoShard):
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Draw the networks that training would start from."""
-        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+        from shardbench.tasks.subsets import training_tasks  # noqa: PLC0415
 
         from .fitting import SUBSETS  # noqa: PLC0415
         from .training import untrained  # noqa: PLC0415

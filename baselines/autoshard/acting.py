@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardbench.learned.environment import Placing
-from shardbench.learned.features import GIB, Scaling
-from shardbench.learned.tasks import TableSet
+from shardbench.learning.episodes import Placing
+from shardbench.tasks.features import GIB, Scaling
+from shardbench.tasks.task import TableSet
 
 from .networks import LATENT, STATE, Networks
 

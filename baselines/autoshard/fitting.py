@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardbench.strategy import Budget
+from shardbench.model.strategy import Budget
 
 from .training import Settings
 

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shardbench.learned.features import GIB
-from shardbench.learned.tasks import Task
+from shardbench.tasks.features import GIB
+from shardbench.tasks.task import Task
 
 from .acting import progress_of
 from .networks import Networks

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.errors import Infeasible
-from shardbench.learned.tasks import TableSet
-from shardbench.learned.training import one_thread
+from shardbench.base.errors import Infeasible
+from shardbench.learning.training import one_thread
+from shardbench.tasks.task import TableSet
 
 from .acting import Policy, play
 from .training import Trained

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.learned.environment import Placing
-from shardbench.learned.oracle import Costs, Oracle
-from shardbench.learned.tasks import Task
+from shardbench.learning.episodes import Placing
+from shardbench.tasks.oracle import Costs, Oracle
+from shardbench.tasks.task import Task
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

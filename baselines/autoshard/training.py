@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardbench.errors import BadInput
-from shardbench.learned.features import FEATURES, Scaling
-from shardbench.learned.oracle import Oracle
-from shardbench.learned.settings import Count, CountOrNone, NotNegative, Positive, Share, check_settings
-from shardbench.learned.tasks import Task
-from shardbench.learned.training import Catalogue, CpuClock
-from shardbench.serialise import content_hash
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
+from shardbench.learning.settings import Count, CountOrNone, NotNegative, Positive, Share, check_settings
+from shardbench.learning.training import Catalogue, CpuClock
+from shardbench.tasks.features import FEATURES, Scaling
+from shardbench.tasks.oracle import Oracle
+from shardbench.tasks.task import Task
 
 from .acting import Policy, play
 from .learning import actor_critic_loss, batch_of, evaluate

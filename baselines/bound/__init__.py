@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.lowerbound import expected_table_loads, lower_bound_ms
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.cost.bounds import expected_table_loads, lower_bound_ms
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .search import TIERS, Effort, Tables, search
 

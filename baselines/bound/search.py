@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.costmodel import embedding_ms
-from shardbench.load import Load, in_uvm
-from shardbench.machine import Constants
-from shardbench.plan import Tier
-from shardbench.problem import Problem
+from shardbench.cost.costmodel import embedding_ms
+from shardbench.cost.load import Load, in_uvm
+from shardbench.model.machine import Constants
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.plan import DenseHome, Host, Plan, whole_table
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import DenseHome, Host, Plan, whole_table
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 
 class Hybrid(Strategy):

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from shardbench.errors import BadInput
-from shardbench.learned.learner import Learner
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role
+from shardbench.base.errors import BadInput
+from shardbench.learning.learner import Learner
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role
 
 if TYPE_CHECKING:
     from shardbench.baselines.dreamshard.training import Settings, Trained
@@ -40,8 +40,8 @@ class DreamShard(Learner):
         """
         # Imported late: torch takes seconds to import, and listing strategies must stay cheap.
         from shardbench.baselines.dreamshard.training import Settings, train, untrained  # noqa: PLC0415
-        from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
-        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+        from shardbench.tasks.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.tasks.subsets import training_tasks  # noqa: PLC0415
 
         start = time.process_time()
         # deviation 6
@@ -62,7 +62,7 @@ class DreamShard(Learner):
         if self._trained is None:
             raise BadInput(f"{self.name} has not learned anything: call fit() before plan()")
         from shardbench.baselines.dreamshard.placing import place  # noqa: PLC0415
-        from shardbench.learned.tasks import table_set  # noqa: PLC0415
+        from shardbench.tasks.task import table_set  # noqa: PLC0415
 
         (devices,) = place(self._trained, (table_set(problem),))
         return Plan(

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from shardbench.baselines.dreamshard.networks import COSTS, HEAD, LATENT, Networks
-from shardbench.learned.environment import Placing
-from shardbench.learned.features import Scaling
-from shardbench.learned.tasks import TableSet
+from shardbench.learning.episodes import Placing
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.task import TableSet
 
 Floats32 = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from shardbench.baselines.dreamshard.adam import Adam
 from shardbench.baselines.dreamshard.estimates import Episodes
-from shardbench.baselines.dreamshard.measured import Measured
 from shardbench.baselines.dreamshard.networks import CostNetwork, PolicyNetwork
+from shardbench.baselines.dreamshard.observed import Measured
 from shardbench.baselines.dreamshard.regression import Regression
 
 Floats32 = NDArray[np.float32]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.base.errors import Infeasible
 from shardbench.baselines.dreamshard.estimates import Episodes, Policy, play
 from shardbench.baselines.dreamshard.training import Trained
-from shardbench.errors import Infeasible
-from shardbench.learned.tasks import TableSet
+from shardbench.tasks.task import TableSet
 
 Ints = NDArray[np.int64]
 

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.baselines.dreamshard.adam import Adam
 from shardbench.baselines.dreamshard.estimates import Policy, play
 from shardbench.baselines.dreamshard.learning import CostLearner, policy_loss
-from shardbench.baselines.dreamshard.measured import Measured
 from shardbench.baselines.dreamshard.networks import Networks
-from shardbench.errors import BadInput
-from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
-from shardbench.learned.features import Scaling
-from shardbench.learned.oracle import Oracle
-from shardbench.learned.settings import Count, NotNegative, Positive, check_settings
-from shardbench.learned.tasks import Task
-from shardbench.learned.training import Catalogue, CpuClock, network_tensors, one_thread, put_networks
-from shardbench.serialise import content_hash
+from shardbench.baselines.dreamshard.observed import Measured
+from shardbench.learning.checkpoint import Checkpoint, load, path_of, save
+from shardbench.learning.settings import Count, NotNegative, Positive, check_settings
+from shardbench.learning.training import Catalogue, CpuClock, network_tensors, one_thread, put_networks
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.oracle import Oracle
+from shardbench.tasks.task import Task
 
 Ints = NDArray[np.int64]
 Floats32 = NDArray[np.float32]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from shardbench.errors import BadInput, Infeasible
-from shardbench.plan import BatchSchedule, Host, Plan, Replicated, Segment
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.model.plan import BatchSchedule, Host, Plan, Replicated, Segment
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .calibrator import BUDGET_BYTES, HotChoice, calibrate, expected_hot_share
 from .scheduler import START_RATE_PCT, check_rate, turns

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from shardbench.errors import BadInput
-from shardbench.profile import AccessProfile
+from shardbench.base.errors import BadInput
+from shardbench.model.profile import AccessProfile
 
 Ints = NDArray[np.int64]
 

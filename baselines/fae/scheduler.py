@@ -7,8 +7,8 @@ A rate of R % runs R % of the epoch's cold batches, then R % of its hot ones, an
 import math
 from dataclasses import dataclass, replace
 
-from shardbench.errors import BadInput
-from shardbench.plan import Phase, PhaseKind
+from shardbench.base.errors import BadInput
+from shardbench.model.plan import Phase, PhaseKind
 
 START_RATE_PCT = 50.0  # deviation 4
 LEAST_RATE_PCT = 1.0

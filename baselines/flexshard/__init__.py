@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Iterable
 
-from shardbench.errors import BadInput, Infeasible
-from shardbench.plan import Plan
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
-from shardbench.table import Optimizer
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.table import Optimizer
 
 from .compared import Compared, fullest_device_bytes
 from .search import Search, search

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from shardbench.problem import Problem
-from shardbench.validate import dealt
+from shardbench.model.problem import Problem
+from shardbench.model.validate import dealt
 
 
 class Compared(StrEnum):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from shardbench.plan import OnRank, deal_start
-from shardbench.problem import Problem
-from shardbench.validate import dealt
+from shardbench.model.plan import OnRank, deal_start
+from shardbench.model.problem import Problem
+from shardbench.model.validate import dealt
 
 from .rule import Tiers
 from .shape import Homes

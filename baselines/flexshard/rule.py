@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.machine import Machine
-from shardbench.problem import Problem
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
 
 from .units import Floats, Ints, LinkShares, Units
 

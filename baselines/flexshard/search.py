@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 
-from shardbench.costmodel import collective_s
-from shardbench.problem import Problem
-from shardbench.table import Pooling
-from shardbench.traffic import expect
+from shardbench.cost.costmodel import collective_s
+from shardbench.cost.traffic import expect
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling
 
 from .room import Room
 from .rule import Prices, Tiers, added_bytes, benefits, choose

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
-from shardbench.problem import Problem
-from shardbench.table import Table
-from shardbench.validate import dealt
+from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.table import Table
+from shardbench.model.validate import dealt
 
 from .rule import Tiers
 from .units import Ints, is_split

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.costmodel import embedding_ms
-from shardbench.errors import Infeasible
-from shardbench.learned.oracle import exchange_s
-from shardbench.lowerbound import expected_table_loads
-from shardbench.plan import Plan, Tier, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.cost.bounds import expected_table_loads
+from shardbench.cost.costmodel import embedding_ms
+from shardbench.model.plan import Plan, Tier, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.tasks.oracle import exchange_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.plan import OnRank, Plan, Segment, Tier
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Role, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import OnRank, Plan, Segment, Tier
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .search import Found, minimise
 from .steps import Statistics, make_steps

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.problem import Problem
+from shardbench.model.problem import Problem
 
 from .steps import Floats, Ints, Steps
 

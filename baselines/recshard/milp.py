@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.errors import Infeasible
+from shardbench.base.errors import Infeasible
 
 from .steps import Floats, Ints, Steps
 

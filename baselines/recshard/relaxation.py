@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.problem import Problem
+from shardbench.base.errors import Infeasible
+from shardbench.model.problem import Problem
 
 from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
 from .steps import Floats, Ints, Steps

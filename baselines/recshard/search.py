@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.problem import Problem
+from shardbench.base.errors import Infeasible
+from shardbench.model.problem import Problem
 
 from .assign import Assignment, fill, lowered, pack, reached, seeded_order, sums_of, topped_up
 from .milp import Limits, Part, Solution, SolverFailed, solve

@@ -6,10 +6,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.costmodel import gather_rate
-from shardbench.errors import Infeasible
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
+from shardbench.base.errors import Infeasible
+from shardbench.cost.costmodel import gather_rate
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

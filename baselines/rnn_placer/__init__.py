@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardbench.errors import BadInput
-from shardbench.learned.learner import Learner
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move
+from shardbench.base.errors import BadInput
+from shardbench.learning.learner import Learner
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move
 
 if TYPE_CHECKING:
     from .training import Settings, Trained
@@ -46,8 +46,8 @@ class RnnPlacer(Learner):
         and at 80 % of it, in CPU seconds, training stops in any case. With ``folder`` set it goes on
         from what is kept there.
         """
-        from shardbench.learned.oracle import SimulatedOracle  # noqa: PLC0415
-        from shardbench.learned.subsets import training_tasks  # noqa: PLC0415
+        from shardbench.tasks.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.tasks.subsets import training_tasks  # noqa: PLC0415
 
         from .training import Settings, train  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ class RnnPlacer(Learner):
         Raises Infeasible where it leaves a table without room; BadInput before ``fit``, and for a
         number of devices that it was not fitted on.
         """
-        from shardbench.learned.tasks import table_set  # noqa: PLC0415
+        from shardbench.tasks.task import table_set  # noqa: PLC0415
 
         from .training import place  # noqa: PLC0415
 

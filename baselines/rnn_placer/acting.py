@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shardbench.learned.environment import Placing
-from shardbench.learned.tasks import TableSet
+from shardbench.learning.episodes import Placing
+from shardbench.tasks.task import TableSet
 
 from .networks import ENCODED, HIDDEN, Networks
 

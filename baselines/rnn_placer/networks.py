@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from shardbench.errors import BadInput
-from shardbench.learned.features import FEATURES
+from shardbench.base.errors import BadInput
+from shardbench.tasks.features import FEATURES
 
 EMBEDDED = 64
 ENCODED = 128

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shardbench.errors import BadInput, Infeasible
-from shardbench.learned.checkpoint import Checkpoint, load, path_of, save
-from shardbench.learned.features import Scaling
-from shardbench.learned.oracle import Oracle
-from shardbench.learned.settings import Count, NotNegative, Positive, Share, check_settings
-from shardbench.learned.tasks import TableSet, Task
-from shardbench.learned.training import (
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.serialise import content_hash
+from shardbench.learning.checkpoint import Checkpoint, load, path_of, save
+from shardbench.learning.settings import Count, NotNegative, Positive, Share, check_settings
+from shardbench.learning.training import (
     CpuClock,
     Limit,
     adam_tensors,
@@ -25,7 +23,9 @@ from shardbench.learned.training import (
     put_adam,
     put_networks,
 )
-from shardbench.serialise import content_hash
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.oracle import Oracle
+from shardbench.tasks.task import TableSet, Task
 
 from .acting import Played, play
 from .networks import Networks

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.plan import Plan, Tier, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import Plan, Tier, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
 
 DRAWS = 100
 """Random orders that are tried before the strategy gives up."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from shardbench.plan import Plan
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
 
 
 class _TorchRecPlanner(Strategy):
@@ -21,7 +21,7 @@ class _TorchRecPlanner(Strategy):
         The budget is enforced from outside: the planner's own time limit does not bound it.
         """
         # Imported late: torchrec takes seconds to import, and listing strategies must stay cheap.
-        from shardbench.baselines.torchrec_planner.ask import ask  # noqa: PLC0415
+        from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
         from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415
 
         return translate(ask(problem, self.sharding_types), problem)

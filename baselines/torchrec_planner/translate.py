@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardbench.errors import Unsupported
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
-from shardbench.problem import Problem
-from shardbench.table import Table
+from shardbench.base.errors import Unsupported
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.table import Table
 
-from .ask import UVM_KERNEL
+from .planner import UVM_KERNEL
 
 
 def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:

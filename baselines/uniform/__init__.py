@@ -6,12 +6,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.errors import Infeasible
-from shardbench.plan import OnRank, Plan, RowWise, Segment, whole_table
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
-from shardbench.table import Table
-from shardbench.validate import dealt, memory_bytes
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import OnRank, Plan, RowWise, Segment, whole_table
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import Table
+from shardbench.model.validate import dealt, memory_bytes
 
 Ints = NDArray[np.int64]
 

@@ -1,1 +1,1 @@
-"""Machine files (TOML): see shardbench.machine."""
+"""Machine files (TOML): see shardbench.model.machine."""

@@ -14,13 +14,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from workloads import cluster
 
-from shardbench.accounting import Account
+from shardbench.cost.accounting import Account
+from shardbench.cost.lookups import CountedLookups
 from shardbench.datasets.synthetic import CONFIG
-from shardbench.lookups import CountedLookups
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, whole_table
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.trace import Split
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Split
 
 DEVICES = (8, 128, 1024)
 COLUMNS = ("devices", "tables", "lookups", "cpu_s", "lookups_per_s", "peak_bytes")

@@ -18,13 +18,13 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parent))
 from handwritten import HandwrittenLoop
 
-from shardbench.execute.clock import CpuClock
-from shardbench.execute.lower import lower
-from shardbench.execute.step import LocalBatch, StepSettings, TrainingStep
-from shardbench.machine import Topology
-from shardbench.plan import Plan, whole_tables
-from shardbench.table import DenseShape, Optimizer, Precision, Table
-from shardbench.trace import Bags
+from shardbench.engine.clock import CpuClock
+from shardbench.engine.lower import lower
+from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
+from shardbench.model.machine import Topology
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.workloads.trace import Bags
 
 TABLES, ROWS, DIM, POOLING, LOCAL_BATCH = 20, 100_000, 16, 10, 512
 SHAPE = DenseShape(features=13, bottom=(64, DIM), top=(64, 1))

@@ -10,11 +10,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from workloads import random_problem
 
 pytest.importorskip("torch")
-from shardbench.baselines.autoshard.keeping import train
+from shardbench.baselines.autoshard.kept_training import train
 from shardbench.baselines.autoshard.placing import place
 from shardbench.baselines.autoshard.training import Settings, untrained
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.tasks import Task
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
 
 STEPS = 12_000
 AUTHORS_CPU_S = {80: 0.28, 400: 3.2, 856: 8.8}

@@ -8,11 +8,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from workloads import cluster, random_bags
 
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, whole_table
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Table
-from shardbench.traffic import count
+from shardbench.cost.traffic import count
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Table
 
 ROWS, BATCH, POOLING = 1_000_000, 65_536, 16
 

@@ -11,12 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from workloads import random_problem
 
-from shardbench.discovery import get_strategy
-from shardbench.learned.oracle import SimulatedOracle
-from shardbench.learned.subsets import part
-from shardbench.learned.tasks import Task
-from shardbench.strategy import Budget
-from shardbench.validate import validate
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.subsets import part
+from shardbench.tasks.task import Task
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 training = importlib.import_module("shardbench.baselines.dreamshard.training")

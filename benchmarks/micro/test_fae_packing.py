@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shardbench.hotness import HotPrefix, Packer
-from shardbench.trace import Bags
+from shardbench.workloads.hotness import HotPrefix, Packer
+from shardbench.workloads.trace import Bags
 
 TABLES, CHUNK, CHUNKS, BATCH = 26, 65_536, 4, 4096
 ROWS, HOT = 1_000_000, 200_000

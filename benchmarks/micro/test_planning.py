@@ -8,9 +8,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from workloads import random_problem
 
-from shardbench.discovery import missing_modules, strategies
-from shardbench.strategy import Budget, Strategy
-from shardbench.validate import validate
+from shardbench.model.discovery import missing_modules, strategies
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.validate import validate
 
 PROBLEM = random_problem(40, 16)
 

@@ -4,11 +4,11 @@ import importlib
 
 import pytest
 
-from shardbench.discovery import get_strategy
-from shardbench.strategy import Budget
-from shardbench.validate import validate
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
 
-made_up = importlib.import_module("shardbench.baselines.recshard.made_up")
+made_up = importlib.import_module("shardbench.baselines.recshard.reproduction.production_like")
 BUDGET = Budget(plan_s=60.0)
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from shardbench.machine import Machine, Topology, load_machine
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import Table
-from shardbench.trace import Bags
+from shardbench.model.machine import Machine, Topology, load_machine
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Table
+from shardbench.workloads.trace import Bags
 
 
 def cluster(devices: int) -> Machine:

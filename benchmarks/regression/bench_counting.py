@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from shardbench.lookups import CountedLookups
-from shardbench.trace import Bags
+from shardbench.cost.lookups import CountedLookups
+from shardbench.workloads.trace import Bags
 
 ROWS, BATCH, POOLING = 1_000_000, 65_536, 16
 

@@ -5,13 +5,13 @@ import sys
 
 import numpy as np
 
-from shardbench.costmodel import estimate
-from shardbench.discovery import strategies
-from shardbench.machine import load_machine
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget
-from shardbench.table import Table
+from shardbench.cost.costmodel import estimate
+from shardbench.model.discovery import strategies
+from shardbench.model.machine import load_machine
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Table
 
 # asv needs the parameters without running anything; strategies that appear later add rows of their own.
 HEURISTICS = ["shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "bound"]
@@ -69,4 +69,4 @@ class Importing:
 
     def time_import_cli(self) -> None:
         """Wall seconds, interpreter start included."""
-        subprocess.run([sys.executable, "-c", "import shardbench.cli"], check=True)
+        subprocess.run([sys.executable, "-c", "import shardbench.cli.main"], check=True)

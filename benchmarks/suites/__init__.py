@@ -1,1 +1,1 @@
-"""Suites (TOML): see shardbench.suite."""
+"""Suites (TOML): see shardbench.runs.suite."""

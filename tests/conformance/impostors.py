@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from shardbench.errors import Infeasible
-from shardbench.plan import OnRank, Plan, Replicated, whole_table
-from shardbench.problem import Problem, Sees
-from shardbench.profile import AccessProfile
-from shardbench.strategy import Budget, Move, Strategy
-from shardbench.table import DenseShape, Table
-from shardbench.trace import Bags, Split
-from shardbench.workload import Workload
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import OnRank, Plan, Replicated, whole_table
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import DenseShape, Table
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import Workload
 
 
 class Honest(Strategy):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from impostors import IMPOSTORS, FitsFirst, HangsWithChild, Honest
 
-from shardbench.conformance import CHECKS, ConformanceError, check
-from shardbench.strategy import Strategy
-from shardbench.trace import Split, assert_readable
+from shardbench.model.strategy import Strategy
+from shardbench.runs.conformance import CHECKS, ConformanceError, check
+from shardbench.workloads.trace import Split, assert_readable
 
 
 @pytest.mark.parametrize("strategy", [Honest(), FitsFirst()], ids=lambda s: type(s).__name__)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shardbench.conformance import CHECKS, check
-from shardbench.conformance_problems import cases
-from shardbench.discovery import strategies
-from shardbench.strategy import Strategy
+from shardbench.model.discovery import strategies
+from shardbench.model.strategy import Strategy
+from shardbench.runs.conformance import CHECKS, check
+from shardbench.runs.conformance_problems import cases
 
 
 @pytest.mark.parametrize("strategy", strategies().values(), ids=lambda s: s.name)

@@ -9,8 +9,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 PROGRAM = """
-from shardbench.conformance import check
-from shardbench.discovery import get_strategy, strategies
+from shardbench.runs.conformance import check
+from shardbench.model.discovery import get_strategy, strategies
 assert "rank-zero" in strategies(), sorted(strategies())
 check(get_strategy("rank-zero"))
 print("conforms")
@@ -45,7 +45,7 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "conforms"
 
-    shardbench = [sys.executable, "-c", "from shardbench.cli import main; main()"]
+    shardbench = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
 
     def command_line(*arguments: str) -> str:
         done = subprocess.run(

@@ -5,14 +5,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, fit
 from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import Measurements, measure_machine, order_of
 from shardbench.calibrate.write import Base, base_of, refuse_overwriting, write_machine
-from shardbench.environment import Environment
-from shardbench.errors import BadInput
-from shardbench.machine import Machine, Topology
-from shardbench.memory import RANK_BYTES, free_memory_bytes
+from shardbench.model.machine import Machine, Topology
 
 IN_STEP_KINDS = {"intra_latency_s": "collectives in step", "dense_flop_per_s": "dense in step"}
 """Which kind of time tells the error of a constant; of all others, the embedding kernels."""

@@ -10,8 +10,8 @@ from scipy.optimize import least_squares
 
 from shardbench.calibrate.points import problem_of
 from shardbench.calibrate.session import KernelTime, Measurements, ProbeTime
-from shardbench.costmodel import backward_s, forward_s, step_time
-from shardbench.machine import Constants, Machine
+from shardbench.cost.costmodel import backward_s, forward_s, step_time
+from shardbench.model.machine import Constants, Machine
 
 Floats = NDArray[np.float64]
 

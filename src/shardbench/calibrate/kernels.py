@@ -14,8 +14,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from shardbench.calibrate.points import BATCHES, KernelPoint, bags
-from shardbench.execute.clock import Clock
-from shardbench.plan import Tier
+from shardbench.engine.clock import Clock
+from shardbench.model.plan import Tier
 
 VISIT = 2 * BATCHES
 """Iterations of a point before the next point's turn; the first half warms the caches, as earlier

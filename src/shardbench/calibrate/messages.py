@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from shardbench.calibrate.points import MESSAGE_BYTES
-from shardbench.execute.clock import Clock
+from shardbench.engine.clock import Clock
 
 
 class Messages:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardbench.machine import Machine, Topology
-from shardbench.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table
-from shardbench.problem import Problem
-from shardbench.profile import AccessProfile
-from shardbench.table import DenseShape, Table
-from shardbench.trace import Bags
+from shardbench.model.machine import Machine, Topology
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Table
+from shardbench.workloads.trace import Bags
 
 BATCHES = 4
 """Batches that a point goes through in turn, as the iterations of a trial do."""

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from shardbench.calibrate.kernels import Kernels
 from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
-from shardbench.execute.clock import Clock, CpuClock, CudaClock
-from shardbench.execute.job import PHASES
-from shardbench.execute.lower import Lowered, lower
-from shardbench.execute.rank import seeded_inputs
-from shardbench.execute.step import LocalBatch, StepSettings, TrainingStep
-from shardbench.machine import Machine
-from shardbench.problem import Problem
+from shardbench.engine.clock import Clock, CpuClock, CudaClock
+from shardbench.engine.job import PHASES
+from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.rank import seeded_inputs
+from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
 
 JOIN_S = 60.0
 """How long a rank waits for its peers in a collective."""

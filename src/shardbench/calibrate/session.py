@@ -23,12 +23,12 @@ from shardbench.calibrate.points import (
     problem_of,
 )
 from shardbench.calibrate.rank import Order, RankTimes, measure_rank
-from shardbench.execute.job import PHASES
-from shardbench.launch import call_in_child
-from shardbench.load import Load
-from shardbench.machine import Machine
-from shardbench.plan import Tier
-from shardbench.traffic import Traffic, count, mean
+from shardbench.cost.load import Load
+from shardbench.cost.traffic import Traffic, count, mean
+from shardbench.engine.job import PHASES
+from shardbench.engine.launch import call_in_child
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Tier
 
 Floats = NDArray[np.float64]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from shardbench.base.serialise import to_data
 from shardbench.calibrate.calibration import Calibration
 from shardbench.calibrate.session import KernelTime, Measurements
-from shardbench.serialise import to_data
 
 NOISY_PCT = 10.0
 """Above this noise a calibration should be repeated."""

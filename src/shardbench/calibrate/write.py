@@ -6,9 +6,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from shardbench.atomic import write_atomically
-from shardbench.errors import BadInput
-from shardbench.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_names, parse_machine
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_names, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""

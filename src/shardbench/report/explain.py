@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.errors import BadInput
-from shardbench.record import Planned, Record, Timing, TrafficTotals
+from shardbench.base.errors import BadInput
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.store import RecordStore
+from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, current, groups
 from shardbench.report.tables import phases_of
 from shardbench.report.view import readable_bytes, significant
-from shardbench.store import RecordStore
-from shardbench.trial import Backend
 
 _SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
 _LEAST_KEY = 4

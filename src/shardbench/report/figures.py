@@ -2,10 +2,10 @@
 
 import plotly.graph_objects as go
 
+from shardbench.model.strategy import Role
+from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.tables import collective_bytes, collectives_of, phase_ms, phases_of
-from shardbench.strategy import Role
-from shardbench.trial import Backend
 
 # Okabe and Ito's palette, told apart by the colour-blind, then two greys.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#7F7F7F", "#333333")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from shardbench.atomic import write_atomically
-from shardbench.errors import BadInput
-from shardbench.record import Record
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.records.record import Record
+from shardbench.records.store import RecordStore
 from shardbench.report.tables import TABLES, TEXTS, tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
-from shardbench.store import RecordStore
 
 _DECIMALS = {"max_over_mean": 4, "distinct_rows_max": 1, "samples_per_s": 1, "plan_s": 4, "fit_s": 4}
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.record import Record
-from shardbench.statistics import Estimate, median, noise_floor_pct
-from shardbench.strategy import Role
-from shardbench.table import Optimizer, Precision
-from shardbench.trial import Backend, Outcome
+from shardbench.base.statistics import Estimate, median, noise_floor_pct
+from shardbench.model.strategy import Role
+from shardbench.model.table import Optimizer, Precision
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend, Outcome
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,

@@ -10,15 +10,15 @@ import jinja2
 import plotly.io
 import plotly.offline
 
-from shardbench.atomic import write_atomically
-from shardbench.environment import Environment, load
-from shardbench.record import Record
+from shardbench.base.atomic import write_atomically
+from shardbench.base.host import Environment, load
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend
 from shardbench.report.figures import figures
 from shardbench.report.files import suite_records
 from shardbench.report.groups import Group, current, groups
 from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
-from shardbench.trial import Backend
 
 CONFIG = {"displayModeBar": False, "responsive": True}
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from shardbench.errors import BadInput
-from shardbench.record import Planned, Record, Timing, TrafficTotals
+from shardbench.base.errors import BadInput
+from shardbench.base.statistics import median_ratio
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups
-from shardbench.statistics import median_ratio
-from shardbench.trial import Backend
 
 ALL_TO_ALL = (
     "input_splits", "input_all_to_all", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from shardbench.trial import Backend
+from shardbench.records.trial import Backend
 
 Cells = dict[str, Any]
 

@@ -1,9 +1,9 @@
 """A strategy in a package of its own: all tables on the first device."""
 
-from shardbench.errors import Infeasible
-from shardbench.plan import Plan, whole_tables
-from shardbench.problem import Problem, Sees
-from shardbench.strategy import Budget, Move, Strategy
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
 
 
 class RankZero(Strategy):

@@ -1,0 +1,246 @@
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, what training does, and how long placing takes."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from shardbench.studies.contest import (
+    CEILING,
+    cheapest,
+    fitted,
+    judge,
+    place_all,
+    scaled_budget,
+    shared_pools,
+    tasks_of,
+)
+from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
+from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_pool, machine_of
+
+OURS = "autoshard"
+GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
+STRATEGIES = (
+    "shuffle", *GREEDIES, OURS, "autoshard-untrained", "greedy-cost", "dreamshard", "bound", CEILING,
+)  # fmt: skip
+ASKING = ("greedy-cost", "bound", CEILING)
+"""Learn nothing, but ask the cost model about every task that they place: their calls are left empty."""
+DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "greedy-cost", "dreamshard", "bound", CEILING)
+"""In plots; a strategy far below random would flatten all others."""
+SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
+CAP_BYTES = 7 * 2**30
+ROOMY_BYTES = 40 << 30
+"""Memory of a device that holds its share of all 856 tables."""
+WIDTHS = (16, 32)
+ROWS = {
+    row.name: row
+    for row in (
+        TaskRow(name=f"Auto-{tables} ({devices})", tables=tables, devices=devices, widths=WIDTHS, cap_bytes=CAP_BYTES)
+        for tables, devices in ((40, 4), (80, 8), (120, 8), (40, 2))
+    )
+}
+"""The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
+JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
+
+
+class KernelContest(ContestStudy):
+    """Kernel time of the slowest device, min/max balance, over 50 tasks of a row."""
+
+    seeded = SEEDED
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """One row a task, split and strategy; kernel time is what AutoShard balances."""
+        made = []
+        random_ms = rows[rows["strategy"] == "shuffle"].groupby(["task", "split"])["kernel_ms"].mean().to_dict()
+        for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
+            mean_ms = float(part["kernel_ms"].mean())
+            base = random_ms.get((task, split))
+            made.append(
+                {
+                    "task": task,
+                    "devices": self.task_rows[task].devices,
+                    "split": split,
+                    "strategy": strategy,
+                    "backend": "simulated",
+                    "kernel_ms_mean": mean_ms,
+                    "kernel_ms_std": float(part["kernel_ms"].std(ddof=1)),
+                    "n": len(part),
+                    "vs_random_pct": 100.0 * (base / mean_ms - 1.0) if base else None,
+                    "balance_min_over_max": float(part["balance"].mean()),
+                    "cost_ms_mean": float(part["cost_ms"].mean()),
+                    "cost_bound_ms": float(part["bound_ms"].mean()),
+                    "cost_over_bound_pct": 100.0 * float(part["cost_ms"].mean() / part["bound_ms"].mean() - 1.0),
+                    "tasks": int(part["tasks"].min()),
+                    "infeasible": int(part["infeasible"].max()),
+                    "oracle_calls": None if strategy in ASKING else int(part["oracle_calls"].max()),
+                    "fit_cpu_s": float(part["fit_cpu_s"].mean()),
+                    "plan_cpu_s": float(part["plan_cpu_s"].mean()),
+                }
+            )
+        order = {name: number for number, name in enumerate(self.task_rows)}
+        return {
+            self.name: pd.DataFrame(made).sort_values(
+                ["task", "split", "kernel_ms_mean"],
+                key=lambda column: column.map(order) if column.name == "task" else column,
+                kind="stable",
+            )
+        }
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Gain over random."""
+        return [
+            Plot(
+                title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
+                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=DRAWN, bars=True,
+            )
+        ]  # fmt: skip
+
+
+class Contest(KernelContest):
+    """AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks."""
+
+    name = "table"
+    task_rows = MappingProxyType({name: ROWS[name] for name in JUDGED})
+    quick_rows = JUDGED
+    strategies = STRATEGIES
+
+
+class EqualWidths(KernelContest):
+    """The ten equal-width rows of DreamShard's table, by what AutoShard balances: kernel time; heuristics beside it."""
+
+    name = "equal"
+    task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
+    quick_rows = ("DLRM-20 (4)",)
+    strategies = ("shuffle", *GREEDIES, OURS)
+    same_as = ("dreamshard", "table")
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Gain over random as a line: the rows have an order."""
+        return [
+            Plot(
+                title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
+                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=DRAWN[:4],
+            )
+        ]  # fmt: skip
+
+
+class Transfer(Study):
+    """AutoShard trained on one row and used, untuned, on other numbers of tables and devices and on unseen tables."""
+
+    name = "transfer"
+    version = 2
+    columns = ("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms")
+    SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a training row and seed."""
+        if quick:
+            return [{"trained_on": JUDGED[0], "seed": 0}]
+        return [{"trained_on": name, "seed": seed} for name in JUDGED for seed in SEEDS]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train once; judge on the test tasks of every row, and by share of unseen tables on the training row.
+
+        Tasks of two shares differ only in the tables that were replaced.
+        """
+        seed, budget, own = int(cell["seed"] or 0), scaled_budget(FIT_S), str(cell["trained_on"])
+        strategy, _ = fitted(OURS, tasks_of(ROWS[own], "train", folder), budget, seed, folder)
+        sets = [(name, "test", 1.0, tasks_of(row, "test", folder)) for name, row in ROWS.items()]
+        sets += [(own, "shares", share, tasks_of(ROWS[own], "train", folder, unseen=share)) for share in self.SHARES]
+        rows: list[Row] = []
+        for name, task_set, share, tasks in sets:
+            ours = judge(place_all(strategy, tasks, budget, seed), tasks)
+            best, best_ms = cheapest(GREEDIES, tasks, "kernel_ms")
+            rows.append(
+                {
+                    "backend": "simulated",
+                    "used_on": name,
+                    "task_set": task_set,
+                    "unseen_tables_pct": 100.0 * share,
+                    "kernel_ms": ours["kernel_ms"],
+                    "balance": ours["balance"],
+                    "best_greedy": best,
+                    "best_greedy_ms": best_ms,
+                    "infeasible": ours["infeasible"],
+                }
+            )
+        return rows
+
+
+class Training(Study):
+    """Reward, kernel time of the policy's plans and error of the cost network after each stage of training."""
+
+    name = "training"
+    columns = ("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms")
+    HELD_OUT = 20
+    """Random placements a task that the cost network is tested on."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One row of tasks, all seeds."""
+        return [{"task": JUDGED[0], "seed": seed} for seed in (SEEDS[:1] if quick else SEEDS)]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train with the networks kept after every stage, then judge each."""
+        from .curve import learning_curve  # noqa: PLC0415 - needs torch, which listing does not
+
+        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
+        train_tasks, test_tasks = tasks_of(row, "train", folder), tasks_of(row, "test", folder)
+        return learning_curve(train_tasks, test_tasks, seed, folder / "training", self.HELD_OUT)
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Learning curves."""
+        return [
+            Plot(
+                title="Kernel time (ms) of the slowest device, plans for test tasks after each stage; 0 is untrained.",
+                table=self.name, x="stage", y="test_kernel_ms", series="seed", facet="task", log_y=True,
+            ),
+            Plot(
+                title="Mean absolute relative error of the cost network, on random placements of test tasks.",
+                table=self.name, x="stage", y="random_error_pct", series="seed", facet="task", log_y=True,
+            ),
+        ]  # fmt: skip
+
+
+class Placing(Study):
+    """CPU seconds to place 80, 400 and 856 tables on 8 devices with a trained policy."""
+
+    name = "placing"
+    exclusive = True
+    columns = ("backend", "plan_cpu_s_median", "plan_cpu_s_max", "n")
+    REPEATS = 7
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a number of tables."""
+        return [{"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 400, 856))]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train briefly (placing costs the same whatever was learned), place a few times."""
+        budget, row = scaled_budget(20.0), ROWS[JUDGED[1]]
+        strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0, folder)
+        pools = [load_pool(side, shared_pools(folder), widths=WIDTHS) for side in ("train", "test")]
+        wanted = int(cell["tables"] or 0)
+        own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
+        parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
+        problem = join(parts, machine_of(row.machine, int(cell["devices"] or 0), ROOMY_BYTES), "placing").problem
+        spent = []
+        for _ in range(self.REPEATS):
+            start = time.process_time()
+            strategy.plan(problem, budget, 0)
+            spent.append(time.process_time() - start)
+        return [
+            {
+                "backend": "measured",
+                "plan_cpu_s_median": float(np.median(spent)),
+                "plan_cpu_s_max": max(spent),
+                "n": self.REPEATS,
+            }
+        ]
+
+
+def studies() -> Iterable[Study]:
+    """In the order they run."""
+    return (Contest(), EqualWidths(), Transfer(), Training(), Placing())

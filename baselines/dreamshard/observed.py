@@ -1,0 +1,55 @@
+"""Measured placements that the cost network learns from, as table sets over one catalogue of tables."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.learning.training import Catalogue
+from shardbench.tasks.oracle import Costs
+
+Floats32 = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Measured:
+    """A buffer that only grows: which tables every device held, and what it cost.
+
+    ``holds`` float32 [placements, devices, catalogue + 1] counts tables; the last column is the row
+    of zeros that stands for an empty device. ``device_ms`` float32 [placements, devices, 3] and
+    ``overall_ms`` float32 [placements] are the targets; ``real`` bool [placements, devices] is False
+    where a placement has fewer devices than the widest task.
+    """
+
+    def __init__(self, catalogue: Catalogue, devices: int) -> None:
+        self._columns = len(catalogue) + 1
+        self._rows = catalogue.rows
+        self.tasks: Ints = np.zeros(0, dtype=np.int64)
+        self.placements: list[Ints] = []
+        self.holds: Floats32 = np.zeros((0, devices, self._columns), dtype=np.float32)
+        self.device_ms: Floats32 = np.zeros((0, devices, 3), dtype=np.float32)
+        self.overall_ms: Floats32 = np.zeros(0, dtype=np.float32)
+        self.real: NDArray[np.bool_] = np.zeros((0, devices), dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.overall_ms)
+
+    def add(self, task: int, placement: Ints, costs: Costs) -> None:
+        """Append one placement int [tables] of a task number and its costs [1, devices]."""
+        # Of the two exchanges only the backward one has a head; the forward one is in the overall cost.
+        columns = (costs.forward_ms[0], costs.backward_comm_ms[0], costs.backward_ms[0])
+        self.append(task, placement, np.stack(columns, axis=-1), float(costs.overall_ms[0]))
+
+    def append(self, task: int, placement: Ints, device_ms: Floats, overall_ms: float) -> None:
+        """Append one placement by its targets, [devices, 3] and a number."""
+        wide, devices = self.holds.shape[1], len(device_ms)
+        holds = np.zeros((wide, self._columns), dtype=np.float32)
+        np.add.at(holds, (placement, self._rows[task]), 1.0)
+        holds[holds.sum(axis=1) == 0, -1] = 1.0
+        targets = np.zeros((wide, 3), dtype=np.float32)
+        targets[:devices] = device_ms
+        self.tasks = np.append(self.tasks, task)
+        self.placements.append(placement)
+        self.holds = np.concatenate([self.holds, holds[None]])
+        self.device_ms = np.concatenate([self.device_ms, targets[None]])
+        self.overall_ms = np.append(self.overall_ms, np.float32(overall_ms))
+        self.real = np.concatenate([self.real, (np.arange(wide) < devices)[None]])

@@ -1,0 +1,40 @@
+"""The paper's result table (paper.toml), to stand beside ours."""
+
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from shardbench.base.errors import BadInput
+
+
+@cache
+def _rows() -> tuple[dict[str, Any], ...]:
+    text = (resources.files("shardbench.baselines.dreamshard.reproduction") / "paper.toml").read_text(encoding="ascii")
+    return tuple(tomllib.loads(text)["rows"])
+
+
+@cache
+def published_rows() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
+    """(task, split) -> strategy -> mean and standard deviation in milliseconds, as published."""
+    found = {}
+    for row in _rows():
+        named = {name: (float(v[0]), float(v[1])) for name, v in row.items() if isinstance(v, list)}
+        found[row["task"], row["split"]] = named
+    return found
+
+
+def published_ms(task: str, split: str, strategy: str) -> float | None:
+    """The paper's mean for a cell of its table; None for strategies that it does not have."""
+    if (task, split) not in published_rows():
+        raise BadInput(f"paper.toml has no row {task}, {split}")
+    cell = published_rows()[task, split].get(strategy)
+    return cell[0] if cell else None
+
+
+def published_as(task: str) -> str:
+    """Name of the paper's row beside which ours stands: another one where the paper's tables are not public."""
+    for row in _rows():
+        if row["task"] == task:
+            return str(row["published_as"])
+    raise BadInput(f"paper.toml has no row {task}")

@@ -1,0 +1,103 @@
+"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine, or by what they took.
+
+What the kernels took is kept as ``costs/dlrm20-{train,test}.jsonl`` beside the results: committed, a
+``RecordedOracle`` gives the same table on a machine that measures nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.baselines.dreamshard.placing import place
+from shardbench.baselines.dreamshard.training import train, untrained
+from shardbench.model.discovery import get_strategy
+from shardbench.model.table import Precision
+from shardbench.studies.contest import Placed, place_all, scaled_budget, shared_pools
+from shardbench.studies.study import Row
+from shardbench.tasks.measured_oracle import MeasuredOracle
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
+from shardbench.tasks.recorded_oracle import SetOracle, write
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Split
+
+BATCH = 1024
+"""A CPU's kernels take a thousand times as long as a GPU's."""
+ROW = TaskRow(name="DLRM-20 (4)", tables=20, devices=4, machine="cpu-1x4", cap_bytes=5 << 30)
+TRAIN_TASKS, TEST_TASKS = 50, 10
+HEURISTICS = ("shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "greedy-cost")
+TRAINED, UNTRAINED = "dreamshard", "dreamshard-untrained"
+STRATEGIES = (*HEURISTICS, TRAINED, UNTRAINED)
+
+
+def measured_rows(seed: int, folder: Path) -> list[Row]:
+    """One row a strategy and test task: kernels measured, exchanges modelled, and what the cost model says of all.
+
+    ``folder`` is ``<results>/cache/<owner>``; the times go to ``<results>/costs`` once all are measured.
+    """
+    learned_from, judged = _oracle(Split.TRAIN, folder), _oracle(Split.TEST, folder)
+    rows = timed_rows(seed, folder, learned_from, judged)
+    for split, oracle in ((Split.TRAIN, learned_from), (Split.TEST, judged)):
+        write(costs_path(folder.parents[1], split), oracle.sets.conditions, oracle.sets.times)
+    return rows
+
+
+def costs_path(results: Path, split: Split) -> Path:
+    """Where the times of a split's table sets are committed."""
+    return results / "costs" / f"dlrm20-{split.value}.jsonl"
+
+
+def timed_rows(
+    seed: int, folder: Path, learned_from: SetOracle, judged: SetOracle, strategies: Sequence[str] = STRATEGIES
+) -> list[Row]:
+    """See ``measured_rows``: DreamShard learns from one oracle, the other judges all plans."""
+    pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
+    train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
+    tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
+    placements = dict.fromkeys(strategies, 0)
+    placed: dict[str, Sequence[np.ndarray]] = {}
+    for name in strategies:
+        if name == TRAINED:
+            agent = train(train_tasks, learned_from, seed, folder=folder / "timed")
+            placed[name], placements[name] = place(agent, tasks), agent.oracle_calls
+        elif name == UNTRAINED:
+            placed[name] = place(untrained(train_tasks, seed), tasks)
+        else:
+            placed[name] = _heuristic(name, tasks, seed)
+    return [
+        {**row, "training_placements": placements[name]}
+        for name, plans in placed.items()
+        for row in _rows_of(name, tasks, plans, judged)
+    ]
+
+
+def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judged: SetOracle) -> list[Row]:
+    """One row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
+    modelled = SimulatedOracle(counted=True)
+    rows: list[Row] = []
+    for number, (task, placement) in enumerate(zip(tasks, plans, strict=True)):
+        cost = judged.measure(task, placement[None])
+        rows.append(
+            {
+                "backend": "measured",
+                "strategy": name,
+                "test_task": number,
+                "kernel_ms": float((cost.forward_ms + cost.backward_ms).max()),
+                "exchange_ms_modelled": float((cost.forward_comm_ms + cost.backward_comm_ms).max()),
+                "cost_ms_partly_modelled": float(cost.overall_ms[0]),
+                "modelled_cost_ms": float(modelled.measure(task, placement[None]).overall_ms[0]),
+            }
+        )
+    return rows
+
+
+def _oracle(split: Split, folder: Path) -> MeasuredOracle:
+    bags, lookups = pool_bags(split, shared_pools(folder), batch_size=BATCH)
+    path = folder / f"times-dlrm20-{split.value}.jsonl"
+    return MeasuredOracle(bags, lookups, BATCH, Precision.FP16, path)
+
+
+def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
+    found: Placed = place_all(get_strategy(name), tasks, scaled_budget(1.0), seed)
+    return [placement for placement in found.placements if placement is not None]

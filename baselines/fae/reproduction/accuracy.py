@@ -1,0 +1,200 @@
+"""Training the click model in FAE's order and in shuffled order: learning curves on held-out inputs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shardbench.engine.phased.exchange import Wire
+from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
+from shardbench.model.plan import PhaseKind
+from shardbench.model.table import DenseShape, Optimizer
+from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
+
+from ..calibrator import HotChoice, calibrate
+from ..scheduler import RateRule, next_turn
+from .clicks import DIM, ClickData, Inputs, auc, log_loss
+
+Ints = NDArray[np.int64]
+
+BATCH_SIZE = 512
+LEARNING_RATE = 0.015
+"""Shuffled training then learns through the four epochs of the study; at 0.05 it is overfitted after the first."""
+BUDGET_SHARE = 0.5
+"""L as a share of the bytes of all rows that were seen: room for every row that the log has (deviation 13)."""
+CHUNK = 65_536
+"""Inputs that stream into the packer at a time."""
+ORDERS = ("shuffled", "fae", "fae-r1", "fae-r100", "shuffled-again")
+"""Mixed mini-batches; FAE with the loss-driven rate; FAE with one rate throughout, 1 % and 100 %.
+
+The last is shuffled training in another random order: what the order alone makes of one seed.
+"""
+MIXED = {"shuffled": 5, "shuffled-again": 6}
+"""Orders of mixed mini-batches -> the stream of their random order; FAE's is that of ``shuffled``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Held-out quality after some mini-batches; ``rate_pct`` is FAE's rate then, NaN for mixed mini-batches."""
+
+    batches: int
+    auc: float
+    log_loss: float
+    rate_pct: float
+    switches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One turn of cold and hot mini-batches: its rate, and the loss after it that the rate follows, if it does."""
+
+    rate_pct: float
+    loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Learning curve of one training, its turns (none of mixed mini-batches), and what was hot."""
+
+    curve: tuple[Checkpoint, ...]
+    turns: tuple[Turn, ...]
+    hot_inputs_share: float
+    hot_rows_share: float
+
+
+def dense_shape(data: ClickData) -> DenseShape:
+    """The dense model, a small one."""
+    return DenseShape(features=data.train.dense.shape[1], bottom=(32, DIM), top=(64, 32, 1))
+
+
+def hot_rows(data: ClickData, choice: HotChoice) -> list[HotPrefix]:
+    """Which rows of every table are hot."""
+    return [HotPrefix(hot=hot, rows=table.rows) for hot, table in zip(choice.rows, data.tables)]
+
+
+def choose_hot(data: ClickData) -> HotChoice:
+    """The hot rows, by the calibrator from the sampled log."""
+    row_bytes = [4 * DIM + 4] * len(data.tables)
+    budget = round(BUDGET_SHARE * sum(table.rows * size for table, size in zip(data.tables, row_bytes)))
+    return calibrate(data.profiles, row_bytes, budget)
+
+
+def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 4) -> Run:
+    """Train for some epochs with ``checks`` checkpoints in each; the same for the same seed.
+
+    The first half of the held-out inputs steers the rate, the second half is reported.
+    """
+    choice = choose_hot(data)
+    model = PhasedModel(
+        tables=data.tables,
+        hot=choice.rows,
+        dense=dense_shape(data),
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+        learning_rate=LEARNING_RATE,
+        dense_seed=seed,
+    )
+    rows = sum(table.rows for table in data.tables)
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.empty(rows, DIM).uniform_(-0.05, 0.05, generator=generator)
+    trainer = PhasedTrainer(model, weights, Wire())
+    tests = hot_rows(data, choice)
+    half = len(data.test) // 2
+    steering, reported = data.test.at(np.arange(half)), data.test.at(np.arange(half, len(data.test)))
+    curve: list[Checkpoint] = []
+    turns: list[Turn] = []
+    share = 0.0
+    every = max(1, len(data.train) // BATCH_SIZE // checks)
+    rule = _first_rule(order)
+    done = 0
+    for epoch in range(epochs):
+        rng = np.random.default_rng([seed, MIXED.get(order, MIXED["shuffled"]), epoch])
+        left = _Epoch(data.train, tests, rng, mixed=order in MIXED)
+        share = left.hot_share
+        while not left.over:
+            for batch in left.run(rule.rate_pct):
+                trainer(batch)
+                done += 1
+                if done % every == 0:
+                    curve.append(_check(trainer, reported, done, rule, mixed=left.mixed))
+            loss = _loss(trainer, steering) if order == "fae" else None
+            if not left.mixed:
+                turns.append(Turn(rate_pct=rule.rate_pct, loss=loss))
+            if loss is not None:
+                rule = rule.after(loss)
+    if not curve or curve[-1].batches != done:
+        curve.append(_check(trainer, reported, done, rule, mixed=order in MIXED))
+    return Run(curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows)
+
+
+def _first_rule(order: str) -> RateRule:
+    fixed = {"fae-r1": 1.0, "fae-r100": 100.0}
+    return RateRule(rate_pct=fixed[order]) if order in fixed else RateRule()
+
+
+class _Epoch:
+    """Mini-batches of one epoch, each sample once: mixed ones, or pure ones taken turn by turn.
+
+    Inputs stream by in a new random order every epoch and are classified and packed as they come
+    (deviation 12).
+    """
+
+    def __init__(self, inputs: Inputs, rows: Sequence[HotRows], rng: np.random.Generator, *, mixed: bool) -> None:
+        self._inputs, self.mixed = inputs, mixed
+        self._order = rng.permutation(len(inputs))
+        packer = Packer(rows, BATCH_SIZE)
+        packed = pack_stream(packer, inputs, self._order)
+        self.hot_share = packer.hot / packer.samples
+        self._left: dict[PhaseKind, list[Ints]] = {}
+        if mixed:
+            self._left[PhaseKind.COLD] = np.split(self._order, range(BATCH_SIZE, len(inputs), BATCH_SIZE))
+        else:
+            for batch in packed:
+                self._left.setdefault(batch.kind, []).append(self._order[batch.samples])
+        self._totals = {kind: len(batches) for kind, batches in self._left.items()}
+
+    @property
+    def over(self) -> bool:
+        return not any(self._left.values())
+
+    def run(self, rate_pct: float) -> Iterator[GlobalBatch]:
+        """The next turn of both kinds, cold first; mixed mini-batches all at once."""
+        for kind in (PhaseKind.COLD, PhaseKind.HOT):
+            left = self._left.get(kind, [])
+            count = len(left) if self.mixed else next_turn(self._totals.get(kind, 0), len(left), rate_pct)
+            now, self._left[kind] = left[:count], left[count:]
+            for samples in now:
+                yield _global(self._inputs.at(samples), kind)
+
+
+def pack_stream(packer: Packer, inputs: Inputs, order: Ints) -> list[PackedBatch]:
+    """All pure mini-batches of the inputs in that order, streamed CHUNK at a time; shorter ones last."""
+    packed: list[PackedBatch] = []
+    for start in range(0, len(order), CHUNK):
+        packed += packer.add(inputs.at(order[start : start + CHUNK]).tables)
+    return packed + packer.finish()
+
+
+def _global(inputs: Inputs, kind: PhaseKind) -> GlobalBatch:
+    return GlobalBatch(kind=kind, tables=inputs.tables, dense=inputs.dense, labels=inputs.labels)
+
+
+def _check(trainer: PhasedTrainer, inputs: Inputs, done: int, rule: RateRule, *, mixed: bool) -> Checkpoint:
+    kind, switches = trainer.kind, trainer.switches
+    logits = trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)
+    # Looking at a curve is no part of the schedule: its copies are exact and not counted.
+    trainer.switch(kind)
+    trainer.switches = switches
+    return Checkpoint(
+        batches=done,
+        auc=auc(logits, inputs.labels),
+        log_loss=log_loss(logits, inputs.labels),
+        rate_pct=float("nan") if mixed else rule.rate_pct,
+        switches=switches,
+    )
+
+
+def _loss(trainer: PhasedTrainer, inputs: Inputs) -> float:
+    logits = trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)
+    return log_loss(logits, inputs.labels)

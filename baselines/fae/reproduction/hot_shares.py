@@ -1,0 +1,122 @@
+"""How hot: rows, accesses and inputs under a budget and a sample rate, counted on held-out inputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
+from shardbench.datasets.drawn import DrawnWorkload
+from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.sequence import SequenceConfig
+from shardbench.model.table import DenseShape
+from shardbench.studies.study import Row
+from shardbench.workloads.hotness import HotMask, clear_cold, join
+from shardbench.workloads.profiling import RowCounts, count_samples
+from shardbench.workloads.trace import Bags, Split
+
+from ..calibrator import HotChoice, calibrate, expected_hot_share
+
+Bools = NDArray[np.bool_]
+
+TEST_BATCHES = 16
+BATCH = 4096
+KAGGLE_DENSE = DenseShape(bottom=(512, 256, 64, 16), top=(512, 256, 1))
+TERABYTE_DENSE = DenseShape(bottom=(512, 256, 64), top=(512, 512, 256, 1))
+WORKLOADS = ("kaggle", "terabyte-one-hot", "terabyte-multi-hot", "taobao")
+FORMS: dict[str, Literal["terabyte_one_hot", "terabyte_dcnv2"]] = {
+    "terabyte-one-hot": "terabyte_one_hot", "terabyte-multi-hot": "terabyte_dcnv2"
+}  # fmt: skip
+
+
+class PowerLawKaggle(CriteoLike):
+    """Kaggle's cardinalities, one lookup a feature, every table by one power law (x + 1)^-exponent."""
+
+    def __init__(self, config: CriteoLikeConfig, exponent: float) -> None:
+        super().__init__(config)
+        self.laws = [PowerLaw(rows=t.rows, exponent=exponent, shift=1.0) for t in self.tables]  # type: ignore[misc]
+        self.coverage = [1.0] * len(self.coverage)
+        self.name = f"kaggle-exponent-{exponent:g}"
+
+
+def workload(name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0) -> DrawnWorkload:
+    """One of WORKLOADS, or ``kaggle-exponent-E``; ``logged`` train samples rank its rows and make its profiles."""
+    shared: dict[str, Any] = {
+        "batch_size": batch_size,
+        "test_batches": TEST_BATCHES,
+        "profile_samples": logged,
+        "seed": seed,
+    }
+    if name.startswith("kaggle"):
+        config = CriteoLikeConfig(name=name, form="kaggle", dense=KAGGLE_DENSE, **shared)
+        exponent = name.removeprefix("kaggle-exponent-")
+        return CriteoLike(config) if name == "kaggle" else PowerLawKaggle(config, float(exponent))
+    if name == "taobao":
+        return SequenceConfig(name=name, form="taobao", **shared).build(Path())
+    return CriteoLike(CriteoLikeConfig(name=name, form=FORMS[name], dim=64, dense=TERABYTE_DENSE, **shared))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Log:
+    """What the calibrator logged of every table, and the inputs it is judged on."""
+
+    counts: tuple[RowCounts, ...]
+    test: tuple[Bags, ...]
+    row_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: DrawnWorkload, inputs: int, rate: float, seed: int) -> "Log":
+        """A share ``rate`` of the first ``inputs`` train samples, and all test batches."""
+        tables = range(len(source.tables))
+        counts = [count_samples(source, i, samples=inputs, rates=(rate,), seed=seed)[0] for i in tables]
+        test = [join([source.bags(Split.TEST, b, i) for b in range(source.test_batches)]) for i in tables]
+        return cls(counts=tuple(counts), test=tuple(test), row_bytes=tuple(4 * t.dim for t in source.tables))
+
+    def shares(self, budget_bytes: int) -> Row:
+        """What is hot under a budget: rows, bytes, accesses and inputs, percent of all."""
+        choice = calibrate([c.profile for c in self.counts], self.row_bytes, budget_bytes)
+        hot = np.ones(self.test[0].batch_size, dtype=np.bool_)
+        accesses = lookups = 0
+        for counts, bags, rows in zip(self.counts, self.test, choice.rows):
+            mask = HotMask(mask=hot_mask(counts, choice, rows))
+            clear_cold(hot, bags, mask)
+            accesses += int(np.count_nonzero(mask(bags.values)))
+            lookups += len(bags.values)
+        rows_all = sum(c.rows for c in self.counts)
+        return {
+            "least_count": choice.least_count,
+            "hot_rows": sum(choice.rows),
+            "hot_rows_pct": 100.0 * sum(choice.rows) / rows_all,
+            "hot_mib": choice.bytes / 2**20,
+            "hot_accesses_pct": 100.0 * accesses / lookups,
+            "hot_inputs_pct": 100.0 * float(hot.mean()),
+            "expected_hot_inputs_pct": 100.0 * expected_hot_share([c.profile for c in self.counts], choice),
+        }
+
+
+def hot_mask(counts: RowCounts, choice: HotChoice, hot_rows: int) -> Bools:
+    """Hot rows of a table, bool [rows]: all of them, or those logged often enough."""
+    if hot_rows == counts.rows:
+        return np.ones(counts.rows, dtype=np.bool_)
+    mask = np.zeros(counts.rows, dtype=np.bool_)
+    if hot_rows:
+        mask[counts.ids[counts.counts >= choice.least_count]] = True
+    return mask
+
+
+def logged_counts(form: str, inputs: int, tables: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+    """Lookups of every row, int64 [rows], of some tables over ``inputs`` train samples, in the rows' own order.
+
+    The rows' own order is a seeded shuffle: ids here are ranks, which a hash table's rows are not.
+    """
+    source = CriteoLikeConfig(form="kaggle" if form == "kaggle" else "terabyte_dcnv2").build(Path())
+    arrays = []
+    for table in tables:
+        counted = count_samples(source, table, samples=inputs)[0]
+        everyone = np.zeros(counted.rows, dtype=np.int64)
+        everyone[counted.ids] = counted.counts
+        arrays.append(np.random.default_rng([seed, table]).permutation(everyone))
+    return arrays

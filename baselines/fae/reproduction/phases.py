@@ -1,0 +1,159 @@
+"""FAE's phases for real: on local CPU ranks, or in one process with a GPU."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.traffic import count
+from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
+from shardbench.engine.phased.training import GlobalBatch, PhasedModel
+from shardbench.model.machine import load_machine
+from shardbench.model.plan import BatchSchedule, Host, Phase, PhaseKind, Plan, Replicated, Segment
+from shardbench.model.problem import Problem
+from shardbench.model.table import Optimizer
+from shardbench.studies.study import Row
+from shardbench.workloads.hotness import Packer
+
+from .accuracy import choose_hot, dense_shape, hot_rows, pack_stream
+from .clicks import ClickData, click_data
+
+INPUTS = 524_288
+WARMUP = 3
+"""Mini-batches after a switch that are not timed: a rank's first ones set buffers up."""
+EACH = 20
+"""Timed mini-batches of a kind in a turn; there are two turns."""
+TURNS = 2
+HYBRID = "hybrid"
+"""Mixed mini-batches, all tables looked up in host memory: what is trained without hot rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where phases run: local CPU ranks, or one process with a GPU, and the global batch size."""
+
+    ranks: int
+    device: Literal["cpu", "cuda"]
+    batch_size: int
+
+
+def measure_phases(setting: Setting, seed: int, folder: Path) -> Sequence[Row]:
+    """Cold, hot, cold and hot mini-batches of the click model's inputs, then mixed ones as the hybrid trains them."""
+    data = click_data(seed, INPUTS, 4096)
+    model = _model(data)
+    packer = Packer(hot_rows(data, choose_hot(data)), setting.batch_size)
+    everyone = np.arange(len(data.train))
+    packed = [b for b in pack_stream(packer, data.train, everyone) if len(b.samples) == setting.batch_size]
+    chosen: list[tuple[str, np.ndarray]] = []
+    for kind in (PhaseKind.COLD, PhaseKind.HOT) * TURNS:
+        pure = [(kind.value, b.samples) for b in packed if b.kind is kind][: WARMUP + EACH]
+        if len(pure) < WARMUP + EACH:
+            raise BadInput(f"{len(pure)} {kind} mini-batches of {setting.batch_size}, {WARMUP + EACH} are needed")
+        chosen += pure
+    size = setting.batch_size
+    chosen += [(HYBRID, everyone[i * size : (i + 1) * size]) for i in range(WARMUP + TURNS * EACH)]
+    labels = [label for label, _ in chosen]
+    batches = [_batch(data, label, samples) for label, samples in chosen]
+    with tempfile.TemporaryDirectory(dir=folder, prefix="phases-") as work:
+        results = train_in_phases(model, batches, setting.ranks, Path(work), seed=seed, device=setting.device)
+    counted = Counted(model, data, setting)
+    share = 100.0 * packer.hot / packer.samples
+    return [
+        _row(label, labels, batches, results, counted) | {"hot_inputs_pct": share} for label in dict.fromkeys(labels)
+    ]
+
+
+def _model(data: ClickData) -> PhasedModel:
+    return PhasedModel(
+        tables=data.tables,
+        hot=choose_hot(data).rows,
+        dense=dense_shape(data),
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+        learning_rate=0.05,
+    )
+
+
+def _batch(data: ClickData, label: str, samples: np.ndarray) -> GlobalBatch:
+    chosen = data.train.at(samples)
+    kind = PhaseKind.HOT if label == PhaseKind.HOT.value else PhaseKind.COLD
+    return GlobalBatch(kind=kind, tables=chosen.tables, dense=chosen.dense, labels=chosen.labels)
+
+
+class Counted:
+    """What the counter says of the same mini-batches: a plan of the model on as many devices as there are ranks."""
+
+    def __init__(self, model: PhasedModel, data: ClickData, setting: Setting) -> None:
+        self._model = model
+        ranks = tuple(range(setting.ranks))
+        segments: list[Segment] = []
+        for table, hot in zip(model.tables, model.hot):
+            if hot:
+                everywhere = Replicated(ranks=ranks)
+                segments.append(Segment(table=table.name, row_stop=hot, column_stop=table.dim, placement=everywhere))
+            if hot < table.rows:
+                segments.append(
+                    Segment(
+                        table=table.name, row_start=hot, row_stop=table.rows, column_stop=table.dim,
+                        placement=Host(node=0),
+                    )
+                )  # fmt: skip
+        phases = tuple(Phase(kind=kind, batches=1) for kind in (PhaseKind.COLD, PhaseKind.HOT))
+        self._plan = Plan(world_size=setting.ranks, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
+        # Bytes depend on how many devices there are, on none of this machine's rates.
+        machine = load_machine("v100-16gb-1x4")
+        machine = replace(machine, topology=replace(machine.topology, devices_per_node=setting.ranks))
+        self._problem = Problem.of(
+            "phases", model.tables, data.profiles, machine, batch_size=setting.batch_size, optimizer=model.optimizer
+        )
+
+    def sent(self, batch: GlobalBatch) -> float:
+        """Bytes that all ranks send in one step."""
+        traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
+        return float(sum(c.sent.sum() for c in traffic.collectives.values()))
+
+    def copied(self, label: str, batch: GlobalBatch) -> float | None:
+        """Bytes of hot rows and their state that are copied where a phase begins; None where none does."""
+        traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
+        copies, steps = traffic.synchronisation, 2.0
+        each = {PhaseKind.HOT.value: copies.to_device_bytes, PhaseKind.COLD.value: copies.to_host_bytes}
+        return steps * each[label] if label in each else None
+
+
+def _sent(results: Sequence[PhasedResult], batch: int) -> float:
+    """Bytes that all ranks sent in one step, but for what the counter leaves out: 8 bytes of row counts a pair."""
+    left_out = ("synchronise", "rows_splits")
+    return sum(b for r in results for name, b in r.sent[batch].items() if name not in left_out)
+
+
+def _row(
+    label: str,
+    labels: Sequence[str],
+    batches: Sequence[GlobalBatch],
+    results: Sequence[PhasedResult],
+    counted: Counted,
+) -> Row:
+    begins = [i for i, one in enumerate(labels) if one == label and (i == 0 or labels[i - 1] != label)]
+    chosen = [i for i, one in enumerate(labels) if one == label and all(not b <= i < b + WARMUP for b in begins)]
+    steps = np.max([r.step_ms for r in results], axis=0)[chosen]
+    switches = [i for i in begins if i > 0 and label != HYBRID]
+    took = np.max([r.switch_ms for r in results], axis=0)[switches]
+    copied = [sum(sum(r.copied[i].values()) for r in results) for i in switches]
+    return {
+        "kind": label,
+        "backend": "measured",
+        "steps": len(chosen),
+        "step_ms": float(np.median(steps)),
+        "step_ms_low": float(np.percentile(steps, 25.0)),
+        "step_ms_high": float(np.percentile(steps, 75.0)),
+        "sent_bytes_a_step": float(np.mean([_sent(results, i) for i in chosen])),
+        "counted_bytes_a_step": float(np.mean([counted.sent(batches[i]) for i in chosen])),
+        "switch_ms": float(np.median(took)) if switches else None,
+        "copied_bytes_a_switch": float(np.mean(copied)) if switches else None,
+        "counted_bytes_a_switch": counted.copied(label, batches[begins[0]]),
+        "hot_rows": len(results[0].replica),
+        "replicas_equal": all(r.replica.tobytes() == results[0].replica.tobytes() for r in results),
+    }

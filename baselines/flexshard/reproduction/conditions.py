@@ -1,0 +1,117 @@
+"""Conditions of the studies: the sequence workloads on clusters of any shape, and what a plan sends there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from shardbench.cost.costmodel import collective_s, step_time
+from shardbench.cost.traffic import Traffic, count, expect
+from shardbench.datasets.sequence import CONFIG as SEQUENCE
+from shardbench.model.machine import Machine, load_machine
+from shardbench.model.plan import NodeSharded, Plan, Replicated
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.table import DenseShape
+from shardbench.model.validate import validate
+from shardbench.studies.study import Row
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import Workload
+
+LOCAL_BATCH = 256
+BASE_MACHINE = "a100-40gb-2x8"
+EXCHANGES = (
+    "input_splits", "input_all_to_all", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all",
+    "backward_all_gather",
+)  # fmt: skip
+"""Collectives that exchange lookups, vectors or their gradients; the other two all-reduce gradients."""
+
+
+def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
+    """Nodes of 8 A100s; ``bandwidth_ratio`` slows (or speeds) the link between nodes to that part of the one inside."""
+    machine = load_machine(BASE_MACHINE)
+    constants = machine.constants
+    if bandwidth_ratio is not None:
+        constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s / bandwidth_ratio)
+    return replace(
+        machine,
+        name=f"a100-40gb-{nodes}x8",
+        topology=replace(machine.topology, nodes=nodes),
+        constants=constants,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A workload, the problem that it makes on a machine, and the lookups of one test batch."""
+
+    workload: Workload
+    problem: Problem
+    bags: Callable[[int], Bags]
+
+
+def condition(form: str, machine: Machine, local_batch: int = LOCAL_BATCH, **parameters: float) -> Condition:
+    """``parameters`` are those of the sequence workload."""
+    shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
+    world = machine.topology.world_size
+    config = SEQUENCE.model_validate(
+        {"form": form, "name": form, "batch_size": local_batch * world, "test_batches": 1, "dense": shape} | parameters
+    )
+    workload = config.build(Path())
+    problem = Problem.of(form, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+
+    # Every plan of the condition counts the same lookups.
+    @lru_cache(maxsize=None)
+    def bags(table: int) -> Bags:
+        return workload.bags(Split.TEST, 0, table)
+
+    return Condition(workload=workload, problem=problem, bags=bags)
+
+
+def outcome(strategy: Strategy, given: Condition) -> Row:
+    """What a strategy's plan sends, waits for and holds, on the test batch; sent bytes are of all ranks together.
+
+    ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
+    over ranks make every rank equally busy: what the rule minimises.
+    """
+    problem = given.problem
+    plan = strategy.plan(problem.restricted_to(strategy.sees), Budget(), 0)
+    memory = validate(plan, problem, strategy.moves).hbm
+    traffic = count(plan, problem, given.bags, given.workload.dense)
+    expected = _waits_ms(expect(plan, problem, given.workload.dense), problem.machine)
+    step = step_time(traffic, problem.machine, given.workload.dense, problem.tables, problem.batch_size)
+    return {
+        "strategy": strategy.name,
+        **_waits_ms(traffic, problem.machine),
+        "expected_communication_ms": expected["communication_ms"],
+        "step_ms": step.step_ms,
+        "exchanged_bytes": sum(float(traffic.collectives[name].sent.sum()) for name in EXCHANGES),
+        "exchanged_between_nodes_bytes": sum(float(traffic.collectives[c].sent_inter.sum()) for c in EXCHANGES),
+        "synchronised_bytes": float(traffic.collectives["rows_all_reduce"].sent.sum()),
+        "fullest_device_bytes": int(memory.max()),
+        "mean_device_bytes": float(memory.mean()),
+        "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
+        "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
+        "backend": "simulated",
+    }
+
+
+def _waits_ms(traffic: Traffic, machine: Machine) -> dict[str, float]:
+    def wait(*names: str) -> float:
+        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
+
+    waits = {
+        "lookups_ms": wait("input_splits", "input_all_to_all"),
+        "vectors_ms": wait("output_all_to_all", "output_reduce_scatter"),
+        "gradients_ms": wait("backward_all_to_all", "backward_all_gather"),
+        "rows_all_reduce_ms": wait("rows_all_reduce"),
+        "dense_all_reduce_ms": wait("dense_all_reduce"),
+    }
+    return {"communication_ms": sum(waits.values()), **waits}
+
+
+def _lookups_pct(plan: Plan, given: Condition, kind: type[Replicated] | type[NodeSharded]) -> float:
+    tables = {table.name: i for i, table in enumerate(given.problem.tables)}
+    ranges = [(tables[s.table], s.row_start, s.row_stop) for s in plan.segments if isinstance(s.placement, kind)]
+    found = sum(int(((v := given.bags(i).values) >= start).sum() - (v >= stop).sum()) for i, start, stop in ranges)
+    return 100.0 * found / sum(len(given.bags(i).values) for i in range(len(tables)))

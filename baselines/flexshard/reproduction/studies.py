@@ -1,0 +1,256 @@
+"""Studies: communication latency and memory by strategy and nodes, sensitivity, and the rule's optimality gap."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Pooling, Table
+from shardbench.studies.study import Cell, Plot, Row, Study
+
+from .. import FlexShard
+from ..search import Search, search
+from ..shape import least_bytes
+from .conditions import cluster, condition, outcome
+from .exact import best_of_all, bound_s
+
+OTHERS = ("row-wise", "table-row-wise", "column-wise", "greedy-size", "greedy-lookup", "torchrec-fused")
+OURS = ("flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget")
+NODES = (2, 4, 16)
+SMALL_LOCAL_BATCH = 8
+"""So that a row is looked up about once a step on a rank: there the tiers are a close choice."""
+MEMORY = ("fullest_device_bytes", "mean_device_bytes")
+
+
+class Communication(Study):
+    """Expected communication of a step and memory, by strategy, workload and nodes: tables latency and memory."""
+
+    name = "communication"
+    version = 2
+    columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Every workload on every number of nodes; on two only where quick."""
+        nodes = NODES[:1] if quick else NODES
+        return [{"workload": form, "nodes": n} for form in ("production", "taobao") for n in nodes]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """One row a strategy."""
+        given = condition(str(cell["workload"]), cluster(_whole(cell["nodes"])))
+        return [outcome(get_strategy(name), given) for name in (*OURS, *OTHERS)]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """``latency``: milliseconds and bytes a step; ``memory``: bytes a device."""
+        memory = rows[["workload", "nodes", "strategy", *MEMORY, "backend"]].copy()
+        conditions = memory.groupby(["workload", "nodes"])["fullest_device_bytes"]
+        compared = memory["fullest_device_bytes"].where(memory["strategy"] == "table-row-wise")
+        keys = [memory["workload"], memory["nodes"]]
+        reference = compared.groupby(keys).transform("max")
+        memory.insert(5, "over_table_row_wise_pct", 100.0 * (memory["fullest_device_bytes"] / reference - 1.0))
+        memory.insert(6, "over_least_pct", 100.0 * (memory["fullest_device_bytes"] / conditions.transform("min") - 1.0))
+        return {"latency": rows.drop(columns=list(MEMORY)), "memory": memory}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Communication by strategy."""
+        title = "Communication latency of a step in ms, simulated, 256 samples a device"
+        return [
+            Plot(title=title, table="latency", x="nodes", y="communication_ms", series="strategy", facet="workload")
+        ]
+
+
+FACTORS: Mapping[str, tuple[float, ...]] = {
+    "skew": (0.0, 0.5, 0.75, 1.0, 1.25, 1.5),
+    "history": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "nodes": (1, 2, 4, 8, 16),
+    "bandwidth_ratio": (1.0, 2.0, 5.0, 10.0, 20.0, 40.0),
+    "local_batch": (64, 128, 256, 512, 1024, 2048),
+    "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
+}
+"""Values of each; the others stay as they are in the suite, on four nodes."""
+SCALES = {"skew": "exponent_scale", "history": "history_scale"}
+"""Factors that are parameters of the workload."""
+QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
+
+
+class Sensitivity(Study):
+    """One factor at a time on nine features of the production form: skew, length, nodes, links, batch, budget.
+
+    ``skew`` multiplies all exponents, ``history`` all lengths; ``bandwidth_ratio`` is that of the
+    link inside a node to the one between nodes; ``budget`` multiplies the row-wise plan's memory.
+    Gains are over table-row-wise, as the claims' are (``latency``, ``traffic``), and over row-wise.
+    """
+
+    name = "sensitivity"
+    version = 2
+    columns = (
+        "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
+        "between_nodes_saved_over_row_wise_pct",
+    )  # fmt: skip
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a factor and value."""
+        factors = QUICK_FACTORS if quick else FACTORS
+        return [{"factor": factor, "value": float(value)} for factor, values in factors.items() for value in values]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """FlexShard beside row-wise and table-row-wise."""
+        factor, value = str(cell["factor"]), float(cell["value"] or 0.0)
+        machine = cluster(
+            int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
+        )
+        scales = {
+            name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor
+        }
+        given = condition(
+            "production", machine, int(value) if factor == "local_batch" else 256, tables=9, **scales
+        )  # fmt: skip
+        ours: list[FlexShard] = [FlexShard(), FlexShard(warm_tier=False)]
+        ours[1].name = OURS[1]
+        if factor == "budget":
+            least = least_bytes(given.problem)
+            ours = [FlexShard(budget_bytes=int(least * value), warm_tier=s.warm_tier) for s in ours]
+            ours[1].name = OURS[1]
+        rows = [outcome(strategy, given) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
+        row_wise, compared = rows[-2:]
+        return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Gains over the compared plan by factor."""
+        title = "Communication latency of table-row-wise sharding over the strategy's, simulated, by factor"
+        return [
+            Plot(title=title, table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor")
+        ]
+
+
+def _gains(row: Row, reference: Row, over: str = "") -> Row:
+    def number(of: Row, name: str) -> float:
+        return float(of[name] or 0.0)
+
+    between = number(reference, "exchanged_between_nodes_bytes")
+    sent = number(row, "exchanged_between_nodes_bytes")
+    exchanged = number(row, "exchanged_bytes") / number(reference, "exchanged_bytes")
+    return {
+        f"latency_gain{over}_x": number(reference, "communication_ms") / number(row, "communication_ms"),
+        f"exchanged_saved{over}_pct": 100.0 * (1.0 - exchanged),
+        f"between_nodes_saved{over}_pct": 100.0 * (1.0 - sent / between) if between else None,
+    }
+
+
+class Gap(Study):
+    """The rule beside the best plan: of all, on one or two small tables; a proven bound on the production form.
+
+    Small tables are on two nodes of two devices, without latencies, which would hide the gap, or
+    (``two-widths``, in calls of their own) with a thousandth of them. ``budget`` multiplies the
+    memory that no copies need; where it is empty, it is what the suite's budget leaves to
+    sequence tables.
+    """
+
+    name = "gap"
+    version = 2
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Small problems, of one table where quick; else the production form's sequence tables too."""
+        small: list[Cell] = [
+            {"case": case, "budget": budget, "nodes": 2, "seed": seed}
+            for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))
+            for budget in (1.1, 1.5, 3.0)
+            for seed in range(seeds)
+        ]
+        large: list[Cell] = [
+            {"case": "production", "budget": budget, "nodes": nodes, "seed": 0}
+            for nodes in NODES
+            for budget in (None, 1.001, 1.01, 2.0)
+        ]
+        return [cell for cell in small if cell["case"] == "one-table"] if quick else small + large
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """One row: the rule's expected communication, the best (small problems) and the bound, in ms."""
+        case, budget = str(cell["case"]), cell["budget"]
+        machine = cluster(_whole(cell["nodes"]))
+        if case == "production":
+            whole = condition("production", machine).problem
+            problem = _sequences(whole)
+            suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
+        else:
+            problem, suites = _small(case, machine, _whole(cell["seed"])), 0
+        limit = suites if budget is None else int(float(budget) * least_bytes(problem))
+        found = search(Search(problem=problem, limit_bytes=limit, with_warm=True))
+        best_s: float | None = None
+        if case != "production":
+            best_s, _ = best_of_all(problem, limit, step=1)
+        bound = bound_s(problem, limit)
+        return [
+            {
+                "budget_over_row_wise_pct": 100.0 * (limit / least_bytes(problem) - 1.0),
+                "rule_ms": 1e3 * found.seconds,
+                "best_ms": None if best_s is None else 1e3 * best_s,
+                "bound_ms": 1e3 * bound,
+                "over_best_pct": None if best_s is None else 100.0 * (found.seconds / best_s - 1.0),
+                "over_bound_pct": 100.0 * (found.seconds / bound - 1.0),
+                "hot_rows": int(found.tiers.hot.sum()),
+                "warm_rows": int(found.tiers.warm.sum()),
+                "backend": "simulated",
+            }
+        ]
+
+
+def _sequences(problem: Problem) -> Problem:
+    kept = [i for i, table in enumerate(problem.tables) if table.pooling is Pooling.NONE]
+    return replace(
+        problem,
+        tables=tuple(problem.tables[i] for i in kept),
+        profiles=tuple(problem.profiles[i] for i in kept),
+    )
+
+
+def _small(case: str, machine: Machine, seed: int) -> Problem:
+    """One table of 64 rows, or two of 16 and 12 or of 12 and 8, of random skew."""
+    rng = np.random.default_rng(seed)
+    sizes = {"one-table": (64,), "two-tables": (16, 12), "two-widths": (12, 8)}[case]
+    machine = _small_latency(machine, 1e-3 if case == "two-widths" else 0.0)
+    samples = 1024
+    dims = (64, 32 if case == "two-widths" else 64)
+    tables = tuple(
+        Table(name=f"s{i}", rows=n, dim=d, pooling=Pooling.NONE) for i, (n, d) in enumerate(zip(sizes, dims))
+    )
+    laws = [np.arange(1, n + 1) ** -rng.uniform(0.5, 2.5) for n in sizes]
+    profiles = tuple(
+        AccessProfile.from_counts(
+            rng.multinomial(int(rng.uniform(0.02, 0.2) * samples * len(law)), law / law.sum()),
+            rows=len(law),
+            samples=samples,
+            present=samples,
+        )
+        for law in laws
+    )
+    batch = SMALL_LOCAL_BATCH * machine.topology.world_size
+    return Problem.of(case, tables, profiles, machine, batch_size=batch)
+
+
+def _small_latency(machine: Machine, scale: float) -> Machine:
+    """Nodes of two devices; latencies times ``scale``."""
+    given = machine.constants
+    constants = replace(
+        given,
+        intra_latency_s=scale * given.intra_latency_s,
+        inter_latency_s=scale * given.inter_latency_s,
+        peer_latency_s=scale * given.peer_latency_s,
+    )
+    return replace(machine, constants=constants, topology=replace(machine.topology, devices_per_node=2))
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"expected a whole number, got {value!r}")
+    return value
+
+
+def studies() -> Iterable[Study]:
+    """In the order they run."""
+    return (Communication(), Sensitivity(), Gap())

@@ -1,0 +1,138 @@
+"""Studies of RecShard on the whole of rm1 to rm3: other draws of the features, time and memory of planning."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.model.discovery import get_strategy
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
+from shardbench.studies.study import Cell, Row, Study
+
+from .peak import peak_rss_bytes
+from .production_like import SIZES_GIB, production_like
+from .ratios import ratio_table, summary
+from .scaled import GREEDIES, PROFILE_SAMPLES, RECSHARD, UNSEEN, asked, full_question, metrics
+
+FORMS = ("rm1", "rm2", "rm3")
+PAIRINGS = (0, 1, 2, 3)
+"""Draws of the features; 0 is the suite's."""
+SEEDS = (0, 1, 2)
+"""Of the search."""
+MADE_UP = "made-up-"
+
+
+class Draws(Study):
+    """RecShard and the greedies on full rm1 to rm3 whose features are paired in several ways."""
+
+    name = "draws"
+    version = 2
+    columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "off_hbm_lookups", "off_hbm_lookups_pct")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a model and draw of its features."""
+        forms, pairings = (("rm2",), PAIRINGS[:1]) if quick else (FORMS, PAIRINGS)
+        return [{"workload": form, "features_seed": pairing} for form in forms for pairing in pairings]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """All strategies on the same problem and test batch."""
+        question = full_question(str(cell["workload"]), int(cell["features_seed"] or 0))
+        rows: list[Row] = []
+        for name in (*GREEDIES, RECSHARD, UNSEEN):
+            answer = asked(question, name)
+            hbm = question.problem.world_size * question.problem.topology.hbm_bytes
+            rows.append(
+                {
+                    "strategy": name,
+                    **metrics(answer),
+                    "hbm_used_pct": 100.0 * sum(answer.hbm_memory_bytes) / hbm,
+                    "gap_pct": answer.plan.notes.get("gap_pct"),
+                    "status": answer.plan.notes.get("status"),
+                }
+            )
+        return rows
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """All rows; by model and strategy their mean and range over draws; and the ratios by model."""
+        metrics = ("slowest_ms", "std_ms", "off_hbm_lookups_pct", "hbm_used_pct")
+        return {
+            self.name: rows,
+            f"{self.name}_summary": summary(rows, ("workload", "strategy"), metrics),
+            f"{self.name}_ratios": ratio_table(rows, ("workload",)),
+        }
+
+
+class Solve(Study):
+    """Time to a plan of 397 tables on 16 devices, and the gap to the bound that is proven with it.
+
+    On the machine of the suite the seen rows of rm1 to rm3 fit HBM many times over. So there are
+    two kinds of cells in which they do not: half as much HBM as the seen rows take, and made-up
+    models profiled over a hundred times as many samples.
+    """
+
+    name = "solve"
+    version = 2
+    columns = (
+        "seen_rows_gib", "hbm_total_gib", "backend", "plan_wall_s", "plan_cpu_s", "gap_pct", "status",
+        "predicted_slowest_ms", "proven_bound_ms", "expected_hbm_share",
+    )  # fmt: skip
+    exclusive = True
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a model, HBM and seed of the search; cells of one model run one after the other."""
+        if quick:
+            return [{"workload": f"{MADE_UP}{SIZES_GIB[0]}", "hbm": "machine", "seed": 0}]
+        models = [(form, hbm) for form in FORMS for hbm in ("machine", "half of the seen rows")]
+        models += [(f"{MADE_UP}{size}", "machine") for size in SIZES_GIB]
+        return [{"workload": name, "hbm": hbm, "seed": seed} for name, hbm in models for seed in SEEDS]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
+        problem = _problem(str(cell["workload"]))
+        pairs = zip(problem.profiles, problem.tables, strict=True)
+        seen = sum(profile.seen_rows * (problem.weight_bytes(table) // table.rows) for profile, table in pairs)
+        if cell["hbm"] != "machine":
+            topology = replace(problem.topology, hbm_bytes=seen // 2 // problem.world_size)
+            problem = replace(problem, machine=replace(problem.machine, topology=topology), topology=topology)
+        wall, cpu = time.perf_counter(), time.process_time()
+        plan = get_strategy(RECSHARD).plan(problem, Budget(plan_s=60.0), int(cell["seed"] or 0))
+        names = ("predicted_slowest_ms", "proven_bound_ms", "gap_pct", "status", "expected_hbm_share")
+        return [
+            {
+                "backend": "measured",
+                "plan_wall_s": time.perf_counter() - wall,
+                "plan_cpu_s": time.process_time() - cpu,
+                "seen_rows_gib": seen / 2**30,
+                "hbm_total_gib": problem.world_size * problem.topology.hbm_bytes / 2**30,
+                "segments": len(plan.segments),
+                **{name: plan.notes[name] for name in names},
+            }
+        ]
+
+
+class Memory(Study):
+    """Peak memory of a process that profiles, plans and counts rm3 (5.3 billion rows)."""
+
+    name = "memory"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The largest model, profiled over as many samples as in the suite."""
+        return [] if quick else [{"workload": "rm3", "profile_samples": PROFILE_SAMPLES}]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Bytes and seconds of a child process."""
+        start = time.perf_counter()
+        peak = peak_rss_bytes(str(cell["workload"]), int(cell["profile_samples"] or 0))
+        return [{"backend": "measured", "peak_rss_bytes": peak, "process_s": time.perf_counter() - start}]
+
+
+@lru_cache(maxsize=1)
+def _problem(workload: str) -> Problem:
+    """Cells of one model run one after the other and share it: profiling 397 tables takes a minute."""
+    if workload.startswith(MADE_UP):
+        return production_like(float(workload.removeprefix(MADE_UP)))
+    return full_question(workload, 0).problem

@@ -1,0 +1,42 @@
+"""Peak memory of profiling, planning and counting a whole model, in a process of its own.
+
+python -m shardbench.baselines.recshard.reproduction.peak rm3 1048576
+"""
+
+import resource
+import subprocess
+import sys
+
+from shardbench.base.errors import BadInput
+from shardbench.datasets.rm_features import TOTAL_ROWS
+
+from .scaled import RECSHARD, asked, full_question
+
+KIB = 1024
+"""What Linux counts ``ru_maxrss`` in."""
+
+
+def peak_rss_bytes(form: str, profile_samples: int) -> int:
+    """Peak resident bytes of a fresh process that profiles and plans ``form`` (RecShard) and counts one batch.
+
+    An upper bound: the system counts a process's memory from its parent's peak on. Raises BadInput
+    for an unknown form, and with the last line of what the process said where it fails.
+    """
+    if form not in TOTAL_ROWS:
+        raise BadInput(f"there is no model {form}: it is one of {', '.join(TOTAL_ROWS)}")
+    command = [sys.executable, "-m", __name__, form, str(profile_samples)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise BadInput(f"planning {form} in a process of its own failed: {said[-1]}")
+    return int(done.stdout)
+
+
+def main(form: str, profile_samples: str) -> None:
+    """Does it in this process, and prints the bytes."""
+    asked(full_question(form, 0, profile_samples=int(profile_samples)), RECSHARD)
+    print(KIB * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,187 @@
+"""Put a problem to TorchRec's planner, on meta tensors and without a process group."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    HardwareConfig,
+    KernelConfig,
+    PlannerError,
+    Storage,
+    TopologyFactory,
+    TrainerConfig,
+)
+from torchrec.modules.embedding_configs import DataType
+
+from shardbench.base.errors import Infeasible
+from shardbench.model.machine import Topology
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Precision, Table
+from shardbench.model.validate import dealt
+
+ROW_SPLITS = ("row_wise", "table_row_wise")
+SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""What TorchRec's EmbeddingCollection can be sharded by (deviation 9)."""
+UVM_KERNEL = "fused_uvm"
+UVM_DIVISOR = 10.0
+"""TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
+
+
+def ask(problem: Problem, sharding_types: tuple[str, ...]) -> dict[str, Any]:
+    """TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan."""
+    with _quiet():
+        planner = _planner(problem, sharding_types)
+        try:
+            sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+            plan = planner.plan(module=_meta_model(problem), sharders=sharders)
+        except PlannerError as error:
+            reason = " ".join(str(error).partition("Possible solutions")[0].split())
+            raise Infeasible(f"TorchRec's planner: {reason}") from error
+    return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
+
+
+def _planner(problem: Problem, sharding_types: tuple[str, ...]) -> Any:
+    topology = describe(problem)
+    constraints = {table.name: _constraint(table, i, problem, sharding_types) for i, table in enumerate(problem.tables)}
+    local_batch = problem.batch_size // problem.world_size
+    perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
+    enumerator = EmbeddingEnumerator(
+        topology=topology, batch_size=local_batch, constraints=constraints, estimator=[perf, WeightStorage(problem)]
+    )
+    return EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=local_batch,
+        enumerator=InFixedOrder(enumerator, problem, sharding_types),
+        storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
+        stats=[],
+        constraints=constraints,
+        debug=False,
+    )
+
+
+def describe(problem: Problem) -> Any:
+    """The machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
+    shape, constants = problem.topology, problem.machine.constants
+    hardware = HardwareConfig(
+        hbm_cap_bytes=shape.hbm_bytes,
+        ddr_cap_bytes=shape.uvm_bytes,
+        ssd_cap_bytes=0,
+        intra_host_bw=constants.intra_bytes_per_s / 1e3,
+        inter_host_bw=constants.inter_bytes_per_s / 1e3,
+        hbm_mem_bw=constants.hbm_bytes_per_s / 1e3,
+        ddr_mem_bw=constants.host_bytes_per_s / 1e3,
+        hbm_to_ddr_mem_bw=UVM_DIVISOR * constants.uvm_bytes_per_s / 1e3,  # deviation 4
+    )
+    trainer = TrainerConfig(world_size=shape.world_size, local_world_size=shape.devices_per_node)
+    # A CPU machine is described as a CUDA one: for "cpu" the planner refuses row-wise. deviation 3
+    kernel = KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True)
+    return TopologyFactory.create_topology(trainer, hardware, kernel)
+
+
+def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...]) -> Any:
+    offered = offered_types(table.rows, sharding_types, problem.topology)
+    if table.pooling is Pooling.NONE:
+        offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
+    if not offered:  # an empty list would mean all types to the planner
+        raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
+    return ParameterConstraints(
+        sharding_types=offered,
+        compute_kernels=["fused", "dense"] + ([UVM_KERNEL] if problem.topology.uvm_bytes else []),
+        pooling_factors=[problem.profiles[index].mean_pooling],
+    )
+
+
+def offered_types(rows: int, sharding_types: tuple[str, ...], topology: Topology) -> list[str]:
+    """Sharding types whose blocks of ceil(rows / ranks) rows leave no rank of the group empty (deviation 5)."""
+    groups = {"row_wise": topology.world_size, "table_row_wise": topology.devices_per_node}
+    ways = {kind: groups.get(kind, 1) for kind in sharding_types}
+    return [kind for kind, n in ways.items() if (n - 1) * -(-rows // n) < rows]
+
+
+def _meta_model(problem: Problem) -> Any:
+    kind = DataType.FP16 if problem.precision is Precision.FP16 else DataType.FP32
+    # Unpooled tables of one width share a module, as TorchRec demands.
+    groups: dict[tuple[bool, int], list[Table]] = {}
+    for table in problem.tables:
+        pooled = table.pooling is Pooling.SUM
+        groups.setdefault((pooled, 0 if pooled else table.dim), []).append(table)
+    modules = {
+        f"{'bags' if pooled else 'sequences'}{width}": _collection(tables, pooled, kind)
+        for (pooled, width), tables in groups.items()
+    }
+    return torch.nn.ModuleDict(modules)
+
+
+def _collection(tables: list[Table], pooled: bool, kind: DataType) -> Any:
+    config, collection = (
+        (EmbeddingBagConfig, EmbeddingBagCollection) if pooled else (EmbeddingConfig, EmbeddingCollection)
+    )
+    configs = [
+        config(name=t.name, feature_names=[t.name], num_embeddings=t.rows, embedding_dim=t.dim, data_type=kind)
+        for t in tables
+    ]
+    return collection(tables=configs, device=torch.device("meta"))
+
+
+class WeightStorage:
+    """Storage estimator: weights and optimiser state, as every strategy's memory is counted (deviation 2)."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def estimate(self, sharding_options: list[Any], sharder_data_map: object) -> None:
+        """Fill in every shard's storage."""
+        optimizer = self.problem.optimizer
+        for option in sharding_options:
+            ways = len(option.shards)
+            for i, shard in enumerate(option.shards):
+                rows, columns = shard.size
+                if option.sharding_type in ROW_SPLITS:
+                    rows = int(dealt(option.name, option.tensor.shape[0], ways)[i])
+                bytes_ = rows * (columns * self.problem.precision.bytes + optimizer.state_bytes(columns))
+                uvm = option.compute_kernel == UVM_KERNEL
+                shard.storage = Storage(hbm=0 if uvm else bytes_, ddr=bytes_ if uvm else 0)
+
+
+class InFixedOrder:
+    """The planner's enumerator with its options in a fixed order: it takes them out of sets of strings."""
+
+    def __init__(self, inner: Any, problem: Problem, sharding_types: tuple[str, ...]) -> None:
+        self.inner = inner
+        self.position = {table.name: i for i, table in enumerate(problem.tables)}
+        self.sharding_types = sharding_types
+
+    def enumerate(self, module: Any, sharders: list[Any]) -> list[Any]:
+        """Options by table, by the strategy's order of sharding types, by kernel."""
+        options = self.inner.enumerate(module=module, sharders=sharders)
+
+        def place(option: Any) -> tuple[int, int, str]:
+            kind = self.sharding_types.index(option.sharding_type)
+            return self.position[option.name], kind, option.compute_kernel
+
+        return sorted(options, key=place)
+
+    def populate_estimates(self, sharding_options: list[Any]) -> None:
+        """Pass on to the planner's enumerator."""
+        self.inner.populate_estimates(sharding_options)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log lines: TorchRec logs each proposal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

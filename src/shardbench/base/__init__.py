@@ -1,0 +1,1 @@
+"""What everything stands on: errors, files, JSON, statistics, this machine."""

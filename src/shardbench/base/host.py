@@ -1,0 +1,123 @@
+"""What a trial ran on: hardware, versions and thread settings, without names of hosts, users or paths."""
+
+import importlib.util
+import os
+import platform
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+
+import pydantic
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash, from_json, to_json
+
+PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+
+_CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Gpus(pydantic.BaseModel):
+    """Devices that torch can use."""
+
+    model_config = _CONFIG
+
+    count: NonNegativeInt
+    names: tuple[str, ...]
+    """Model of every device, in torch's order."""
+
+
+class Environment(pydantic.BaseModel):
+    """Hardware, software and settings that a time depends on; stored once, by hash."""
+
+    model_config = _CONFIG
+
+    python: str
+    platform: str
+    """Operating system and architecture, such as ``Linux x86_64``."""
+    cpu: str
+    cores: PositiveInt
+    """Cores this process may use."""
+    memory_gib: NonNegativeFloat
+    gpus: Gpus
+    versions: dict[str, str | None]
+    """By distribution name; null where it is not installed."""
+    threads: dict[str, str | None]
+    """Thread variables; null where unset."""
+
+    @classmethod
+    def here(cls) -> "Environment":
+        """The environment of this process."""
+        return cls(
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}",
+            cpu=_cpu(),
+            cores=_cores(),
+            memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            gpus=_gpus(),
+            versions={name: _version(name) for name in PACKAGES},
+            threads={name: os.environ.get(name) for name in THREAD_VARIABLES},
+        )
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits."""
+        return content_hash(self)
+
+    def save(self, results: Path) -> Path:
+        """Write ``<results>/environments/<hash>.json`` unless it is there; atomic. Gives the path."""
+        path = _path(results, self.hash)
+        if not path.exists():
+            write_atomically(path, to_json(self) + "\n")
+        return path
+
+
+def load(results: Path, environment: str) -> Environment:
+    """The stored environment of that hash; raises BadInput where it is missing or was edited."""
+    path = _path(results, environment)
+    if not path.is_file():
+        raise BadInput(f"environment {path} does not exist; it is written with the records that name it")
+    loaded = from_json(Environment, path.read_bytes(), str(path))
+    if loaded.hash != environment:
+        raise BadInput(f"{path}: content has hash {loaded.hash}: the file was edited")
+    return loaded
+
+
+def _path(results: Path, environment: str) -> Path:
+    return results / "environments" / f"{environment}.json"
+
+
+def _cpu() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _cores() -> int:
+    # Not every system has affinity (macOS).
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> Gpus:
+    # A CPU build says so in its version: no need to import it (seconds).
+    if importlib.util.find_spec("torch") is None or "+cpu" in (_version("torch") or ""):
+        return Gpus(count=0, names=())
+    import torch  # noqa: PLC0415 (slow; only where a GPU may be found)
+
+    if not torch.cuda.is_available():
+        return Gpus(count=0, names=())
+    names = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return Gpus(count=len(names), names=names)

@@ -1,0 +1,78 @@
+"""JSON round trip of the frozen dataclasses, with one-line errors."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, TypeVar
+
+import numpy as np
+import pydantic
+
+from shardbench.base.errors import BadInput
+
+T = TypeVar("T")
+
+STRICT = pydantic.ConfigDict(extra="forbid")
+
+
+_adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = pydantic.TypeAdapter(kind)
+    return _adapters[kind]
+
+
+def to_json(value: Any) -> str:
+    """Canonical JSON of a dataclass or pydantic model: sorted keys, no spaces, ASCII."""
+    return json.dumps(to_data(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def to_data(value: Any) -> Any:
+    """Plain dicts, lists, numbers and strings of a dataclass or pydantic model."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def from_json(kind: type[T], text: str | bytes, what: str = "JSON") -> T:
+    """Parse and validate; raises BadInput that names the first wrong field."""
+    try:
+        value: T = _adapter(kind).validate_json(text)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+    return value
+
+
+def from_data(kind: type[T], data: Any, what: str = "data") -> T:
+    """Validate plain data; raises BadInput that names the first wrong field."""
+    try:
+        value: T = _adapter(kind).validate_python(data)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+    return value
+
+
+def first_error(error: pydantic.ValidationError) -> str:
+    """One line out of pydantic's report: field, message, and how many more there are."""
+    errors = error.errors(include_url=False)
+    where = ".".join(str(part) for part in errors[0]["loc"]) or "value"
+    message = errors[0]["msg"].removeprefix("Value error, ").replace("\n", " ")
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{where}: {message}{more}"
+
+
+def content_hash(*parts: Any) -> str:
+    """SHA-256 (first 16 hex digits) of dataclasses, arrays, strings, numbers; order counts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        elif isinstance(part, bytes):
+            digest.update(part)
+        elif dataclasses.is_dataclass(part) or isinstance(part, pydantic.BaseModel):
+            digest.update(to_json(part).encode())
+        else:
+            digest.update(json.dumps(part, sort_keys=True, separators=(",", ":")).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]

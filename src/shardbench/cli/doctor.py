@@ -1,0 +1,174 @@
+"""What this machine is, what runs on it, and what is in the way."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.base.memory import RANK_BYTES, free_memory_bytes
+from shardbench.datasets.card import load_card
+from shardbench.model.machine import Machine
+from shardbench.model.table import Table
+from shardbench.records.trial import Backend
+from shardbench.runs.suite import Job, Suite, dataset_kinds, load_suite, suite_names, workload_config
+
+DEFAULT_SUITE = "quick"
+ENGINE = {"torch": "torch", "fbgemm_gpu": "fbgemm-gpu", "torchrec": "torchrec"}
+"""Modules of the measured backend and their distributions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFit:
+    """Whether a job of a suite can run here, and why not."""
+
+    suite: str
+    workload: str
+    machine: str
+    backend: str
+    fits: bool
+    reason: str
+    """Why not, or what to know; empty where there is nothing to say."""
+    missing_data: bool = False
+    """Whether all that lacks is data that the user must bring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that ``shardbench doctor`` says."""
+
+    environment: Environment
+    free_memory_bytes: int
+    jobs: tuple[JobFit, ...]
+    datasets: dict[str, str]
+    """Data sets that the user brings: name -> where it is, or what to do."""
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the default suite can run."""
+        return not self.problems and all(
+            job.fits for job in self.jobs if job.suite == DEFAULT_SUITE and not job.missing_data
+        )
+
+
+def diagnose(data: Path) -> Diagnosis:
+    """Look at this machine; ``data`` is the folder of data sets."""
+    environment = Environment.here()
+    problems = tuple(_engine_problems())
+    free = free_memory_bytes()
+    jobs = []
+    for name in suite_names():
+        suite = load_suite(name)
+        jobs += [_fit(suite, job, data, environment, free, engine=not problems) for job in suite.jobs]
+    return Diagnosis(
+        environment=environment,
+        free_memory_bytes=free,
+        jobs=tuple(jobs),
+        datasets=_datasets(data),
+        problems=problems,
+    )
+
+
+def _engine_problems() -> Iterator[str]:
+    how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
+    for module, distribution in ENGINE.items():
+        if importlib.util.find_spec(module) is None:
+            yield f"{distribution} is not installed; {how}"
+
+
+def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:
+    machine = job.load_machine()
+    fits, reason, missing_data = True, "", False
+    try:
+        tables = suite.workload(job).build(data).tables
+    except BadInput as error:
+        fits, reason, missing_data = False, str(error), True
+    else:
+        if job.backend is Backend.MEASURED:
+            need = memory_bytes(tables, job, machine)
+            fits, reason = _runs(machine, need, environment, free, engine=engine)
+    return JobFit(
+        suite=suite.name,
+        workload=job.workload,
+        machine=job.machine,
+        backend=job.backend.value,
+        fits=fits,
+        reason=reason,
+        missing_data=missing_data,
+    )
+
+
+def memory_bytes(tables: tuple[Table, ...], job: Job, machine: Machine) -> int:
+    """Estimate of the host or device memory that a measured job takes, all ranks together."""
+    rows = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in tables)
+    return rows + machine.topology.world_size * RANK_BYTES
+
+
+def _runs(machine: Machine, need: int, environment: Environment, free: int, *, engine: bool) -> tuple[bool, str]:
+    topology = machine.topology
+    if not engine:
+        return False, "the engine is not installed"
+    if topology.nodes > 1:
+        return False, f"needs {topology.nodes} machines: start the ranks with torchrun or SLURM"
+    if machine.device == "cuda" and environment.gpus.count < topology.devices_per_node:
+        return False, f"needs {topology.devices_per_node} CUDA devices, here are {environment.gpus.count}"
+    if machine.device == "cpu" and need > free:
+        return False, f"needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+    if machine.device == "cpu" and topology.devices_per_node > environment.cores:
+        return True, f"{topology.devices_per_node} ranks share {environment.cores} cores: times are not those of 1 each"
+    return True, f"about {need / 1e9:.1f} GB of memory"
+
+
+def _datasets(data: Path) -> dict[str, str]:
+    """Data sets that the user must bring, by kind."""
+    found = {}
+    for kind in sorted(dataset_kinds()):
+        # A card without a small instance is of data that cannot be made.
+        if load_card(kind).instance is not None:
+            continue
+        try:
+            workload_config({"dataset": kind, "name": kind}, "doctor").build(data)
+        except BadInput as error:
+            found[kind] = f"not here: {error}"
+        else:
+            found[kind] = f"found in {data}"
+    return found
+
+
+def device_here(ranks: int) -> str:
+    """``cuda`` where there is a CUDA device for each rank, ``cpu`` where there is none.
+
+    Raises BadInput for fewer devices than ranks, and where the engine is missing.
+    """
+    missing = list(_engine_problems())
+    if missing:
+        raise BadInput(missing[0])
+    count = Environment.here().gpus.count
+    if 0 < count < ranks:
+        raise BadInput(f"--ranks {ranks}: here are {count} CUDA devices, one rank needs one")
+    return "cuda" if count else "cpu"
+
+
+def lines(diagnosis: Diagnosis) -> list[str]:
+    """The diagnosis for people, one line an item."""
+    here = diagnosis.environment
+    found = [
+        f"machine: {here.cpu}, {here.cores} cores, {here.memory_gib} GiB of memory "
+        f"({diagnosis.free_memory_bytes / 2**30:.1f} free), {here.platform}",
+        f"GPUs: {', '.join(here.gpus.names) or 'none'}",
+        "software: python " + here.python,
+    ]
+    # FBGEMM comes as one of two distributions.
+    found += [f"  {name} {version}" for name, version in here.versions.items() if version is not None]
+    found.append("jobs:")
+    for job in diagnosis.jobs:
+        verdict = "fits" if job.fits else "does not fit"
+        reason = f": {job.reason}" if job.reason else ""
+        found.append(f"  {job.suite}: {job.workload} on {job.machine}, {job.backend}: {verdict}{reason}")
+    found.append("data sets to bring:")
+    found += [f"  {name}: {state}" for name, state in diagnosis.datasets.items()]
+    found += [f"problem: {problem}" for problem in diagnosis.problems]
+    verdict = "can run" if diagnosis.ok else "cannot run"
+    return [*found, f"suite {DEFAULT_SUITE} {verdict} here"]

@@ -1,0 +1,85 @@
+"""What there is to choose from: strategies, workloads, machines, suites, as plain data."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from shardbench.model.discovery import missing_modules, strategies
+from shardbench.model.machine import load_machine, machine_names
+from shardbench.runs.suite import suite_names
+
+Entry = dict[str, Any]
+
+
+def list_strategies() -> list[Entry]:
+    """Name, first line of the docstring, role, what it sees and does, and what it lacks here."""
+    entries = []
+    for name, strategy in strategies().items():
+        missing = missing_modules(strategy)
+        described = (type(strategy).__doc__ or "").strip().split("\n")[0]
+        role = "" if strategy.role.value == "competitor" else f" [{strategy.role.value}]"
+        lacks = f" (not here: needs {', '.join(missing)})" if missing else ""
+        entries.append(
+            {
+                "name": name,
+                "description": described + role + lacks,
+                "role": strategy.role.value,
+                "sees": sorted(strategy.sees),
+                "moves": sorted(strategy.moves),
+                "requires": list(strategy.requires),
+                "missing": list(missing),
+            }
+        )
+    return entries
+
+
+def list_workloads() -> list[Entry]:
+    """Workloads of the suites that come with the project, and which suites use them."""
+    entries: dict[str, Entry] = {}
+    for suite in suite_names():
+        for config in _suite(suite)["workloads"]:
+            entry = entries.setdefault(config["name"], {"name": config["name"], "datasets": [], "suites": []})
+            if config["dataset"] not in entry["datasets"]:
+                entry["datasets"].append(config["dataset"])
+            entry["suites"].append(suite)
+    for entry in entries.values():
+        entry["description"] = f"{', '.join(entry['datasets'])} (suites: {', '.join(entry['suites'])})"
+    return [entries[name] for name in sorted(entries)]
+
+
+def list_machines() -> list[Entry]:
+    """Name, description, shape and capacity of every machine that comes with the project."""
+    entries = []
+    for name in machine_names():
+        machine = load_machine(name)
+        entries.append(
+            {
+                "name": name,
+                "description": machine.description,
+                "device": machine.device,
+                "nodes": machine.topology.nodes,
+                "devices_per_node": machine.topology.devices_per_node,
+                "hbm_bytes": machine.topology.hbm_bytes,
+            }
+        )
+    return entries
+
+
+def list_suites() -> list[Entry]:
+    """Name, description and size of every suite that comes with the project."""
+    loaded = [_suite(name) for name in suite_names()]
+    return [{"name": s["name"], "description": s["description"], "jobs": len(s["jobs"])} for s in loaded]
+
+
+def _suite(name: str) -> dict[str, Any]:
+    # Not load_suite: validating workloads imports every data set's packages, which takes seconds.
+    return tomllib.loads((resources.files("shardbench.suites") / f"{name}.toml").read_text())
+
+
+LISTS: Mapping[str, Callable[[], list[Entry]]] = {
+    "strategies": list_strategies,
+    "workloads": list_workloads,
+    "machines": list_machines,
+    "suites": list_suites,
+}

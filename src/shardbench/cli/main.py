@@ -1,0 +1,391 @@
+"""The command line. Commands import what they need, so that ``shardbench list`` is quick."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardbench.base.errors import BadInput, ShardBenchError
+from shardbench.cli import reproduce as reproduce_command
+from shardbench.cli import tools
+from shardbench.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_RESULTS,
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    DataOption,
+    JsonOption,
+    PageOption,
+    ResultsOption,
+    WorkOption,
+    ascii_text,
+    print_json,
+)
+from shardbench.records.trial import Backend, Outcome
+
+if TYPE_CHECKING:
+    from shardbench.records.record import Record
+    from shardbench.runs.runner import RunOptions
+
+# Typer carries its own copy of click in new versions and imports click in older ones; the class
+# of all usage errors can be reached in both only through the one that Typer exports.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="shardbench",
+    help="Benchmark and reproduction suite for embedding-table sharding in DLRM training.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
+BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
+StrategiesOption = Annotated[list[str] | None, typer.Option("--strategy", help="Only this strategy; repeatable.")]
+SeedsOption = Annotated[
+    list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
+]
+
+
+class Listing(StrEnum):
+    """What ``list`` can list."""
+
+    STRATEGIES = "strategies"
+    WORKLOADS = "workloads"
+    MACHINES = "machines"
+    SUITES = "suites"
+
+
+class Preparable(StrEnum):
+    """Data sets that need preparing."""
+
+    CRITEO_KAGGLE = "criteo_kaggle"
+
+
+class RowMode(StrEnum):
+    """How category values become rows."""
+
+    HASH = "hash"
+    VOCABULARY = "vocabulary"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Console script: runs a command and exits with its code; SIGTERM interrupts like ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit code.
+
+    0 done, 1 a check failed or a trial ended in ``error``, 2 bad input or usage, 130 interrupted;
+    every error is one line on stderr.
+    """
+    try:
+        result = app(list(arguments) or ["--help"], prog_name="shardbench", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        result = EXIT_INTERRUPTED
+    except ShardBenchError as error:
+        return _fail(str(error))
+    except _USAGE_ERROR as error:
+        message: str = error.format_message()  # type: ignore[attr-defined]
+        return _fail(f"{message.replace('Value error, ', '')} (see: shardbench --help)")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}")
+    if result == EXIT_INTERRUPTED:
+        return _fail("interrupted; finished trials are recorded, the same command goes on from there", result)
+    return result if isinstance(result, int) else EXIT_OK
+
+
+@app.command("list")
+def list_command(
+    what: Annotated[Listing | None, typer.Argument(help="All four where left out.")] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List strategies, workloads, machines and suites."""
+    from shardbench.cli import listing  # noqa: PLC0415
+
+    wanted = [what] if what else list(Listing)
+    found = {kind.value: listing.LISTS[kind.value]() for kind in wanted}
+    if as_json:
+        print_json(found)
+        return
+    for kind, entries in found.items():
+        if what is None:
+            print(f"{kind}:")
+        width = max((len(entry["name"]) for entry in entries), default=0)
+        indent = "  " if what is None else ""
+        for entry in entries:
+            print(ascii_text(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
+
+
+@app.command()
+def prepare(
+    dataset: Annotated[Preparable, typer.Argument(help="Which data set SOURCE holds.")],
+    source: Annotated[Path, typer.Argument(help="The file that you downloaded: plain, .gz or .zst.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    *,
+    mode: Annotated[RowMode, typer.Option(help="How categories become rows.")] = RowMode.HASH,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a downloaded data set into the arrays that its workload reads."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.datasets.criteo_prepare import prepare as prepare_criteo  # noqa: PLC0415
+
+    done = prepare_criteo(source, target, mode=mode.value, rows=rows, seed=seed, progress=_samples_line(as_json))
+    if as_json:
+        print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
+    else:
+        print(f"{dataset.value}: {done.samples} samples in {target}")
+
+
+@app.command()
+def run(
+    suite: SuiteArgument,
+    *,
+    backend: BackendOption = None,
+    strategy: StrategiesOption = None,
+    seed: SeedsOption = None,
+    data: DataOption = DEFAULT_DATA,
+    results: ResultsOption = DEFAULT_RESULTS,
+    force: Annotated[bool, typer.Option("--force", help="Run settled trials again.")] = False,
+    retry: Annotated[str, typer.Option("--retry", help="Outcomes to run again, such as oom,timeout.")] = "",
+    work: WorkOption = None,
+    page: PageOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Run what is open of a suite, then write its tables; a failed trial is recorded and the run goes on."""
+    from shardbench.cli.progress import BarProgress, JsonProgress, progress  # noqa: PLC0415
+    from shardbench.runs.runner import run_suite  # noqa: PLC0415
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+
+    loaded = load_suite(suite)
+    options = _options(results, data, backend, strategy, seed, force=force, retry=_outcomes(retry), work=work)
+    listener = progress(as_json)
+    try:
+        records = run_suite(loaded, options, listener)
+    finally:
+        if isinstance(listener, BarProgress):
+            listener.stop()
+    if not records:
+        raise BadInput(f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds")
+
+    from shardbench.report.files import write_tables  # noqa: PLC0415
+
+    written = write_tables(results, loaded.name)
+    if page:
+        from shardbench.report.page import write_page  # noqa: PLC0415
+
+        written.append(write_page(results, loaded.name))
+    counts = _count(records)
+    if isinstance(listener, JsonProgress):
+        listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
+    else:
+        _print_report(results, loaded.name)
+        if page:
+            print(f"page: {written[-1]}")
+        print(_summary(len(records), counts))
+    return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
+
+
+@app.command()
+def status(
+    suite: SuiteArgument,
+    *,
+    backend: BackendOption = None,
+    strategy: StrategiesOption = None,
+    seed: SeedsOption = None,
+    data: DataOption = DEFAULT_DATA,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how many trials of a suite are settled, how they ended, and how many are open."""
+    from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.runs.runner import list_trials, settled_records  # noqa: PLC0415
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+
+    loaded = load_suite(suite)
+    known = RecordStore(results, loaded.name).latest()
+    trials = list_trials(loaded, _options(results, data, backend, strategy, seed))
+    settled = settled_records(trials, known)
+    counts = _count(settled)
+    others = len(known.keys() - {trial.key for trial in trials})
+    state = {
+        "suite": loaded.name,
+        "trials": len(trials),
+        "settled": len(settled),
+        "open": len(trials) - len(settled),
+        "outcomes": counts,
+        "other_records": others,
+    }
+    if as_json:
+        print_json(state)
+        return
+    print(f"{loaded.name}: {len(trials)} trials, {len(settled)} settled, {len(trials) - len(settled)} open")
+    for outcome, number in counts.items():
+        print(f"  {outcome:<10} {number}")
+    if others:
+        print(f"  {others} more records are of other selections or of earlier versions of the suite")
+
+
+@app.command()
+def report(
+    suite: SuiteArgument,
+    page: PageOption = False,
+    check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> int:
+    """Write the tables (and the page) of a suite from its records.
+
+    ``report validation`` compares what was predicted with what was measured, over all suites.
+    """
+    if suite == tools.VALIDATION:
+        return tools.report_validation(results, check=check, as_json=as_json)
+    from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
+
+    name = _suite_name(suite)
+    if check:
+        differences = check_tables(results, name)
+        if as_json:
+            print_json({"suite": name, "differences": differences})
+        else:
+            print("\n".join(map(ascii_text, differences)) if differences else f"{name}: tables and records agree")
+        return EXIT_FAILED if differences else EXIT_OK
+    written = write_tables(results, name)
+    if page:
+        from shardbench.report.page import write_page  # noqa: PLC0415
+
+        written.append(write_page(results, name))
+    if as_json:
+        from shardbench.report.files import json_rows  # noqa: PLC0415
+        from shardbench.report.tables import tables  # noqa: PLC0415
+
+        rows = {table: json_rows(frame) for table, frame in tables(suite_records(results, name)).items()}
+        print_json({"suite": name, "tables": rows, "files": [str(path) for path in written]})
+        return EXIT_OK
+    _print_report(results, name)
+    if page:
+        print(f"page: {written[-1]}")
+    return EXIT_OK
+
+
+@app.command("test")
+def test_command(
+    strategy: Annotated[str, typer.Argument(help="Name of a strategy.")], as_json: JsonOption = False
+) -> int:
+    """Run the conformance checks that every strategy must pass."""
+    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.runs.conformance import CHECKS, ConformanceError, check  # noqa: PLC0415
+
+    found = get_strategy(strategy)
+    try:
+        check(found)
+    except ConformanceError as error:
+        if as_json:
+            print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
+        else:
+            print(ascii_text(f"failed: {error}"), file=sys.stderr)
+        return EXIT_FAILED
+    if as_json:
+        print_json({"strategy": strategy, "passed": True, "checks": list(CHECKS)})
+    else:
+        print(f"{strategy}: passes all {len(CHECKS)} checks")
+    return EXIT_OK
+
+
+app.command("reproduce")(reproduce_command.reproduce_command)
+app.command("explain")(tools.explain_command)
+app.command("doctor")(tools.doctor_command)
+
+
+def _options(
+    results: Path,
+    data: Path,
+    backend: Backend | None,
+    strategies: list[str] | None,
+    seeds: list[int] | None,
+    *,
+    force: bool = False,
+    retry: frozenset[Outcome] = frozenset(),
+    work: Path | None = None,
+) -> "RunOptions":
+    from shardbench.runs.runner import RunOptions  # noqa: PLC0415
+
+    return RunOptions(
+        results=results,
+        data=data,
+        backend=backend,
+        strategies=tuple(strategies or ()),
+        seeds=tuple(seeds or ()),
+        force=force,
+        retry=retry,
+        work=work,
+    )
+
+
+def _samples_line(as_json: bool) -> Callable[[int], None] | None:
+    if as_json or not sys.stdout.isatty():
+        return None
+    return lambda samples: print(f"\r{samples} samples", end="\r", flush=True)
+
+
+def _outcomes(text: str) -> frozenset[Outcome]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = [outcome.value for outcome in Outcome]
+    for name in names:
+        if name not in known:
+            raise BadInput(f"--retry: unknown outcome '{name}'; known: {', '.join(known)}")
+    return frozenset(Outcome(name) for name in names)
+
+
+def _suite_name(suite: str) -> str:
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+
+    return load_suite(suite).name
+
+
+def _count(records: Sequence["Record"]) -> dict[str, int]:
+    outcomes = [record.outcome for record in records]
+    return {outcome.value: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
+
+
+def _summary(total: int, counts: dict[str, int]) -> str:
+    failed = ", ".join(f"{number} {name}" for name, number in counts.items() if name != Outcome.OK)
+    return f"{total} trials: {counts.get(Outcome.OK, 0)} ok" + (f"; not ok: {failed}" if failed else "")
+
+
+def _print_report(results: Path, suite: str) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.report.files import suite_records  # noqa: PLC0415
+    from shardbench.report.tables import tables  # noqa: PLC0415
+    from shardbench.report.terminal import print_tables  # noqa: PLC0415
+
+    print_tables(tables(suite_records(results, suite)), Console(file=sys.stdout))
+    print(f"records: {RecordStore(results, suite).path}")
+    print(f"tables: {results / 'tables' / suite}")
+
+
+def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    print(ascii_text(f"error: {' '.join(lines)}"), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

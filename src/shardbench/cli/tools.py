@@ -1,0 +1,121 @@
+"""Commands about records and machines that run no suite: explain, doctor, report validation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_RESULTS,
+    EXIT_FAILED,
+    EXIT_OK,
+    DataOption,
+    JsonOption,
+    ResultsOption,
+    ascii_text,
+    print_json,
+)
+
+VALIDATION = "validation"
+"""What ``shardbench report`` takes for a suite's name to compare predictions with measurements."""
+
+_SELECTOR = "A record's key (or its beginning), or suite/workload/machine/backend/strategy[/seed[/repeat]]."
+
+RecordArgument = Annotated[str, typer.Argument(help=_SELECTOR)]
+
+
+def explain_command(
+    a: RecordArgument,
+    b: RecordArgument,
+    *,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """Say in words and numbers why one record beats another."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.explain import explain, find, read_all, sentences  # noqa: PLC0415
+
+    records = read_all(results)
+    explanation = explain(find(a, records), find(b, records), records)
+    if as_json:
+        print_json({**to_data(explanation), "sentences": sentences(explanation)})
+        return
+    for sentence in sentences(explanation):
+        print(ascii_text(sentence))
+
+
+def doctor_command(
+    *,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine and write a machine file.")] = (
+        False
+    ),
+    ranks: Annotated[int, typer.Option("--ranks", min=2, help="Local ranks (GPUs) to measure with.")] = 2,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Machine file to write; <device>-1x<ranks>.toml where left out.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points: rougher, about 20 s.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a machine file that exists.")] = False,
+    data: DataOption = DEFAULT_DATA,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what this machine is and which trials fit it; with --calibrate, measure it."""
+    if calibrate:
+        return _calibrate(ranks, out, quick=quick, force=force, as_json=as_json)
+    if out is not None or quick or force:
+        raise BadInput("--out, --quick and --force belong to --calibrate")
+
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.cli.doctor import diagnose, lines  # noqa: PLC0415
+
+    diagnosis = diagnose(data)
+    if as_json:
+        print_json({**to_data(diagnosis), "ok": diagnosis.ok})
+    else:
+        for line in lines(diagnosis):
+            print(ascii_text(line))
+    return EXIT_OK if diagnosis.ok else EXIT_FAILED
+
+
+def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_json: bool) -> int:
+    from shardbench.cli.doctor import device_here  # noqa: PLC0415
+
+    device = device_here(ranks)
+    path = out if out is not None else Path(f"{device}-1x{ranks}.toml")
+
+    from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
+    from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
+
+    done = calibrate(device, ranks, path, quick=quick, force=force)
+    if as_json:
+        print_json(data(done))
+    else:
+        for line in lines(done):
+            print(ascii_text(line))
+    return EXIT_OK
+
+
+def report_validation(results: Path, *, check: bool, as_json: bool) -> int:
+    """Predicted against measured over all records of ``results``: writes the table, prints how well they agree."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.prediction import check_file, read_measured, summaries, write  # noqa: PLC0415
+    from shardbench.report.prediction_text import text_lines  # noqa: PLC0415
+
+    rows = read_measured(results)
+    if check:
+        difference = check_file(results, rows)
+        if as_json:
+            print_json({"differences": [difference] if difference else []})
+        else:
+            print(difference or "validation: table and records agree")
+        return EXIT_FAILED if difference else EXIT_OK
+    path = write(results, rows)
+    found = summaries(rows)
+    if as_json:
+        print_json({"file": str(path), "summaries": [to_data(summary) for summary in found]})
+        return EXIT_OK
+    for line in text_lines(found):
+        print(ascii_text(line))
+    print(f"table: {path}")
+    return EXIT_OK

@@ -1,0 +1,252 @@
+"""Accumulates the segments of a plan into loads and link bytes of one iteration.
+
+What TorchRec's modules do is what is counted: lookups go to the owners of rows; segments of one
+table that meet in the same exchange on the same rank are pooled together before they are sent;
+gradients return along the same links.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import Unsupported
+from shardbench.cost.links import Collective, cross_all_reduce, node_reduction, pairwise, world_reduction
+from shardbench.cost.load import VECTOR_BYTES, Floats, Load, segment_load, zeros
+from shardbench.cost.lookups import TableLookups
+from shardbench.model.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier, deal_start
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Table
+
+INDEX_BYTES = 8
+LENGTH_BYTES = 4
+SPLIT_BYTES = 3 * 8
+"""Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
+
+Columns = list[tuple[int, int]]
+
+
+class Exchange(NamedTuple):
+    """A sharding type within a module."""
+
+    kind: str
+    columns: int
+    """The module's: unpooled tables of one width share one, 0 is that of all pooled tables."""
+
+
+def _module_columns(table: Table, segment: Segment) -> int:
+    return segment.columns if table.pooling is Pooling.NONE else 0
+
+
+def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
+    """Columns covered by at least one of the ranges."""
+    covered, end = 0, 0
+    for start, stop in sorted(ranges):
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return covered
+
+
+class Account:
+    """Add every table's segments, then read ``load``, ``host`` and ``collectives``."""
+
+    def __init__(self, problem: Problem, *, gathers_rows: bool = False) -> None:
+        self.problem = problem
+        # Replicas of a batch schedule gather the gradients of the rows they touched; others are all-reduced whole.
+        self._gathers_rows = gathers_rows
+        self._touched = zeros(problem.world_size)
+        self.topology = problem.topology
+        self.world = problem.world_size
+        self.local_batch = problem.batch_size // self.world
+        self.load = Load.zeros(self.world)
+        self.host = Load.zeros(self.topology.nodes)
+        self._to = np.zeros((self.world, self.world))
+        self._back = np.zeros((self.world, self.world))
+        self._rank_columns = zeros(self.world)
+        self._world_columns = 0.0
+        self._node_columns = zeros(self.topology.nodes)
+        self._copied_columns = 0.0
+        self._replicated_weights = 0.0
+        self._copied_weights = 0.0
+        # One per sharding type and module: what each of them sends is a collective of its own.
+        self._exchanges: set[Exchange] = set()
+        self._replicas: set[int] = set()
+
+    def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
+        """Account a table; raises Unsupported for a group of ranks that no module serves."""
+        met: dict[tuple[str, int], Columns] = {}
+        for segment in segments:
+            place = segment.placement
+            columns = (segment.column_start, segment.column_stop)
+            if isinstance(place, OnRank | Host):
+                rank = place.rank if isinstance(place, OnRank) else self.topology.node_ranks(place.node)[0]
+                self._on_rank(table, segment, lookups, rank)
+                met.setdefault(("rank", rank), []).append(columns)
+            elif isinstance(place, RowWise):
+                met.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
+            elif isinstance(place, NodeSharded):
+                self._node_sharded(table, segment, lookups, place.tier)
+                met.setdefault(("copies", 0), []).append(columns)
+            else:
+                self._replicated(table, segment, lookups, place)
+        if table.pooling is Pooling.SUM:
+            self._send_pooled(met)
+
+    def _send_pooled(self, met: dict[tuple[str, int], Columns]) -> None:
+        for (scope, at), ranges in met.items():
+            columns = distinct_columns(ranges)
+            if scope == "rank":
+                self._rank_columns[at] += columns
+            elif scope == "world":
+                self._world_columns += columns
+            elif scope == "node":
+                self._node_columns[at] += columns
+            else:
+                self._copied_columns += columns
+
+    def _put(
+        self, load: Load, at: int | list[int] | slice, segment: Segment, tier: Tier, **rows: Floats | float
+    ) -> None:
+        state = self.problem.optimizer.state_bytes(segment.columns)
+        load.add(at, segment_load(rows, segment.columns, tier, self.problem.precision, state))
+
+    def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
+        """Vectors that a kernel writes: one a sample where pooled, one a lookup where not."""
+        return lookups if table.pooling is Pooling.NONE else np.full_like(np.asarray(lookups), samples)
+
+    def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
+        """Lookups of the longest bag by group of samples and owner, [groups, ways]; unpooled lookups stand alone."""
+        if table.pooling is Pooling.NONE:
+            return np.zeros((groups, ways))
+        return lookups.longest_bag(segment.row_start, segment.row_stop, groups, ways)
+
+    def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
+        self._exchanges.add(Exchange(kind, _module_columns(table, segment)))
+
+    def _on_rank(self, table: Table, segment: Segment, lookups: TableLookups, rank: int) -> None:
+        sources = lookups.by_source(segment.row_start, segment.row_stop)
+        distinct = float(lookups.distinct(segment.row_start, segment.row_stop, 1)[0])
+        total = float(sources.sum())
+        place = segment.placement
+        on_host = isinstance(place, Host)
+        load, at = (self.host, self.topology.node_of(rank)) if on_host else (self.load, rank)
+        tier = place.tier if isinstance(place, OnRank) else Tier.HBM
+        bags = self._vectors(table, self.problem.batch_size, total)
+        longest = float(self._longest(table, segment, lookups, 1, 1)[0, 0])
+        self._put(load, at, segment, tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+        if table.pooling is Pooling.NONE:
+            self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
+        self._exchange(table, segment, "table_wise")
+
+    def _row_wise(self, table: Table, segment: Segment, lookups: TableLookups, place: RowWise) -> tuple[str, int]:
+        ranks = list(place.ranks)
+        nodes = {self.topology.node_of(rank) for rank in ranks}
+        whole = len(ranks) == self.world
+        if not whole and (len(nodes) != 1 or len(ranks) != self.topology.devices_per_node):
+            raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
+        start = deal_start(table.name, len(ranks))
+        owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
+        distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
+        total = owned.sum(axis=0)
+        bags = self._vectors(table, self.problem.batch_size, total)
+        longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
+        self._put(
+            self.load, ranks, segment, place.tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest
+        )
+        self._to[:, ranks] += owned * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+        if table.pooling is Pooling.NONE:
+            self._back[ranks, :] += owned.T * segment.columns * VECTOR_BYTES
+        self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
+        return ("world", 0) if whole else ("node", nodes.pop())
+
+    def _node_sharded(self, table: Table, segment: Segment, lookups: TableLookups, tier: Tier) -> None:
+        nodes, local = self.topology.nodes, self.topology.devices_per_node
+        start = deal_start(table.name, local)
+        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, local), start, axis=1)
+        owned = dealt.reshape(nodes, local, local)
+        distinct = np.roll(lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, local), start, axis=1)
+        total = owned.sum(axis=1)
+        bags = self._vectors(table, self.local_batch * local, total)
+        self._put(
+            self.load, slice(None), segment, tier,
+            lookups=total.ravel(), distinct=distinct.ravel(), bags=np.asarray(bags).ravel(),
+            longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
+        )  # fmt: skip
+        for node in range(nodes):
+            at = slice(node * local, (node + 1) * local)
+            self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+            if table.pooling is Pooling.NONE:
+                self._back[at, at] += owned[node].T * segment.columns * VECTOR_BYTES
+        # Blocks are padded to equal length, and copies are averaged block by block.
+        self._copied_weights += -(-segment.rows // local) * segment.columns
+        self._exchange(table, segment, "node_sharded")
+
+    def _replicated(self, table: Table, segment: Segment, lookups: TableLookups, place: Replicated) -> None:
+        ranks = list(place.ranks)
+        total = lookups.by_source(segment.row_start, segment.row_stop)[ranks]
+        distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
+        bags = self._vectors(table, self.local_batch, total)
+        longest = self._longest(table, segment, lookups, self.world, 1)[ranks, 0]
+        self._put(self.load, ranks, segment, Tier.HBM, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._touched[ranks] += distinct * (INDEX_BYTES + segment.columns * VECTOR_BYTES)
+        # Groups partition the world (validate), so that all copies together are all-reduced once.
+        if ranks[0] == 0:
+            self._replicated_weights += segment.rows * segment.columns
+            self._replicas.add(_module_columns(table, segment))
+
+    def collectives(self, dense_weights: int) -> dict[str, Collective]:
+        """Every collective of the step by name."""
+        topology = self.topology
+        sample_bytes = self.local_batch * VECTOR_BYTES
+        forward = self._back + self._rank_columns[:, None] * sample_bytes
+        local = np.arange(self.world) % topology.devices_per_node
+        node = np.arange(self.world) // topology.devices_per_node
+        # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
+        peers = (local[:, None] == local[None, :]) & (node[:, None] != node[None, :])
+        forward += peers * (self._node_columns[node] * sample_bytes)[:, None]
+        scatter = world_reduction(self._world_columns * self.world * sample_bytes, 1.0, topology)
+        in_node = self._node_columns * self.world + self._copied_columns * topology.devices_per_node
+        scatter = scatter + node_reduction(in_node * sample_bytes, topology)
+        # Weights and their gradients are all-reduced in the tables' own precision.
+        weight_bytes = self.problem.precision.bytes
+        if self._gathers_rows:
+            replicas = pairwise(np.repeat(self._touched[:, None], self.world, axis=1), topology)
+        else:
+            replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
+        copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
+        lookups, vectors, sums = self._calls()
+        return {
+            "input_splits": pairwise(self._splits(node), topology).called(*lookups),
+            "input_all_to_all": pairwise(self._to, topology).called(*lookups),
+            "output_all_to_all": pairwise(forward, topology).called(*vectors),
+            "output_reduce_scatter": scatter.called(*sums),
+            "backward_all_to_all": pairwise(forward.T, topology).called(*vectors),
+            "backward_all_gather": scatter.called(*sums),
+            # One a module of replicas, and one for all copies.
+            "rows_all_reduce": (replicas + copies).called(
+                len(self._replicas) + (self._copied_weights > 0 and topology.nodes > 1)
+            ),
+            "dense_all_reduce": world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
+        }
+
+    def _calls(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Calls (over the world, inside nodes) that exchange lookups, that return vectors, that return sums."""
+
+        def calls(*kinds: str, pooled: bool | None = None) -> int:
+            return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
+
+        # A group of one rank calls nothing.
+        nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
+        lookups = calls("table_wise", "row_wise", "table_row_wise"), devices * calls("node_sharded")
+        # Table-row-wise sums inside the node first, then exchanges between nodes.
+        vectors = calls("table_wise") + nodes * calls("table_row_wise") + calls("row_wise", pooled=False)
+        sums = calls("row_wise", pooled=True), devices * calls("table_row_wise", "node_sharded", pooled=True)
+        return lookups, (vectors, devices * calls("node_sharded", pooled=False)), sums
+
+    def _splits(self, node: NDArray[np.int64]) -> Floats:
+        in_node = sum(exchange.kind == "node_sharded" for exchange in self._exchanges)
+        everywhere = len(self._exchanges) - in_node
+        same = node[:, None] == node[None, :]
+        return np.asarray(float(SPLIT_BYTES) * (everywhere + in_node * same))

@@ -1,0 +1,235 @@
+"""Time from traffic and machine constants: the simulated backend and the strategies' oracle.
+
+Per rank, forward:   max(dispatch, launch + max(gather + (indices + outputs) / hbm, longest bag x step))
+Per rank, backward:  launch + gradients + sort + update
+A row that a table meets again is served by the cache with a share that falls with the working set
+of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
+(``docs/costmodel.md``: every formula, every constant, and how far published times are off).
+Collective: latency a call + bytes over the slower link, done when the slowest rank is.
+Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.links import Collective
+from shardbench.cost.load import Load, TierRows
+from shardbench.cost.traffic import Synchronisation, Traffic, expect
+from shardbench.model.machine import Constants, Machine
+from shardbench.model.plan import DenseHome, Plan, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.table import DenseShape, Table
+
+Floats = NDArray[np.float64]
+
+BACKWARD_DENSE = 2.0
+"""The MLPs' backward pass computes two products (input and weight gradients) for the forward's one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Predicted milliseconds of one step; per-rank arrays float64 [world]."""
+
+    forward_ms: Floats
+    backward_ms: Floats
+    phases_ms: dict[str, float]
+    """Duration of each phase for the whole world (slowest rank), in order; they add up to the step."""
+
+    @property
+    def embedding_ms(self) -> Floats:
+        """Forward and backward embedding time of each rank."""
+        return self.forward_ms + self.backward_ms
+
+    @property
+    def wait_ms(self) -> Floats:
+        """What each rank idles for the slowest one in the collectives after forward and backward."""
+        waits = (self.forward_ms.max() - self.forward_ms) + (self.backward_ms.max() - self.backward_ms)
+        return np.asarray(waits)
+
+    @property
+    def step_ms(self) -> float:
+        """The whole step."""
+        return sum(self.phases_ms.values())
+
+
+def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
+    """Share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
+
+    ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
+    share is convex in the working set: that is what makes work super-additive (lowerbound.py).
+    """
+    reach = constants.cache_reach_ratio * constants.cache_bytes
+    working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
+    return np.asarray(reach / (reach + working_set))
+
+
+def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants) -> Floats:
+    """Seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
+    hit = hit_share(repeats, set_bytes2, constants)
+    cached = max(constants.cache_bytes_per_s, rate)
+    return np.asarray(repeats * (hit / cached + (1.0 - hit) / rate))
+
+
+def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
+    """Seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
+    overhead = constants.access_overhead_bytes
+    first = (rows.distinct_bytes + overhead * rows.distinct) / rate
+    repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
+    again = _repeated_s(repeats, rows.repeat_set_bytes2, rate, constants)
+    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / max(constants.cache_bytes_per_s, rate)
+    return np.asarray(first + again + wasted)
+
+
+def gather_rate(constants: Constants) -> float:
+    """Bytes a second of random rows out of HBM."""
+    return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
+
+
+def forward_work_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of memory traffic of the forward lookup, [n]."""
+    hbm = _gather_s(load.tier(Tier.HBM), gather_rate(constants), constants)
+    uvm = _gather_s(load.tier(Tier.UVM), constants.uvm_bytes_per_s, constants)
+    return np.asarray(hbm + uvm + (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s)
+
+
+def backward_work_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of memory traffic of backward and optimiser, [n]: gradients, sort, rows and state read and written."""
+    rate, overhead = gather_rate(constants), constants.access_overhead_bytes
+    # One gradient row is read per lookup; the lookups of one bag share it.
+    repeats = load.gradient_bytes - load.gradient_first_bytes
+    again = _repeated_s(repeats, load.gradient_set_bytes2, rate, constants)
+    gradients = load.gradient_first_bytes / rate + again
+    sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
+    update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
+    # Written back while the next rows are read: the host link is full duplex.
+    uvm = load.uvm_distinct_bytes + overhead * load.uvm_distinct + load.uvm_state_bytes
+    return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s)
+
+
+def work_ms(load: Load, constants: Constants) -> Floats:
+    """Forward and backward milliseconds without launches, dispatch and tail, [n]: super-additive over tables."""
+    return np.asarray(1e3 * (forward_work_s(load, constants) + backward_work_s(load, constants)))
+
+
+def forward_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of the fused forward lookup, [n]; zero where a rank has no bag."""
+    tail = constants.bag_step_s * load.longest_bag
+    busy = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
+    return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
+
+
+def backward_s(load: Load, constants: Constants) -> Floats:
+    """Seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
+    return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
+
+
+def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
+    """Seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
+
+    Copies run at ``copy_bytes_per_s``, or at the UVM rate where that is None.
+    """
+    rows = load.lookup_bytes + constants.access_overhead_bytes * load.lookups
+    streamed = INDEX_BYTES * load.lookups + load.bag_bytes
+    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    return np.asarray((rows + streamed) / constants.host_bytes_per_s + copied)
+
+
+def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
+    """Seconds of the gradients' copy to the host and of its CPUs' update, [nodes]; copies as host_forward_s."""
+    rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
+    moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
+    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    return np.asarray(moved / constants.host_bytes_per_s + copied)
+
+
+def copy_bytes_per_s(machine: Machine) -> float:
+    """Rate of a device's copies of whole blocks from and to its host; the UVM rate where the machine states none."""
+    return machine.host.link_bytes_per_s if machine.host is not None else machine.constants.uvm_bytes_per_s
+
+
+def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
+    """Seconds of the copies of hot rows that a batch schedule needs, per iteration; devices copy side by side."""
+    each = copies.to_device_bytes / machine.topology.world_size + copies.to_host_bytes
+    return each / copy_bytes_per_s(machine)
+
+
+def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int) -> float:
+    """Seconds of the dense model, forward and backward; raises BadInput for CPUs without a stated rate."""
+    flop = (1.0 + BACKWARD_DENSE) * batch_size * dense.flops_per_sample(tables)
+    if traffic.dense is DenseHome.DEVICES:
+        return flop / machine.topology.world_size / machine.constants.dense_flop_per_s
+    if machine.host is None:
+        raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
+    return flop / machine.topology.nodes / machine.host.dense_flop_per_s
+
+
+def embedding_ms(load: Load, constants: Constants) -> Floats:
+    """Forward and backward milliseconds, [n]: the quantity the strategies balance."""
+    return np.asarray(1e3 * (forward_s(load, constants) + backward_s(load, constants)))
+
+
+def collective_s(collective: Collective, machine: Machine) -> float:
+    """Seconds of the collectives of one name over all ranks; zero where nothing is sent.
+
+    Every call costs its latency; the bytes of all calls are one sum a rank. Latency + bytes /
+    bandwidth is also the size-dependent efficiency: half of the bandwidth is reached at latency x
+    bandwidth bytes.
+    """
+    constants, topology = machine.constants, machine.topology
+    intra = np.maximum(collective.sent_intra, collective.received_intra)
+    inter = np.maximum(collective.sent_inter, collective.received_inter)
+    if not (intra.any() or inter.any()):
+        return 0.0
+    times = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
+    first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+    world = first + constants.peer_latency_s * (topology.world_size - 1)
+    node = constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
+    return float(collective.calls * world + collective.node_calls * node + times.max())
+
+
+def step_time(
+    traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int
+) -> StepTime:
+    """Predicted time of one step without overlap.
+
+    The measured backend's phases follow one another too, but for DDP, which hides part of the
+    gradient all-reduce behind the backward pass.
+    """
+    constants = machine.constants
+    forward = forward_s(traffic.load, constants)
+    backward = backward_s(traffic.load, constants)
+    # A node's first rank runs its host lookups, one after the other with its own.
+    first = slice(None, None, machine.topology.devices_per_node)
+    copy_rate = copy_bytes_per_s(machine) if traffic.dense is DenseHome.DEVICES else math.inf
+    forward[first] += host_forward_s(traffic.host, constants, copy_rate)
+    backward[first] += host_backward_s(traffic.host, constants, copy_rate)
+
+    def wire(*names: str) -> float:
+        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
+
+    copies_s = synchronisation_s(traffic.synchronisation, machine)
+    return StepTime(
+        forward_ms=1e3 * forward,
+        backward_ms=1e3 * backward,
+        phases_ms={
+            "input": wire("input_splits", "input_all_to_all"),
+            "lookup": 1e3 * float(forward.max()),
+            "output": wire("output_all_to_all", "output_reduce_scatter"),
+            "dense": 1e3 * dense_s(traffic, machine, dense, tables, batch_size),
+            "output_backward": wire("backward_all_to_all", "backward_all_gather"),
+            "lookup_backward": 1e3 * float(backward.max()),
+            "all_reduce": wire("rows_all_reduce", "dense_all_reduce"),
+        }
+        | ({"synchronise": 1e3 * copies_s} if copies_s else {}),
+    )
+
+
+def estimate(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> StepTime:
+    """What a strategy may ask: time of a plan under the training profiles it sees."""
+    shape = dense if dense is not None else DenseShape()
+    return step_time(expect(plan, problem, shape), problem.machine, shape, problem.tables, problem.batch_size)

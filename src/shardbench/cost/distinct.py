@@ -1,0 +1,43 @@
+"""Distinct rows without sorting: each row keeps a stamp of its last lookup."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from shardbench.cost.load import Floats, zeros
+
+Ids = NDArray[np.int64] | NDArray[np.int32]
+
+STAMPED_ROWS = 1 << 26
+"""Rows up to which stamps are kept (256 MiB); beyond, a hash table of the lookups is cheaper."""
+
+_stamps: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
+
+def _scratch(rows: int) -> NDArray[np.int32]:
+    # Kept between calls: fresh pages would cost more than the stamps. Old stamps do no harm, since
+    # every stamp that is read was written for the same lookups just before.
+    global _stamps
+    if len(_stamps) < rows:
+        _stamps = np.empty(rows, dtype=np.int32)
+    return _stamps
+
+
+def distinct_ids(values: Ids, rows: int) -> Ids:
+    """The distinct ids among ``values`` (all below ``rows``), in no particular order."""
+    if rows > STAMPED_ROWS or len(values) > np.iinfo(np.int32).max:
+        return np.asarray(pd.unique(values))
+    stamps = _scratch(rows)
+    order = np.arange(len(values), dtype=np.int32)
+    stamps[values] = order
+    return np.asarray(values[stamps[values] == order])
+
+
+def distinct_per_chunk(values: Ids, ends: NDArray[np.int64], rows: int, start: int, stop: int) -> Floats:
+    """Distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
+    counts = zeros(len(ends) - 1)
+    for i, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
+        ids = distinct_ids(values[low:high], rows)
+        whole = start <= 0 and stop >= rows
+        counts[i] = len(ids) if whole else np.count_nonzero((ids >= start) & (ids < stop))
+    return counts

@@ -1,0 +1,141 @@
+"""Lookups of one table in one global batch, by source rank, owner and distinct row: exact or expected."""
+
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.distinct import Ids, distinct_ids, distinct_per_chunk
+from shardbench.cost.load import Floats
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Bags, check_rows
+
+
+class TableLookups(Protocol):
+    """Lookups of one table in one global batch, by source rank; exact or expected."""
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """Lookups of rows [start, stop) by the rank whose sample asks, [world]."""
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """Same, further split by owner (row - start) % ways, [world, ways]."""
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """Distinct rows of the global batch by owner, [ways]."""
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """Distinct rows of each rank's own samples, [world]."""
+
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """Distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """Most lookups of [start, stop) that one bag has, by group of samples and owner, [groups, ways].
+
+        A bag dealt over several owners counts as its even share, rounded up: counting every
+        (bag, owner) pair would grow with samples x devices.
+        """
+
+
+class CountedLookups:
+    """Exact lookups of a batch; vectorised over lookups."""
+
+    def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch") -> None:
+        if bags.batch_size % world_size:
+            raise BadInput(f"{what}: batch size {bags.batch_size} is not a multiple of {world_size} ranks")
+        check_rows(bags.values, rows, what)
+        self.values = bags.values
+        self.rows = rows
+        self.world = world_size
+        self.offsets = bags.offsets
+        self.ends = bags.offsets[:: bags.batch_size // world_size]
+
+    def _below(self, row: int) -> NDArray[np.int64]:
+        if row <= 0:
+            return np.zeros(self.world, dtype=np.int64)
+        if row >= self.rows:
+            return np.diff(self.ends)
+        running = np.concatenate([[0], np.cumsum(self.values < row)])
+        return np.diff(running[self.ends])
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return (self._below(stop) - self._below(start)).astype(np.float64)
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        source = np.repeat(np.arange(self.world) * ways, np.diff(self.ends))
+        values = self.values
+        if start > 0 or stop < self.rows:
+            inside = (values >= start) & (values < stop)
+            values, source = values[inside], source[inside]
+        counts = np.bincount(source + (values - start) % ways, minlength=self.world * ways)
+        return counts.reshape(self.world, ways).astype(np.float64)
+
+    @cached_property
+    def _touched(self) -> Ids:
+        return distinct_ids(self.values, self.rows)
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return self._by_owner(self._touched, start, stop, ways)
+
+    def _by_owner(self, ids: Ids, start: int, stop: int, ways: int) -> Floats:
+        inside = ids if start <= 0 and stop >= self.rows else ids[(ids >= start) & (ids < stop)]
+        if ways == 1:
+            return np.array([len(inside)], dtype=np.float64)
+        return np.bincount((inside - start) % ways, minlength=ways).astype(np.float64)
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
+
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """See TableLookups."""
+        ends = self.ends[:: self.world // nodes]
+        chunks = [distinct_ids(self.values[low:high], self.rows) for low, high in zip(ends[:-1], ends[1:])]
+        return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """See TableLookups."""
+        lengths = np.diff(self.offsets)
+        if start > 0 or stop < self.rows:
+            inside = (self.values >= start) & (self.values < stop)
+            lengths = np.diff(np.concatenate([[0], np.cumsum(inside)])[self.offsets])
+        longest = lengths.reshape(groups, -1).max(axis=1)
+        return np.repeat(np.ceil(longest / ways)[:, None], ways, axis=1)
+
+
+class ExpectedLookups:
+    """Expected lookups of a batch under the training profile."""
+
+    def __init__(self, profile: AccessProfile, batch_size: int, world_size: int) -> None:
+        self.profile = profile
+        self.total = profile.mean_pooling * batch_size
+        self.world = world_size
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups; hot rows are dealt round-robin, so owners get equal shares."""
+        return np.repeat(self.by_source(start, stop)[:, None] / ways, ways, axis=1)
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
+
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full((nodes, ways), self.profile.expected_distinct(self.total / nodes, start, stop) / ways)
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """See TableLookups; a profile knows no single bag, so zero."""
+        return np.zeros((groups, ways))

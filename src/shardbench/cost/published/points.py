@@ -1,0 +1,203 @@
+"""Published measurements that the cost model is held against: committed points, split and loads.
+
+The points lie in ``points.json`` beside this module, each family with its source, device, what had to
+be assumed, and the machine whose constants it is predicted with.
+"""
+
+from dataclasses import fields
+from functools import lru_cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.serialise import STRICT
+from shardbench.cost.load import Load, segment_load
+from shardbench.model.machine import Constants
+from shardbench.model.plan import Tier
+from shardbench.model.table import Optimizer, Precision
+
+FIT, HELD_OUT = "fit", "held-out"
+DISCRETE = 4096
+"""Ranks of a power law that are summed one by one; beyond, the sum is an integral."""
+GRID = 4096
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class KernelPoint:
+    """One kernel over ``tables`` equal tables; lookups, distinct rows and bags are a table's."""
+
+    kind: Literal["kernel"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    phase: Literal["forward", "backward"]
+    tier: Literal["hbm", "uvm", "uvm_cache"]
+    optimizer: Literal["sgd", "adam"]
+    tables: PositiveInt
+    rows: PositiveInt
+    dim: PositiveInt
+    lookups: PositiveInt
+    distinct: NonNegativeFloat
+    bags: PositiveInt
+    longest_bag: PositiveInt = 1
+    alpha: PositiveFloat | None = None
+    """Exponent of the power law of the rows, where a cached share must be known."""
+    cached_ratio: PositiveFloat | None = None
+    """Rows that the cache in HBM holds, of all rows."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StepPoint:
+    """One training step of a model on some GPUs, 8 a node."""
+
+    kind: Literal["step"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    model: str
+    gpus: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExchangePoint:
+    """One all-to-all; ``bytes`` is one rank's send buffer, ``constants`` are of that machine alone."""
+
+    kind: Literal["all_to_all"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    bytes: PositiveInt
+    nodes: PositiveInt
+    devices_per_node: PositiveInt
+    constants: dict[str, PositiveFloat] = Field(default_factory=dict)
+
+
+Point = Annotated[KernelPoint | StepPoint | ExchangePoint, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ModelTables:
+    """``count`` tables; each is asked by one feature for every entry of ``hotness`` (lookups a sample)."""
+
+    count: PositiveInt
+    hotness: tuple[PositiveInt, ...]
+    rows: PositiveInt
+    dim: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedModel:
+    """Tables and MLP of a published model; vectors are averaged in runs of ``interaction_stride``."""
+
+    tables: tuple[ModelTables, ...]
+    mlp: tuple[PositiveInt, ...]
+    numerical: PositiveInt
+    interaction_stride: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FamilyConstant:
+    """A constant that replaces or extends the machine's for one family, with where it comes from."""
+
+    value: NonNegativeFloat
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Family:
+    """Points of one source."""
+
+    title: str
+    source: str
+    device: str
+    machine: str
+    """Machine file whose constants predict these points."""
+    fitted: bool = True
+    """False where no constant is fitted to any point: all are held out."""
+    assumptions: tuple[str, ...]
+    constants: dict[str, FamilyConstant] = Field(default_factory=dict)
+    batch_size: PositiveInt | None = None
+    models: dict[str, PublishedModel] = Field(default_factory=dict)
+    points: tuple[Point, ...]
+
+    def split(self) -> dict[str, str]:
+        """Split by point: groups in the order of their names, the first, third, fifth ... are fitted."""
+        groups = sorted({p.group for p in self.points})
+        fitted = set(groups[::2]) if self.fitted else set()
+        return {p.point: FIT if p.group in fitted else HELD_OUT for p in self.points}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FitPlan:
+    """Constants that are fitted together, each with the value it would have without these points."""
+
+    families: tuple[str, ...]
+    prior: dict[str, PositiveFloat]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Published:
+    """The data file."""
+
+    families: dict[str, Family]
+    fits: tuple[FitPlan, ...]
+
+
+@lru_cache(maxsize=1)
+def published() -> Published:
+    """All published points; raises pydantic.ValidationError if the file is malformed."""
+    text = (resources.files("shardbench.cost.published") / "points.json").read_text()
+    return TypeAdapter(Published).validate_json(text)
+
+
+def with_constants(constants: Constants, changed: dict[str, float]) -> Constants:
+    """The constants with those of ``changed`` that a machine has."""
+    values = {f.name: getattr(constants, f.name) for f in fields(Constants)}
+    return Constants(**(values | {name: value for name, value in changed.items() if name in values}))
+
+
+def power_law_share(rows: int, hottest: float, alpha: float) -> float:
+    """Share of lookups on the ``hottest`` rows where rank k in [1, rows] has density k^-alpha (alpha > 1)."""
+    power = 1.0 - alpha
+    return float((1.0 - (hottest + 1.0) ** power) / (1.0 - (rows + 1.0) ** power))
+
+
+@lru_cache(maxsize=1024)
+def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
+    """Expected distinct rows of independent lookups, rank floor(x), x in [1, rows + 1) of density x^-alpha."""
+    power = 1.0 - alpha
+    whole = 1.0 - (rows + 1.0) ** power
+    ends = np.arange(1.0, min(rows, DISCRETE) + 2.0)
+    shares = np.minimum(-np.diff(ends**power) / whole, 1.0 - 1e-12)
+    met = float(-np.expm1(lookups * np.log1p(-shares)).sum())
+    if rows > DISCRETE:
+        x = np.geomspace(DISCRETE + 1.0, rows + 1.0, GRID)
+        density = (alpha - 1.0) * x**-alpha / whole
+        met += float(np.trapezoid(-np.expm1(-lookups * density), x))
+    return met
+
+
+def kernel_load(point: KernelPoint) -> Load:
+    """Load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state."""
+    load = Load.zeros(1)
+    cached = point.tier == "uvm_cache"
+    tier = Tier.UVM if point.tier == "uvm" else Tier.HBM
+    state = Optimizer(point.optimizer).state_bytes(point.dim)
+    rows = {"lookups": point.lookups, "distinct": point.distinct, "bags": point.bags, "longest_bag": point.longest_bag}
+    alone = {name: float(value) for name, value in rows.items()}
+    for _ in range(point.tables):
+        load.add(0, segment_load(dict(alone), point.dim, tier, Precision.FP32, state))
+    if cached and state:
+        load.uvm_state_bytes[:], load.state_bytes[:] = load.state_bytes, 0.0
+    return load
+
+
+def missed_bytes(point: KernelPoint) -> float:
+    """Weight bytes that a cache of the hottest rows does not hold, each missed lookup a row of its own."""
+    if point.cached_ratio is None or point.alpha is None:
+        return 0.0
+    cached = power_law_share(point.rows, point.cached_ratio * point.rows, point.alpha)
+    return point.tables * point.lookups * (1.0 - cached) * point.dim * Precision.FP32.bytes

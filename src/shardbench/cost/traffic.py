@@ -1,0 +1,214 @@
+"""Exact counting: a plan against the lookups of a batch, per rank, tier and collective.
+
+The same accounting runs on a batch (exact) and on a training profile (expected values), so
+that what a strategy plans with and what it is judged on differ only in the data.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES, Account
+from shardbench.cost.links import BYTES, Collective
+from shardbench.cost.load import Floats, Load
+from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
+from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
+from shardbench.model.problem import Problem
+from shardbench.model.table import DenseShape
+from shardbench.workloads.trace import Bags
+
+__all__ = [
+    "COLLECTIVES",
+    "INDEX_BYTES",
+    "LENGTH_BYTES",
+    "SPLIT_BYTES",
+    "Collective",
+    "Synchronisation",
+    "Traffic",
+    "count",
+    "expect",
+    "mean",
+]
+
+
+COLLECTIVES = (
+    "input_splits",
+    "input_all_to_all",
+    "output_all_to_all",
+    "output_reduce_scatter",
+    "backward_all_to_all",
+    "backward_all_gather",
+    "rows_all_reduce",
+    "dense_all_reduce",
+)
+"""In the order of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synchronisation:
+    """Copies of hot rows where a batch schedule changes phase, mean bytes per iteration."""
+
+    to_device_bytes: float = 0.0
+    """Host to all devices that hold them, before a hot phase."""
+    to_host_bytes: float = 0.0
+    """One device to the host, after a hot phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One iteration: loads of devices [world] and hosts [nodes], every collective, copies between host and device."""
+
+    load: Load
+    host: Load
+    collectives: dict[str, Collective]
+    host_to_device_bytes: Floats
+    """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
+    synchronisation: Synchronisation = Synchronisation()
+    dense: DenseHome = DenseHome.DEVICES
+
+
+def count(
+    plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape, phase: PhaseKind | None = None
+) -> Traffic:
+    """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
+
+    ``phase`` is the batch's under a schedule: a hot batch runs on replicated rows alone, without
+    any exchange of lookups (BadInput where it asks for another row); a cold batch looks the
+    replicated rows up in their master copy on a host.
+    """
+
+    def lookups(i: int) -> TableLookups:
+        table = problem.tables[i]
+        return CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
+
+    return _account(plan, problem, lookups, dense, phase=phase)
+
+
+def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
+    """Expected traffic under the training profiles (what a strategy may know)."""
+    profiles = problem.profiles
+
+    def lookups(i: int) -> TableLookups:
+        return ExpectedLookups(profiles[i], problem.batch_size, problem.world_size)
+
+    return _account(plan, problem, lookups, dense)
+
+
+def _account(
+    plan: Plan,
+    problem: Problem,
+    lookups: Callable[[int], TableLookups],
+    dense: DenseShape | None,
+    *,
+    phase: PhaseKind | None = None,
+) -> Traffic:
+    if problem.batch_size % problem.world_size:
+        raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
+    if plan.dense is DenseHome.HOSTS and problem.topology.nodes > 1:
+        raise Unsupported("a dense model on hosts is counted on one node only")
+    account = Account(problem, gathers_rows=plan.schedule is not None)
+    segments = plan.by_table()
+    for i, table in enumerate(problem.tables):
+        source, chosen = lookups(i), segments[table.name]
+        if phase is PhaseKind.HOT:
+            chosen = _hot(chosen, source)
+        elif phase is PhaseKind.COLD:
+            chosen = _cold(chosen)
+        account.add(table, chosen, source)
+    weights = dense.parameters(problem.tables) if dense is not None else 0
+    collectives, copied = account.collectives(weights), account.host.bag_bytes
+    if plan.dense is DenseHome.HOSTS:
+        collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
+        copied = np.zeros_like(copied)
+    return Traffic(
+        load=account.load,
+        host=account.host,
+        collectives=collectives,
+        host_to_device_bytes=copied,
+        synchronisation=_synchronisation(plan, problem),
+        dense=plan.dense,
+    )
+
+
+def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
+    for segment in segments:
+        asked = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
+        if asked and not isinstance(segment.placement, Replicated):
+            raise BadInput(f"a hot batch asks {asked:.0f} times for rows of '{segment.table}' that are not replicated")
+    return [segment for segment in segments if isinstance(segment.placement, Replicated)]
+
+
+def _cold(segments: list[Segment]) -> list[Segment]:
+    """The segments with their replicas' master copy instead; what meets on a host is one table there."""
+    home = Host(node=master_node(segments))
+    found: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment.placement, Replicated):
+            if segment.placement.ranks[0] != 0:  # the same rows for other ranks
+                continue
+            segment = replace(segment, placement=home)  # noqa: PLW2901 - the same rows, held elsewhere
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and isinstance(segment.placement, Host)
+            and (last.placement, last.row_stop) == (segment.placement, segment.row_start)
+            and (last.column_start, last.column_stop) == (segment.column_start, segment.column_stop)
+        ):
+            found[-1] = replace(last, row_stop=segment.row_stop)
+        else:
+            found.append(segment)
+    return found
+
+
+def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
+    if plan.schedule is None:
+        return Synchronisation()
+    row_bytes = {
+        s: s.columns * problem.precision.bytes + problem.optimizer.state_bytes(s.columns)
+        for s in plan.segments
+        if isinstance(s.placement, Replicated)
+    }
+    held = sum(
+        s.rows * size * len(s.placement.ranks) for s, size in row_bytes.items() if isinstance(s.placement, Replicated)
+    )
+    once = held / problem.world_size
+    heats, cools = _switches(plan.schedule)
+    iterations = sum(phase.batches for phase in plan.schedule.phases)
+    return Synchronisation(to_device_bytes=heats * held / iterations, to_host_bytes=cools * once / iterations)
+
+
+def _switches(schedule: BatchSchedule) -> tuple[int, int]:
+    """How often in an epoch a hot phase begins after a cold one, and ends before one; epochs follow one another."""
+    kinds = [phase.kind for phase in schedule.phases]
+    pairs = list(zip(kinds, kinds[1:] + kinds[:1]))
+    return pairs.count((PhaseKind.COLD, PhaseKind.HOT)), pairs.count((PhaseKind.HOT, PhaseKind.COLD))
+
+
+def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
+    """Mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
+    several = list(traffics)
+
+    def average(arrays: list[Floats]) -> Floats:
+        return np.asarray(np.average(arrays, axis=0, weights=weights))
+
+    def loads(chosen: list[Load]) -> Load:
+        return Load(**{f.name: average([getattr(load, f.name) for load in chosen]) for f in fields(Load)})
+
+    collectives = {
+        name: Collective(
+            **{f: average([getattr(t.collectives[name], f) for t in several]) for f in BYTES},
+            calls=float(average([np.array(t.collectives[name].calls) for t in several])),
+            node_calls=float(average([np.array(t.collectives[name].node_calls) for t in several])),
+        )
+        for name in several[0].collectives
+    }
+    return Traffic(
+        load=loads([t.load for t in several]),
+        host=loads([t.host for t in several]),
+        collectives=collectives,
+        host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
+        synchronisation=several[0].synchronisation,
+        dense=several[0].dense,
+    )

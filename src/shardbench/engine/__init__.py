@@ -1,0 +1,1 @@
+"""Running a plan for real: lowering to TorchRec, ranks, clocks."""

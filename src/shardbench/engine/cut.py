@@ -1,0 +1,58 @@
+"""Cutting a rank's lookups of one table into row ranges, in FBGEMM."""
+
+from dataclasses import dataclass
+
+import torch
+
+from shardbench.workloads.trace import Bags
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Lookups of one row range, ids relative to its start.
+
+    ``ids`` int64 [n]; ``lengths`` int32 [bags]; ``positions`` int64 [n] are the places of these
+    lookups among all of the table's, None where they are all of them in order.
+    """
+
+    ids: torch.Tensor
+    lengths: torch.Tensor
+    positions: torch.Tensor | None
+
+
+def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, Cut]:
+    """Lookups of each row range of a table of ``rows`` rows."""
+    ids = torch.from_numpy(bags.values.astype("int64"))
+    lengths = torch.from_numpy(bags.lengths.astype("int32"))
+    if ranges == [(0, rows)]:
+        return {ranges[0]: Cut(ids=ids, lengths=lengths, positions=None)}
+    if all(a[1] == b[0] for a, b in zip(ranges, ranges[1:])):
+        return _bucketize(ids, lengths, ranges)
+    return {chosen: _select(ids, lengths, chosen) for chosen in ranges}
+
+
+def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) -> dict[Range, Cut]:
+    edges = torch.tensor([ranges[0][0], *(stop for _, stop in ranges)])
+    size = torch.tensor([int(edges[-1])])
+    new_lengths, new_ids, _, _, places = torch.ops.fbgemm.block_bucketize_sparse_features(
+        lengths, ids, False, True, size, len(ranges), block_bucketize_pos=[edges]
+    )
+    per_range = new_lengths.view(len(ranges), -1)
+    sizes = per_range.sum(dim=1).tolist()
+    # ``places[i]`` is where lookup i went; inverted, where each cut lookup came from.
+    came_from = torch.empty_like(places, dtype=torch.int64)
+    came_from[places.long()] = torch.arange(len(ids))
+    pieces = zip(torch.split(new_ids, sizes), per_range, torch.split(came_from, sizes))
+    return {
+        chosen: Cut(ids=piece, lengths=counts, positions=positions)
+        for chosen, (piece, counts, positions) in zip(ranges, pieces)
+    }
+
+
+def _select(ids: torch.Tensor, lengths: torch.Tensor, chosen: Range) -> Cut:
+    inside = (ids >= chosen[0]) & (ids < chosen[1])
+    bag = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
+    counts = torch.bincount(bag[inside], minlength=len(lengths))
+    return Cut(ids=ids[inside] - chosen[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))

@@ -1,0 +1,53 @@
+"""What the ranks of a measured trial are given, and what each gives back."""
+
+from typing import Literal
+
+import pydantic
+from pydantic import NonNegativeInt, PositiveInt
+
+from shardbench.model.machine import Topology
+from shardbench.model.plan import Plan
+from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+
+PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "update")
+"""In the order they run; ``lookup`` and ``lookup_backward`` are the embedding kernels."""
+
+JOB = "job.json"
+
+
+class RankJob(pydantic.BaseModel):
+    """Everything the ranks need; the same file for all of them."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    plan: Plan
+    tables: tuple[Table, ...]
+    topology: Topology
+    dense: DenseShape
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+    learning_rate: float = 0.01
+    warmup: NonNegativeInt
+    iterations: PositiveInt
+    seed: int
+    device: Literal["cpu", "cuda"]
+    """What the machine of the job has: a CPU machine is measured on CPUs, even beside a GPU."""
+    timeout_s: float
+    batches: str
+    """Folder with the materialised batches."""
+    dump: bool = False
+    """Start from seeded weights and write logits and stepped weights, to compare with a reference."""
+
+
+class RankResult(pydantic.BaseModel):
+    """Milliseconds per iteration by phase, and bytes per iteration by collective, of one rank."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    rank: int
+    ms: dict[str, list[float]]
+    sent: list[dict[str, tuple[float, float]]]
+    """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
+    calls: list[dict[str, int]]
+    """Likewise: collective -> how many of them the rank took part in."""

@@ -1,0 +1,279 @@
+"""Fresh processes with a hard deadline: planners, counters and process groups of ranks.
+
+Children come from a fork server that has the heavy imports done (a fresh process costs a
+fork, not ten seconds of imports) and has never seen a workload. Each child leads a process
+group of its own, which is killed as a whole: by this process when it is done with it, and by
+the child itself when this process is gone, however it ended.
+"""
+
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardbench.base.errors import Infeasible, InvalidPlan, ShardBenchError, Undeclared, Unsupported
+from shardbench.records.trial import Failure, Outcome
+
+T = TypeVar("T")
+
+_OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
+    (Infeasible, Outcome.INFEASIBLE),
+    (InvalidPlan, Outcome.INVALID),
+    (Undeclared, Outcome.INVALID),
+    (Unsupported, Outcome.SKIPPED),
+    (MemoryError, Outcome.OOM),
+    (TimeoutError, Outcome.TIMEOUT),
+)
+
+RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
+"""A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
+
+# A planner that walks a set of names must make the same plan in every run, so that its record
+# can be made again: children hash strings alike.
+HASH_SEED = {"PYTHONHASHSEED": "0"}
+
+
+class TrialFailed(ShardBenchError):
+    """A child ended without a result; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.outcome}: {failure.cause}")
+        self.failure = failure
+
+
+def set_rank_variables() -> None:
+    """Settings of planners and ranks, for this process and its children, unless the user set them."""
+    for name, value in {**RANK_VARIABLES, **HASH_SEED}.items():
+        os.environ.setdefault(name, value)
+
+
+_contexts: dict[str, Any] = {}
+_lifelines: list[tuple[Connection, Connection]] = []
+_starting = threading.Lock()
+
+
+def _context(preload: tuple[str, ...]) -> Any:
+    """Fork server with ``preload`` imported; spawn where CUDA is about (it does not survive a fork)."""
+    with _starting:
+        if "context" not in _contexts:
+            set_rank_variables()
+            spawns = Path("/dev/nvidiactl").exists()
+            context = mp.get_context("spawn" if spawns else "forkserver")
+            with _silent_descriptors():
+                resource_tracker.ensure_running()
+                if not spawns:
+                    context.set_forkserver_preload(list(preload))
+                    forkserver.ensure_running()
+            _contexts["context"] = context
+    return _contexts["context"]
+
+
+@contextmanager
+def _silent_descriptors() -> Iterator[None]:
+    """What starts here must not hold this process's output open: a reader of a pipe waits for its end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        for descriptor, copy in enumerate(kept, 1):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def own_lifeline() -> Connection:
+    """Read end of a pipe whose write end only this process holds: its end of file is this process's end."""
+    with _starting:
+        if not _lifelines:
+            _lifelines.append(mp.Pipe(duplex=False))
+    return _lifelines[0][0]
+
+
+PRELOAD = ("shardbench.engine.rank", "shardbench.runs.simulate", "shardbench.model.discovery")
+
+
+def _become_leader(log: Path, lifeline: Connection) -> None:
+    os.setsid()
+    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+
+
+def _die_with(lifeline: Connection) -> None:
+    try:
+        lifeline.poll(None)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def end_with(lifeline: Connection) -> None:
+    """First thing of a pool's worker: from now on it ends, whatever it does, with the holder of the other end."""
+    threading.Thread(target=_end_alone_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_alone_with(lifeline: Connection) -> None:
+    try:
+        lifeline.poll(None)
+    finally:
+        # Not the group: a pool's worker is in its starter's, which the shell may share.
+        os._exit(1)
+
+
+def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes) -> None:
+    _become_leader(log, lifeline)
+    try:
+        function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
+        answer = ("ok", function(*args))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = next((o for kind, o in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+        text = " ".join(str(error).split())
+        known = isinstance(error, ShardBenchError)
+        answer = (outcome.value, text if known else f"{type(error).__name__}: {text}"[:500])
+    pipe.send(answer)
+    pipe.close()
+
+
+def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_s: float, phase: str, log: Path) -> T:
+    """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns."""
+    try:
+        # Not left to start(): what cannot be read back must end as an answer, not as a dead child.
+        payload = bytes(ForkingPickler.dumps((function, args)))
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        cause = f"cannot be pickled for a process of its own: {text}"
+        raise TrialFailed(Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)) from error
+    context = _context(PRELOAD)
+    ours, theirs = context.Pipe(duplex=False)
+    # No daemon: a strategy may start processes of its own, which end with its group.
+    process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload))
+    try:
+        process.start()
+        theirs.close()
+        if not ours.poll(timeout_s):
+            cause = f"no result from {phase} after {timeout_s:g} s"
+            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase))
+        try:
+            outcome, value = ours.recv()
+        except EOFError as error:
+            process.join(5)
+            raise TrialFailed(_died(process.exitcode, phase, None)) from error
+    finally:
+        _kill(process)
+        ours.close()
+    if outcome != "ok":
+        raise TrialFailed(Failure(outcome=Outcome(outcome), cause=value or outcome, phase=phase))
+    result: T = value
+    return result
+
+
+def _died(exit_code: int | None, phase: str, rank: int | None) -> Failure:
+    killed = exit_code == -signal.SIGKILL
+    who = f"rank {rank}" if rank is not None else "the process"
+    how = (
+        f"was killed by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exited with {exit_code}"
+    )
+    # On Linux an unexplained SIGKILL is the kernel's out-of-memory killer.
+    outcome = Outcome.OOM if killed else Outcome.ERROR
+    return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
+
+
+def _kill(process: Any) -> None:
+    if process.pid is not None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            process.kill()
+        process.join(10)
+
+
+def _rank(lifeline: Connection, log: Path, folder: Path, rank: int, world: int) -> None:
+    _become_leader(log, lifeline)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+    # A file rendezvous needs no free port; these would send it elsewhere.
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    from shardbench.engine.rank import run_rank  # noqa: PLC0415 - torch is imported in the rank, not in the runner
+
+    sys.exit(run_rank(folder))
+
+
+def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
+    """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails.
+
+    Returns when all have written their results. All ranks are killed at the deadline, or as
+    soon as one of them ends badly.
+    """
+    context = _context(PRELOAD)
+    deadline = time.monotonic() + timeout_s
+    processes = [
+        context.Process(target=_rank, args=(own_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
+        for r in range(world_size)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        _watch(folder, processes, deadline, timeout_s)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                _kill(process)
+
+
+def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float) -> None:
+    running = dict(enumerate(processes))
+    while running:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            where = {rank: _phase_of(folder, rank) for rank in running}
+            rank = min(running)
+            cause = f"no result after {timeout_s:g} s; ranks still in: {_listing(where)}"
+            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=where[rank], rank=rank))
+        wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
+        for rank, process in list(running.items()):
+            if process.exitcode is None:
+                continue
+            del running[rank]
+            if process.exitcode != 0:
+                raise TrialFailed(_cause(folder, rank, process.exitcode, processes))
+
+
+def _cause(folder: Path, rank: int, exit_code: int, processes: list[Any]) -> Failure:
+    # A rank that lost its peer reports a broken connection: prefer the rank that died first or said why.
+    time.sleep(0.2)
+    dead = [r for r, process in enumerate(processes) if process.exitcode not in (None, 0)]
+    for other in dead:
+        if processes[other].exitcode is not None and processes[other].exitcode < 0:
+            return _died(processes[other].exitcode, _phase_of(folder, other), other)
+    reports = [r for r in (rank, *dead) if (folder / f"rank{r}.error.json").exists()]
+    if reports:
+        return Failure.model_validate_json((folder / f"rank{reports[0]}.error.json").read_text())
+    return _died(exit_code, _phase_of(folder, rank), rank)
+
+
+def _phase_of(folder: Path, rank: int) -> str:
+    path = folder / f"rank{rank}.phase"
+    return path.read_text() if path.exists() else "start"
+
+
+def _listing(where: dict[int, str]) -> str:
+    return ", ".join(f"rank {rank} {phase}" for rank, phase in sorted(where.items()))

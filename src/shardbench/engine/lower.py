@@ -1,0 +1,229 @@
+"""Lowering: a plan becomes logical tables, one a segment, grouped into the modules that run them.
+
+Row ids arrive in frequency order. A row-wise segment is padded to equal blocks and its rows
+are permuted (row j -> block (j + start) % ways, place j // ways), so that TorchRec's contiguous blocks
+deal rows round-robin. A column range is a logical table of its own on its rank.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import torch
+from torchrec import KeyedJaggedTensor
+
+from shardbench.base.errors import Unsupported
+from shardbench.engine.cut import cut_bags
+from shardbench.model.machine import Topology
+from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, deal_start
+from shardbench.model.table import Optimizer, Pooling, Precision, Table
+from shardbench.workloads.trace import Bags
+
+
+class Scope(StrEnum):
+    """Over which ranks a module exchanges lookups and vectors."""
+
+    WORLD = "world"
+    NODE = "node"
+    """Within each node, for rows that every node has a copy of."""
+    LOCAL = "local"
+    """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
+
+
+class ModuleKey(NamedTuple):
+    """Which module a logical table is in; TorchRec's unpooled modules hold tables of one width."""
+
+    pooled: bool
+    scope: Scope
+    columns: int
+    """0 where pooled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogicalTable:
+    """One segment as a table of TorchRec."""
+
+    name: str
+    table: int
+    segment: Segment
+    module: ModuleKey
+    ways: int
+    """Ranks its rows are dealt over; 1 if not row-wise."""
+
+    @property
+    def start(self) -> int:
+        """Which of them gets its first row."""
+        return deal_start(self.segment.table, self.ways)
+
+    @property
+    def block(self) -> int:
+        """Rows a rank holds, padding included."""
+        return -(-self.segment.rows // self.ways)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the logical table, padding included."""
+        return self.block * self.ways
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether it is data-parallel, and so has an ordinary optimiser."""
+        return isinstance(self.segment.placement, Replicated)
+
+    def local_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        """Ids within the segment -> rows of the logical table, int64 [n]."""
+        if self.ways == 1:
+            return ids
+        return ((ids + self.start) % self.ways) * self.block + torch.div(ids, self.ways, rounding_mode="floor")
+
+    def weights(self, full: torch.Tensor) -> torch.Tensor:
+        """The logical table's weights [rows, columns] out of the whole table's [rows, dim]; padding is zero."""
+        s = self.segment
+        part = full[s.row_start : s.row_stop, s.column_start : s.column_stop]
+        out = part.new_zeros((self.rows, s.columns))
+        out[self.local_ids(torch.arange(s.rows))] = part
+        return out
+
+    def scatter(self, logical: torch.Tensor, full: torch.Tensor) -> None:
+        """Inverse of ``weights``: write the logical table back into the whole one."""
+        s = self.segment
+        full[s.row_start : s.row_stop, s.column_start : s.column_stop] = logical[self.local_ids(torch.arange(s.rows))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalLookups:
+    """A rank's lookups of one batch.
+
+    ``jagged`` holds one key a logical table for each module. Of unpooled tables also ``lengths``
+    (table -> int64 [bags]) and ``positions`` (logical name -> places of its lookups among the
+    table's, None for all in order).
+    """
+
+    jagged: dict[ModuleKey, KeyedJaggedTensor]
+    lengths: dict[int, torch.Tensor]
+    positions: dict[str, torch.Tensor | None]
+
+    def to(self, device: torch.device) -> "LocalLookups":
+        """The same on another device."""
+        return LocalLookups(
+            jagged={key: jagged.to(device) for key, jagged in self.jagged.items()},
+            lengths={i: lengths.to(device) for i, lengths in self.lengths.items()},
+            positions={name: None if at is None else at.to(device) for name, at in self.positions.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A plan as the modules see it."""
+
+    tables: tuple[Table, ...]
+    logical: tuple[LogicalTable, ...]
+    topology: Topology
+    precision: Precision
+
+    @property
+    def modules(self) -> dict[ModuleKey, list[LogicalTable]]:
+        """Logical tables of every module, modules in a fixed order."""
+        grouped: dict[ModuleKey, list[LogicalTable]] = {}
+        for table in self.logical:
+            grouped.setdefault(table.module, []).append(table)
+        return dict(sorted(grouped.items()))
+
+    def local_lookups(self, bags: Callable[[int], Bags]) -> LocalLookups:
+        """A rank's lookups; ``bags(i)`` gives table i's local bags in frequency-ranked ids."""
+        ids: dict[str, torch.Tensor] = {}
+        counts: dict[str, torch.Tensor] = {}
+        positions: dict[str, torch.Tensor | None] = {}
+        lengths: dict[int, torch.Tensor] = {}
+        for i, table in enumerate(self.tables):
+            parts = [t for t in self.logical if t.table == i]
+            local = bags(i)
+            cuts = cut_bags(local, sorted({(t.segment.row_start, t.segment.row_stop) for t in parts}), table.rows)
+            for t in parts:
+                cut = cuts[(t.segment.row_start, t.segment.row_stop)]
+                ids[t.name], counts[t.name] = t.local_ids(cut.ids), cut.lengths
+                positions[t.name] = cut.positions
+            if table.pooling is Pooling.NONE:
+                lengths[i] = torch.from_numpy(local.lengths.copy())
+        jagged = {key: _jagged([t.name for t in parts], ids, counts) for key, parts in self.modules.items()}
+        return LocalLookups(jagged=jagged, lengths=lengths, positions=positions)
+
+
+def _jagged(keys: list[str], ids: dict[str, torch.Tensor], counts: dict[str, torch.Tensor]) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(
+        keys=keys, values=torch.cat([ids[key] for key in keys]), lengths=torch.cat([counts[key] for key in keys])
+    )
+
+
+def lower(
+    plan: Plan,
+    tables: Sequence[Table],
+    topology: Topology,
+    precision: Precision,
+    *,
+    optimizer: Optimizer = Optimizer.SGD,
+    device: str = "cpu",
+) -> Lowered:
+    """Raises Unsupported for what the modules cannot run."""
+    if plan.schedule is not None:
+        raise Unsupported("batch schedules are not run by the measured backend yet")
+    by_table = plan.by_table()
+    logical = []
+    for i, table in enumerate(tables):
+        for k, segment in enumerate(by_table[table.name]):
+            # Groups of replicas partition the world: together they are one replica on every rank.
+            if isinstance(segment.placement, Replicated) and segment.placement.ranks[0] != 0:
+                continue
+            _check(segment, table, topology, optimizer, device)
+            logical.append(
+                LogicalTable(
+                    name=f"t{i}_s{k}",
+                    table=i,
+                    segment=segment,
+                    module=_module(segment, table),
+                    ways=_ways(segment, topology),
+                )
+            )
+    return Lowered(tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision)
+
+
+def _ways(segment: Segment, topology: Topology) -> int:
+    if isinstance(segment.placement, RowWise):
+        return len(segment.placement.ranks)
+    return topology.devices_per_node if isinstance(segment.placement, NodeSharded) else 1
+
+
+def _module(segment: Segment, table: Table) -> ModuleKey:
+    pooled = table.pooling is Pooling.SUM
+    scope = Scope.NODE if isinstance(segment.placement, NodeSharded) else Scope.WORLD
+    if isinstance(segment.placement, Replicated) and not pooled:
+        scope = Scope.LOCAL
+    return ModuleKey(pooled, scope, 0 if pooled else segment.columns)
+
+
+def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:
+    place = segment.placement
+    if isinstance(place, NodeSharded) and optimizer is not Optimizer.SGD:
+        raise Unsupported(f"table '{table.name}': copies a node are kept equal by averaging, exact for sgd only")
+    if optimizer is Optimizer.ADAM and device == "cpu":
+        raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")
+    if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:
+        # Each column range would keep a moment of its own: another model than the one compared.
+        raise Unsupported(f"table '{table.name}': row-wise Adagrad needs whole rows, not column ranges")
+    if isinstance(place, Host) and device == "cuda":
+        raise Unsupported(f"table '{table.name}': looking up on the host of a GPU is not built yet")
+    if not isinstance(place, RowWise) or len(place.ranks) == topology.world_size:
+        return
+    if place.ranks not in {topology.node_ranks(node) for node in range(topology.nodes)}:
+        raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
+    if table.pooling is Pooling.NONE:
+        raise Unsupported(f"table '{table.name}': unpooled row-wise runs over all ranks, not over one node")
+
+
+def home_rank(segment: Segment, topology: Topology) -> int | None:
+    """The one rank that holds a segment (a host's rows are looked up by its node's first rank), or None."""
+    place = segment.placement
+    if isinstance(place, OnRank):
+        return place.rank
+    return topology.node_ranks(place.node)[0] if isinstance(place, Host) else None

@@ -1,0 +1,96 @@
+"""The measured backend: a plan on real TorchRec ranks, each trial its own process group."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.serialise import from_json, to_json
+from shardbench.engine.job import JOB, PHASES, RankJob, RankResult
+from shardbench.engine.launch import TrialFailed, run_ranks
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.table import DenseShape
+from shardbench.records.record import Timing
+from shardbench.records.trial import Failure, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Times and bytes of all ranks."""
+
+    timing: Timing
+    sent: dict[str, tuple[float, float]]
+    """Mean bytes per iteration, all ranks: collective -> (inside nodes, across)."""
+    ranks: tuple[RankResult, ...]
+
+
+def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **settings: object) -> RankJob:
+    """Job for the ranks; ``settings`` are the remaining fields of RankJob."""
+    return RankJob.model_validate(
+        {
+            "plan": plan,
+            "tables": problem.tables,
+            "topology": problem.topology,
+            "dense": dense,
+            "batch_size": problem.batch_size,
+            "precision": problem.precision,
+            "optimizer": problem.optimizer,
+            "device": problem.machine.device,
+            "batches": str(batches),
+            **settings,
+        }
+    )
+
+
+def write_job(job: RankJob, folder: Path) -> None:
+    """Make ``folder`` (emptied first) a job folder, for ranks that are started here or by hand."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / JOB).write_text(to_json(job))
+
+
+def measure(job: RankJob, folder: Path) -> Measurement:
+    """Run the job on local ranks in ``folder`` (emptied first); raises TrialFailed."""
+    write_job(job, folder)
+    run_ranks(folder, job.topology.world_size, job.timeout_s)
+    return gather(folder, job.topology.world_size)
+
+
+def gather(folder: Path, world_size: int) -> Measurement:
+    """Results of a job folder whose ranks have all ended; raises TrialFailed where one is missing."""
+    ranks = []
+    for rank in range(world_size):
+        path = folder / f"rank{rank}.json"
+        if not path.exists():
+            failure = Failure(outcome=Outcome.ERROR, cause=f"rank {rank} left no result", phase="time", rank=rank)
+            raise TrialFailed(failure)
+        ranks.append(from_json(RankResult, path.read_text(), path.name))
+    return Measurement(timing=_timing(ranks), sent=_sent(ranks), ranks=tuple(ranks))
+
+
+def _timing(ranks: list[RankResult]) -> Timing:
+    def slowest(phase: str) -> NDArray[np.float64]:
+        return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
+
+    embedding = [np.median(np.add(r.ms["lookup"], r.ms["lookup_backward"])) for r in ranks]
+    return Timing(
+        step_ms=tuple(slowest("step").tolist()),
+        phases_ms={phase: float(np.median(slowest(phase))) for phase in PHASES},
+        embedding_ms=tuple(float(ms) for ms in embedding),
+    )
+
+
+def _sent(ranks: list[RankResult]) -> dict[str, tuple[float, float]]:
+    batches = len(ranks[0].sent)
+    total: dict[str, list[float]] = {}
+    for result in ranks:
+        for batch in result.sent:
+            for name, (intra, inter) in batch.items():
+                sums = total.setdefault(name, [0.0, 0.0])
+                sums[0] += intra / batches
+                sums[1] += inter / batches
+    return {name: (intra, inter) for name, (intra, inter) in sorted(total.items())}

@@ -1,0 +1,315 @@
+"""The modules that run a plan: TorchRec's sharded collections, and plain replicas of unpooled rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.remote_device import _remote_device
+from torch.nn.parallel import DistributedDataParallel
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+)
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist, RwPooledEmbeddingSharding
+from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwPooledEmbeddingSharding
+from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist, TwRwPooledEmbeddingSharding
+from torchrec.distributed.sharding_plan import (
+    construct_module_sharding_plan,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import DataType
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+from shardbench.engine.blocks import Block, Merge, merge
+from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, home_rank
+from shardbench.model.machine import Topology
+from shardbench.model.plan import RowWise, Tier
+from shardbench.model.table import Precision
+
+_DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16}
+
+Shards = dict[str, list[tuple[int, torch.Tensor]]]
+"""Logical table -> this rank's [(first row, weights [rows, columns])]."""
+
+
+class Groups:
+    """Process groups of a step: this rank's node, and the equal local ranks of all nodes."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.rank = dist.get_rank()
+        local = topology.devices_per_node
+        # Every rank takes part in making every group.
+        nodes = [dist.new_group(list(topology.node_ranks(node))) for node in range(topology.nodes)]
+        across = [dist.new_group(list(range(j, topology.world_size, local))) for j in range(local)]
+        self.node = nodes[self.rank // local]
+        self.across = across[self.rank % local]
+
+
+class TableModule(ABC):
+    """Logical tables that are looked up and exchanged together."""
+
+    key: ModuleKey
+    layouts: list[list[Block]]
+    """Columns of each tensor that ``output`` gives, where pooled."""
+
+    @abstractmethod
+    def input(self, lookups: KeyedJaggedTensor) -> Any:
+        """Send lookups to the owners of their rows."""
+
+    @abstractmethod
+    def compute(self, received: Any) -> list[torch.Tensor]:
+        """Look up what this rank owns."""
+
+    @abstractmethod
+    def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
+        """Send vectors to the samples' ranks: tensors in ``layouts`` order, or by logical name if unpooled."""
+
+    @abstractmethod
+    def shards(self) -> Shards:
+        """This rank's weights."""
+
+    def replicated_parameters(self) -> list[torch.nn.Parameter]:
+        """Weights that an ordinary optimiser steps."""
+        return []
+
+
+class ShardedModule(TableModule):
+    """A TorchRec collection, sharded over the world or over this rank's node."""
+
+    def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> None:
+        self.key = key
+        self.tables = {t.name: t for t in lowered.modules[key]}
+        module = _collection(list(self.tables.values()), key.pooled, lowered.precision)
+        fused = [p for n, p in module.named_parameters() if not self.tables[_logical(n)].is_replicated]
+        if fused:
+            # A copy: TorchRec adds to the arguments it is given.
+            apply_optimizer_in_backward(optimizer[0], fused, dict(optimizer[1]))
+        sharder = EmbeddingBagCollectionSharder() if key.pooled else EmbeddingCollectionSharder()
+        generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
+        in_node = key.scope is Scope.NODE
+        plan = construct_module_sharding_plan(
+            module,
+            generators,
+            sharder,
+            local_size=groups.topology.devices_per_node,
+            world_size=groups.topology.devices_per_node if in_node else groups.topology.world_size,
+            device_type=device.type,
+        )
+        if in_node:
+            _name_by_global_rank(plan, groups, device)
+        group = groups.node if in_node else dist.group.WORLD
+        self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
+        self.layouts = (
+            [self._join_output(i, device) for i in range(len(self.module._output_dists))] if key.pooled else []
+        )
+
+    def input(self, lookups: KeyedJaggedTensor) -> Any:
+        """See TableModule."""
+        context = self.module.create_context()
+        return context, self.module.input_dist(context, lookups).wait().wait()
+
+    def compute(self, received: Any) -> list[torch.Tensor]:
+        """See TableModule."""
+        vectors: list[torch.Tensor] = self.module.compute(*received)
+        return vectors
+
+    def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
+        """See TableModule."""
+        context, _ = received
+        if not self.key.pooled:
+            jagged = self.module.output_dist(context, vectors).wait()
+            return {name: tensor.values() for name, tensor in jagged.items()}
+        sent = [
+            output(vector, sharding)
+            for output, vector, sharding in zip(self.module._output_dists, vectors, context.sharding_contexts)
+        ]
+        return [awaitable.wait() for awaitable in sent]
+
+    def shards(self) -> Shards:
+        """See TableModule."""
+        found: Shards = {}
+        for name, value in self.module.state_dict().items():
+            if hasattr(value, "local_shards"):
+                found[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
+            else:
+                found[_logical(name)] = [(0, value)]
+        return found
+
+    def replicated_parameters(self) -> list[torch.nn.Parameter]:
+        """See TableModule."""
+        return [p for name, p in self.module.named_parameters() if self.tables[_logical(name)].is_replicated]
+
+    def _blocks(self, names: Sequence[str]) -> list[Block]:
+        return [
+            Block(table=t.table, start=t.segment.column_start, stop=t.segment.column_stop)
+            for t in (self.tables[name] for name in names)
+        ]
+
+    def _join_output(self, index: int, device: torch.device) -> list[Block]:
+        """Layout of one sharding's output; where segments meet on a rank they are pooled before they are sent."""
+        sharding = self.module._embedding_shardings[index]
+        units, own = _units(sharding)
+        merges = [merge(self._blocks(names)) for names in units]
+        if own is None or not any(m.is_needed for m in merges):
+            return [block for names in units for block in self._blocks(names)]
+        self.module._output_dists[index] = _MergedOutput(merges[own], _output_dist(sharding, merges, device))
+        return [block for m in merges for block in m.blocks]
+
+
+class _MergedOutput(torch.nn.Module):
+    """TorchRec's output exchange, after segments of one table were pooled together."""
+
+    def __init__(self, own: Merge, exchange: Any) -> None:
+        super().__init__()
+        self._own, self._exchange = own, exchange
+
+    def forward(self, vectors: torch.Tensor, context: Any) -> Any:
+        return self._exchange(self._own(vectors), context)
+
+
+def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
+    """Logical names by what sends together (rank, all, node), and which of them this rank is in."""
+    if isinstance(sharding, TwRwPooledEmbeddingSharding):
+        per_node = sharding._grouped_embedding_configs_per_node
+        names = [[name for config in configs for name in config.embedding_names()] for configs in per_node]
+        return names, sharding._rank // sharding._intra_pg.size()
+    if isinstance(sharding, TwPooledEmbeddingSharding):
+        return sharding.embedding_names_per_rank(), sharding._rank
+    if isinstance(sharding, RwPooledEmbeddingSharding):
+        return [sharding.embedding_names()], 0
+    return [sharding.embedding_names()], None
+
+
+def _output_dist(sharding: Any, merges: list[Merge], device: torch.device) -> Any:
+    widths = [m.widths for m in merges]
+    sums = [sum(w) for w in widths]
+    if isinstance(sharding, TwRwPooledEmbeddingSharding):
+        return TwRwPooledEmbeddingDist(
+            sharding._rank, sharding._cross_pg, sharding._intra_pg, sums, widths, device=device
+        )
+    if isinstance(sharding, TwPooledEmbeddingSharding):
+        return TwPooledEmbeddingDist(sharding._pg, sums, widths, device=device)
+    return RwPooledEmbeddingDist(sharding._pg, embedding_dims=widths[0])
+
+
+def _logical(parameter: str) -> str:
+    return parameter.split(".")[1]
+
+
+def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) -> Any:
+    kind, collection = (
+        (EmbeddingBagConfig, EmbeddingBagCollection) if pooled else (EmbeddingConfig, EmbeddingCollection)
+    )
+    configs = [
+        kind(
+            name=t.name,
+            embedding_dim=t.segment.columns,
+            num_embeddings=t.rows,
+            feature_names=[t.name],
+            data_type=_DATA_TYPES[precision],
+        )
+        for t in tables
+    ]
+    return collection(tables=configs, device=torch.device("meta"))
+
+
+def _name_by_global_rank(plan: Any, groups: Groups, device: torch.device) -> None:
+    """Shards of a node's module are numbered from 0; torch wants the ranks of the whole world."""
+    topology = groups.topology
+    first = topology.node_ranks(topology.node_of(groups.rank))[0]
+    for sharding in plan.values():
+        for j, shard in enumerate(sharding.sharding_spec.shards):
+            at = f":{j}" if device.type == "cuda" else ""
+            shard.placement = _remote_device(f"rank:{first + j}/{device.type}{at}")
+
+
+def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
+    place = table.segment.placement
+    uvm = getattr(place, "tier", Tier.HBM) is Tier.UVM and device.type == "cuda"
+    kernel = "fused_uvm" if uvm else "fused"
+    home = home_rank(table.segment, topology)
+    if home is not None:
+        return table_wise(rank=home, compute_kernel=kernel)
+    if table.is_replicated:
+        return data_parallel()
+    if isinstance(place, RowWise) and len(place.ranks) < topology.world_size:
+        return _with_kernel(table_row_wise(host_index=topology.node_of(place.ranks[0])), kernel)
+    return row_wise(compute_kernel=kernel)
+
+
+def _with_kernel(generator: Any, kernel: str) -> Any:
+    # TorchRec's table_row_wise takes no kernel and would fall back to the dense one.
+    def sized(*args: Any) -> Any:
+        sharding = generator(*args)
+        sharding.compute_kernel = kernel
+        return sharding
+
+    return sized
+
+
+class ReplicatedRows(TableModule):
+    """Unpooled rows held whole by every rank, as plain embeddings under DDP.
+
+    TorchRec's data-parallel kernel ignores the unpooled mode on a CPU.
+    """
+
+    def __init__(self, lowered: Lowered, key: ModuleKey, device: torch.device) -> None:
+        self.key = key
+        self.layouts = []
+        tables = lowered.modules[key]
+        rows = _Rows({t.name: (t.rows, t.segment.columns) for t in tables}).to(device)
+        ids = [device.index] if device.type == "cuda" else None
+        self.module = DistributedDataParallel(
+            rows, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+
+    def input(self, lookups: KeyedJaggedTensor) -> Any:
+        """Nothing leaves the rank."""
+        return lookups
+
+    def compute(self, received: Any) -> list[torch.Tensor]:
+        """See TableModule."""
+        return list(self.module(received))
+
+    def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
+        """See TableModule."""
+        return dict(zip(received.keys(), vectors))
+
+    def shards(self) -> Shards:
+        """See TableModule."""
+        return {name: [(0, table.weight)] for name, table in self.module.module.tables.items()}
+
+    def replicated_parameters(self) -> list[torch.nn.Parameter]:
+        """See TableModule."""
+        return list(self.module.parameters())
+
+
+class _Rows(torch.nn.Module):
+    def __init__(self, shapes: dict[str, tuple[int, int]]) -> None:
+        super().__init__()
+        self.tables = torch.nn.ModuleDict({name: torch.nn.Embedding(*shape) for name, shape in shapes.items()})
+
+    def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:
+        return [self.tables[key](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict
+
+
+def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:
+    """Every module of a lowered plan; ``optimizer`` is the fused one's (class, keyword arguments)."""
+    return [
+        ReplicatedRows(lowered, key, device)
+        if key.scope is Scope.LOCAL
+        else ShardedModule(lowered, key, groups, optimizer, device)
+        for key in lowered.modules
+    ]

@@ -1,0 +1,90 @@
+"""The unsharded model: what a sharded run must reproduce, in one process with plain torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchrec.optim import RowWiseAdagrad
+
+from shardbench.engine.attention import History
+from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.job import RankJob
+from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.rank import seeded_inputs, seeded_weights
+from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.workloads.materialise import Batches
+from shardbench.workloads.trace import Bags
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Logits of every step, float32 [batch] each, and the stepped weights, [rows, dim] a table."""
+
+    logits: list[Array]
+    weights: list[Array]
+
+
+def train_unsharded(job: RankJob) -> Trained:
+    """One step on each materialised batch from the job's seeded weights."""
+    weights = [seeded_weights(t, i, job.seed).requires_grad_() for i, t in enumerate(job.tables)]
+    torch.manual_seed(job.seed)
+    model = DenseModel(job.dense, job.tables)
+    kinds = {
+        Optimizer.SGD: torch.optim.SGD,
+        Optimizer.ROWWISE_ADAGRAD: RowWiseAdagrad,
+        Optimizer.ADAM: torch.optim.Adam,
+    }
+    optimizers = [
+        torch.optim.SGD(model.parameters(), lr=job.learning_rate),
+        kinds[job.optimizer](weights, lr=job.learning_rate),
+    ]
+    store, logits = Batches(Path(job.batches)), []
+    for batch in range(len(store.numbers)):
+        dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
+        given = [_look_up(t, weight, store.bags(batch, i)) for i, (t, weight) in enumerate(zip(job.tables, weights))]
+        out = model(dense, given)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        torch.nn.BCEWithLogitsLoss()(out, labels).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        logits.append(out.detach().numpy())
+    return Trained(logits=logits, weights=[w.detach().numpy() for w in weights])
+
+
+def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | History:
+    ids = torch.from_numpy(bags.values.astype(np.int64))
+    if table.pooling is Pooling.NONE:
+        return History(torch.nn.functional.embedding(ids, weight), torch.from_numpy(bags.lengths))
+    offsets = torch.from_numpy(bags.offsets[:-1].copy())
+    return torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum")
+
+
+def read_sharded(job: RankJob, folder: Path) -> Trained:
+    """What the ranks dumped, put together; raises ValueError where replicas differ."""
+    lowered = lower(job.plan, job.tables, job.topology, job.precision)
+    dumps = [np.load(folder / f"rank{r}.npz") for r in range(job.topology.world_size)]
+    steps = len([name for name in dumps[0].files if name.startswith("logits_")])
+    logits = [np.concatenate([dump[f"logits_{i}"] for dump in dumps]) for i in range(steps)]
+    return Trained(logits=logits, weights=_weights(lowered, dumps))
+
+
+def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Array]:
+    full = [torch.full((t.rows, t.dim), torch.nan) for t in lowered.tables]
+    for table in lowered.logical:
+        logical = torch.full((table.rows, table.segment.columns), torch.nan)
+        prefix = f"weights_{table.name}_"
+        for dump in dumps:
+            for key in (k for k in dump.files if k.startswith(prefix)):
+                first = int(key.removeprefix(prefix))
+                part = torch.from_numpy(dump[key])
+                place = logical[first : first + len(part)]
+                if not (place.isnan() | (place == part)).all():
+                    raise ValueError(f"replicas of {table.name} differ between ranks")
+                place.copy_(part)
+        table.scatter(logical, full[table.table])
+    return [weights.numpy() for weights in full]

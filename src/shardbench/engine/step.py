@@ -1,0 +1,228 @@
+"""One training step on one rank: sharded tables, the dense model, and stamps between them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torchrec.optim import RowWiseAdagrad
+
+from shardbench.base.errors import Unsupported
+from shardbench.engine.attention import History
+from shardbench.engine.blocks import Assembler
+from shardbench.engine.clock import Clock
+from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.lower import LocalLookups, Lowered, Scope
+from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
+from shardbench.engine.sent import SentBytes
+from shardbench.model.table import DenseShape, Optimizer, Pooling
+
+_OPTIMIZERS: dict[Optimizer, Any] = {
+    Optimizer.SGD: torch.optim.SGD,
+    Optimizer.ROWWISE_ADAGRAD: RowWiseAdagrad,
+    Optimizer.ADAM: torch.optim.Adam,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBatch:
+    """A rank's share of a batch: dense features [b, features], lookups, labels [b]."""
+
+    dense: torch.Tensor
+    sparse: LocalLookups
+    labels: torch.Tensor
+
+
+@dataclass(kw_only=True)
+class Stamps:
+    """Stamps of one step, read after the clock settled."""
+
+    marks: list[Any] = field(default_factory=list)
+    vectors_ready: list[Any] = field(default_factory=list)
+    """When gradients of the assembled vectors arrived; at the first one the dense backward pass is over."""
+    lookups: list[tuple[Any, Any]] = field(default_factory=list)
+    """Start and end of each embedding backward kernel."""
+
+    def read(self, clock: Clock) -> dict[str, float]:
+        """Milliseconds by phase, and of the whole ``step``.
+
+        DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
+        ``output_backward``, with the exchange of the vectors' gradients.
+        """
+        start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
+        lookups = sum(clock.ms(a, b) for a, b in self.lookups)
+        dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
+        return {
+            "input": clock.ms(start, after_input),
+            "lookup": clock.ms(after_input, after_lookup),
+            "output": clock.ms(after_lookup, after_output),
+            "dense": clock.ms(after_output, dense_done),
+            "output_backward": max(0.0, clock.ms(dense_done, after_backward) - lookups),
+            "lookup_backward": lookups,
+            "update": clock.ms(after_backward, end),
+            "step": clock.ms(start, end),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """The model around the tables and how it learns."""
+
+    dense: DenseShape
+    optimizer: Optimizer
+    """Of the tables; the dense model uses SGD."""
+    learning_rate: float
+    dense_seed: int
+
+
+class TrainingStep:
+    """Sharded tables and dense model on this rank; call it with a local batch.
+
+    Phases are TorchRec's own: ``input_dist``, ``compute``, ``output_dist``, then the dense
+    model, backward (with the fused optimiser), and what is left to step: the dense model,
+    replicated rows, and the copies that nodes keep equal.
+    """
+
+    def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
+        self.lowered = lowered
+        self.clock = clock
+        self.groups = Groups(lowered.topology)
+        kind = _OPTIMIZERS[settings.optimizer]
+        self.modules = make_modules(lowered, self.groups, (kind, {"lr": settings.learning_rate}), device)
+        torch.manual_seed(settings.dense_seed)
+        model = DenseModel(settings.dense, lowered.tables).to(device)
+        # A group of its own tells dense gradients from those of replicated rows.
+        self.dense_group = dist.new_group()
+        ids = [device.index] if device.type == "cuda" else None
+        self.dense = DistributedDataParallel(
+            model, device_ids=ids, process_group=self.dense_group, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        self.loss = torch.nn.BCEWithLogitsLoss()
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=settings.learning_rate)]
+        replicated = [p for module in self.modules for p in module.replicated_parameters()]
+        if replicated:
+            self.optimizers.append(kind(replicated, lr=settings.learning_rate))
+        self._copies = [t for m in self.modules if m.key.scope is Scope.NODE for s in m.shards().values() for _, t in s]
+        layouts = [layout for module in self.modules for layout in module.layouts]
+        self._assemble = Assembler([t.dim for t in lowered.tables], layouts)
+        self._pooled = [i for i, t in enumerate(lowered.tables) if t.pooling is Pooling.SUM]
+        self.bytes: SentBytes | None = None
+
+    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
+        """Train on one batch; returns the logits [b] (detached) and the stamps."""
+        now, stamps = self.clock.now, Stamps()
+        stamps.marks.append(now())
+        self._phase("input")
+        received = [module.input(batch.sparse.jagged[module.key]) for module in self.modules]
+        stamps.marks.append(now())
+        looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
+        stamps.marks.append(now())
+        self._phase("output")
+        self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
+        outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
+        stamps.marks.append(now())
+        assembled = self._assembled(outputs, batch.sparse)
+        self._watch_vectors(assembled, stamps)
+        logits = self.dense(batch.dense, assembled)
+        loss = self.loss(logits, batch.labels)
+        stamps.marks.append(now())
+        self._phase("backward")
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        stamps.marks.append(now())
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self._average_copies()
+        stamps.marks.append(now())
+        return logits.detach(), stamps
+
+    def _phase(self, name: str) -> None:
+        if self.bytes is not None:
+            self.bytes.phase = name
+
+    def _assembled(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor | History]:
+        """What each table gives the dense model: [b, dim], or its history where unpooled."""
+        pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
+        whole: dict[int, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
+        rows = {name: t for m, out in zip(self.modules, outputs) if not m.key.pooled for name, t in out.items()}
+        for i, lengths in lookups.lengths.items():
+            whole[i] = History(self._sequence(i, rows, lookups), lengths)
+        return [whole[i] for i in range(len(self.lowered.tables))]
+
+    def _sequence(self, table: int, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
+        """Vectors [lookups, dim] of an unpooled table, its segments' rows back in place."""
+        total = int(lookups.lengths[table].sum())
+        parts = [t for t in self.lowered.logical if t.table == table]
+        edges = sorted({(t.segment.column_start, t.segment.column_stop) for t in parts})
+        if any(a[1] != b[0] for a, b in zip(edges, edges[1:])):
+            raise Unsupported(f"table '{self.lowered.tables[table].name}': unpooled column ranges must tile evenly")
+        columns = []
+        for low, high in edges:
+            pieces = [t for t in parts if (t.segment.column_start, t.segment.column_stop) == (low, high)]
+            if lookups.positions[pieces[0].name] is None:
+                columns.append(rows[pieces[0].name])
+                continue
+            placed = torch.cat([rows[t.name] for t in pieces])
+            at = torch.cat([position for t in pieces if (position := lookups.positions[t.name]) is not None])
+            columns.append(placed.new_zeros((total, high - low)).index_copy(0, at, placed))
+        return torch.cat(columns, dim=1)
+
+    def _average_copies(self) -> None:
+        """Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient."""
+        if not self._copies:
+            return
+        # One collective for all: each would wait for its own latency.
+        together = torch.cat([copy.view(-1) for copy in self._copies])
+        dist.all_reduce(together, group=self.groups.across)
+        together.div_(self.lowered.topology.nodes)
+        for copy, mean in zip(self._copies, together.split([copy.numel() for copy in self._copies])):
+            copy.copy_(mean.view_as(copy))
+
+    def _watch_vectors(self, assembled: list[torch.Tensor | History], stamps: Stamps) -> None:
+        stamp = self.clock.now
+        histories = [one.vectors for one in assembled if isinstance(one, History)]
+        pooled = [one for one in assembled if not isinstance(one, History)]
+        # The first pooled table's gradient stands for all of them: they leave one stack or cat together.
+        for vectors in (*pooled[:1], *histories):
+            vectors.register_hook(lambda _: stamps.vectors_ready.append(stamp()))
+
+    def _watch_lookups(self, pooled: list[torch.Tensor], stamps: Stamps) -> None:
+        for node in _kernel_nodes(pooled):
+            _time_node(node, self.clock, stamps)
+
+
+def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:
+    started: list[Any] = []
+    node.register_prehook(lambda _: started.append(clock.now()))
+    node.register_hook(lambda *_: stamps.lookups.append((started[-1], clock.now())))
+
+
+def _kernel_nodes(pooled: list[torch.Tensor]) -> list[Any]:
+    """Autograd nodes between the pooled vectors and the weights: the embedding kernels."""
+    found: dict[Any, None] = {}
+    pending = [tensor.grad_fn for tensor in pooled if tensor.grad_fn is not None]
+    while pending:
+        node = pending.pop()
+        if node in found or type(node).__name__ == "AccumulateGrad":
+            continue
+        found[node] = None
+        pending.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return list(found)
+
+
+def local_shards(modules: list[TableModule]) -> Shards:
+    """This rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
+    return {name: shards for module in modules for name, shards in module.shards().items()}
+
+
+def set_weights(step: TrainingStep, full: Callable[[int], torch.Tensor]) -> None:
+    """Write whole-table weights (``full(i)`` [rows, dim]) into this rank's shards."""
+    logical = {t.name: t for t in step.lowered.logical}
+    with torch.no_grad():
+        for name, shards in local_shards(step.modules).items():
+            for first, tensor in shards:
+                table = logical[name]
+                tensor.copy_(table.weights(full(table.table))[first : first + tensor.shape[0]])

@@ -1,1 +1,0 @@
-"""Turning plans into numbers: on real ranks, or by the cost model."""

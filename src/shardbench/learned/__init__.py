@@ -1,1 +1,0 @@
-"""What all learned placement strategies share: features, tasks, oracles and batched environments."""

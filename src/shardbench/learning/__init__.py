@@ -1,0 +1,1 @@
+"""What trainings of learned strategies share."""

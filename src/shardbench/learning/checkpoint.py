@@ -1,0 +1,106 @@
+"""Networks and training states on disk: versioned, checked by content, read without pickled code."""
+
+import json
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardbench.base.atomic import whole_file
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
+
+FORMAT = "shardbench checkpoint"
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
+    AssertionError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+"""What reading a damaged file was seen to raise, and what its parts (zip, pickle, tensors) may raise."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """Tensors by name and JSON-able facts of one kind of networks.
+
+    ``kind`` is the strategy's, ``version`` that of its layout: raise it where the meaning of the
+    tensors or facts changes. ``key`` is the hash of what the training was told (tasks, seed,
+    settings); a file is for one key.
+    """
+
+    kind: str
+    version: int
+    key: str
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything."""
+        names = sorted(self.tensors)
+        arrays = [self.tensors[name].detach().cpu().numpy() for name in names]
+        return content_hash(self.kind, self.version, self.key, dict(self.facts), names, *arrays)
+
+
+def path_of(folder: Path, kind: str, key: str) -> Path:
+    """Where the checkpoint of a kind and key lies."""
+    return folder / f"{kind}-{key}.pt"
+
+
+def save(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Write whole or not at all; gives the path."""
+    path = path_of(folder, checkpoint.kind, checkpoint.key)
+    data = {
+        "format": FORMAT,
+        "kind": checkpoint.kind,
+        "version": checkpoint.version,
+        "key": checkpoint.key,
+        "facts": json.dumps(dict(checkpoint.facts), sort_keys=True),
+        "digest": checkpoint.digest,
+        "tensors": {name: tensor.detach().cpu().clone() for name, tensor in checkpoint.tensors.items()},
+    }
+    with whole_file(path) as file:
+        torch.save(data, file)
+    return path
+
+
+def load(path: Path, kind: str, version: int, key: str | None = None) -> Checkpoint:
+    """Read back; raises BadInput for a broken, foreign, old or exchanged file. ``key`` None takes any."""
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no checkpoint {path}: train first") from error
+    except UNREADABLE as error:
+        raise BadInput(f"checkpoint {path} is broken or no checkpoint: delete it and train again") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BadInput(f"{path} is not a checkpoint of this project: give one that {kind} wrote")
+    if data.get("kind") != kind:
+        raise BadInput(f"checkpoint {path} is of '{data.get('kind')}', not of '{kind}': give one that {kind} wrote")
+    if data.get("version") != version:
+        raise BadInput(f"checkpoint {path} has version {data.get('version')}, wanted {version}: train again")
+    if key is not None and data.get("key") != key:
+        raise BadInput(f"checkpoint {path} was trained on other tasks or settings: delete it and train again")
+    return _checked(data, path)
+
+
+def _checked(data: dict[str, Any], path: Path) -> Checkpoint:
+    try:
+        found = Checkpoint(
+            kind=data["kind"],
+            version=data["version"],
+            key=data["key"],
+            facts=json.loads(data["facts"]),
+            tensors=data["tensors"],
+        )
+        intact = found.digest == data["digest"]
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"checkpoint {path} lacks a part ({reason}): delete it and train again") from error
+    if not intact:
+        raise BadInput(f"checkpoint {path} does not match its own digest: delete it and train again")
+    return found

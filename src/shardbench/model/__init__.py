@@ -1,0 +1,1 @@
+"""The words of the field as types: tables, machines, problems, plans, strategies."""

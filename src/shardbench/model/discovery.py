@@ -1,0 +1,127 @@
+"""Every strategy there is: the folders of ``shardbench.baselines`` and installed entry points.
+
+Both take one path: an object that gives strategies (a function, a Strategy class or an
+instance) and the name of the package it came from.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+from shardbench.base.errors import BadInput
+from shardbench.model.problem import Sees
+from shardbench.model.strategy import Move, Role, Strategy
+from shardbench.model.table import NAME_PATTERN
+
+GROUP = "shardbench.baselines"
+"""Package whose folders are searched, and the entry-point group of other people's packages."""
+
+
+def strategies() -> dict[str, Strategy]:
+    """All strategies by name, sorted; those whose ``requires`` are missing are listed too.
+
+    Raises BadInput, naming the package, where one cannot be imported, gives something that is
+    no strategy, or gives a name that is taken.
+    """
+    found: dict[str, Strategy] = {}
+    origin: dict[str, str] = {}
+    for package, provided in _providers():
+        for strategy in _strategies_of(provided, package):
+            if strategy.name in found:
+                raise BadInput(
+                    f"strategy name '{strategy.name}' of {package} is already taken by {origin[strategy.name]}"
+                )
+            found[strategy.name] = strategy
+            origin[strategy.name] = package
+    return dict(sorted(found.items()))
+
+
+def get_strategy(name: str) -> Strategy:
+    """The strategy of that name; raises BadInput that lists the known ones."""
+    known = strategies()
+    if name not in known:
+        raise BadInput(f"unknown strategy '{name}'; known: {', '.join(known)}")
+    return known[name]
+
+
+def missing_modules(strategy: Strategy) -> tuple[str, ...]:
+    """Those of the strategy's ``requires`` that cannot be imported here."""
+    return tuple(module for module in strategy.requires if not _importable(module))
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package of a dotted name is missing
+        return False
+
+
+def _providers() -> Iterator[tuple[str, object]]:
+    parent = importlib.import_module(GROUP)
+    for module in sorted(pkgutil.iter_modules(parent.__path__), key=lambda m: m.name):
+        if not module.ispkg:
+            continue
+        package = f"{GROUP}.{module.name}"
+        try:
+            imported = importlib.import_module(package)
+        except Exception as error:
+            raise BadInput(f"package {package} cannot be imported: {_line(error)}") from error
+        provided = getattr(imported, "strategies", None)
+        if provided is not None:
+            yield package, provided
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
+        package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
+        try:
+            provided = point.load()
+        except Exception as error:
+            raise BadInput(f"package {package} cannot be imported: {_line(error)}") from error
+        yield package, provided
+
+
+def _strategies_of(provided: object, package: str) -> list[Strategy]:
+    if isinstance(provided, Strategy):
+        given: object = [provided]
+    elif callable(provided):
+        try:
+            given = provided()
+        except Exception as error:
+            raise BadInput(f"package {package} failed to make its strategies: {_line(error)}") from error
+        given = [given] if isinstance(given, Strategy) else given
+    else:
+        given = provided
+    if not isinstance(given, Iterable):
+        raise BadInput(f"package {package} gives {given!r}, not an iterable of Strategy")
+    members = list(given)
+    for member in members:
+        if not isinstance(member, Strategy):
+            raise BadInput(f"package {package} gives {member!r}, which is not a Strategy")
+        fault = declaration_fault(member)
+        if fault:
+            raise BadInput(f"package {package}: {type(member).__name__} {fault}")
+    return members
+
+
+def declaration_fault(strategy: Strategy) -> str:
+    """What is wrong with a strategy's declarations, or an empty string."""
+    name = getattr(strategy, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
+        return f"must state a name of letters, digits and _.+- that begins with a letter or digit, not {name!r}"
+    for attribute, kind in (("sees", Sees), ("moves", Move)):
+        declared = getattr(strategy, attribute, None)
+        if not isinstance(declared, frozenset) or not all(isinstance(member, kind) for member in declared):
+            return f"must state {attribute} as a frozenset of {kind.__name__}"
+    if not strategy.moves:
+        return "declares no moves, so it could make no plan"
+    if not isinstance(strategy.role, Role):
+        return "must state role as a Role"
+    requires = strategy.requires
+    if not isinstance(requires, tuple) or not all(isinstance(module, str) for module in requires):
+        return "must state requires as a tuple of module names"
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")

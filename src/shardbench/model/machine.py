@@ -1,0 +1,274 @@
+"""Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import STRICT, first_error
+from shardbench.model.table import Name
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+UNITS: dict[str, tuple[str, float]] = {
+    "B": ("bytes", 1.0), "KiB": ("bytes", 2.0**10), "MiB": ("bytes", 2.0**20), "GiB": ("bytes", 2.0**30),
+    "TiB": ("bytes", 2.0**40), "MB": ("bytes", 1e6), "GB": ("bytes", 1e9), "TB": ("bytes", 1e12),
+    "MB/s": ("bytes_per_s", 1e6), "GB/s": ("bytes_per_s", 1e9), "GiB/s": ("bytes_per_s", 2.0**30),
+    "TB/s": ("bytes_per_s", 1e12), "ns": ("s", 1e-9), "us": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0),
+    "GFLOP/s": ("flop_per_s", 1e9), "TFLOP/s": ("flop_per_s", 1e12), "ratio": ("ratio", 1.0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Topology:
+    """Shape and capacities; every strategy sees these. Capacities in bytes for embeddings."""
+
+    nodes: PositiveInt
+    devices_per_node: PositiveInt
+    hbm_bytes: PositiveInt
+    """Device memory of one device."""
+    uvm_bytes: Annotated[int, Field(ge=0)]
+    """Host memory that one device may read directly (managed memory)."""
+    host_bytes: Annotated[int, Field(ge=0)]
+    """Host memory of one node for tables that its CPU looks up."""
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    def node_of(self, rank: int) -> int:
+        """Node that holds a rank; ranks are numbered node by node."""
+        return rank // self.devices_per_node
+
+    def node_ranks(self, node: int) -> tuple[int, ...]:
+        """Ranks of one node."""
+        return tuple(range(node * self.devices_per_node, (node + 1) * self.devices_per_node))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constants:
+    """Rates of one device, its tiers and links, in bytes, seconds and operations."""
+
+    hbm_bytes_per_s: Positive
+    cache_bytes_per_s: Positive
+    cache_bytes: Positive
+    cache_reach_ratio: Positive
+    """Multiple of the cache's capacity that a table's working set must have for half of its repeats to miss."""
+    uvm_bytes_per_s: Positive
+    host_bytes_per_s: Positive
+    gather_efficiency_ratio: Annotated[float, Field(gt=0, le=1)]
+    """Share of the HBM bandwidth that random row reads reach when rows are wide."""
+    access_overhead_bytes: NonNegativeFloat
+    """Bytes that one row access wastes: makes narrow rows inefficient."""
+    sort_bytes: NonNegativeFloat
+    """Bytes the backward pass moves per lookup to sort and de-duplicate indices."""
+    launch_s: NonNegativeFloat
+    """Fixed time of one fused forward or backward on the device."""
+    dispatch_s: NonNegativeFloat
+    """Host time of one fused forward, exposed where the device has less to do; large batches hide it."""
+    bag_step_s: NonNegativeFloat
+    """Time of one lookup of a bag, which one warp (or thread) reads row by row: the long-bag tail."""
+    intra_bytes_per_s: Positive
+    inter_bytes_per_s: Positive
+    intra_latency_s: NonNegativeFloat
+    inter_latency_s: NonNegativeFloat
+    peer_latency_s: NonNegativeFloat
+    """Time that every further rank adds to the latency of a collective."""
+    dense_flop_per_s: Positive
+    """Reached, not peak, rate of the MLPs."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HostConstants:
+    """What a node's CPUs can do besides looking rows up; stated by machines on which models train with them."""
+
+    link_bytes_per_s: Positive
+    """One device's copies of whole blocks from and to host memory."""
+    dense_flop_per_s: Positive
+    """Reached, not peak, rate of the MLPs on all CPUs of a node."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Machine:
+    """A cluster as the cost model and the planners see it."""
+
+    name: Name
+    description: str
+    device: Literal["cuda", "cpu"]
+    topology: Topology
+    constants: Constants
+    sources: dict[str, str]
+    """Source of every number, by field name."""
+    host: HostConstants | None = None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _stated(self, serialise: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What a machine does not state is not in its JSON, nor in its hash.
+        data: dict[str, Any] = serialise(self)
+        return {name: value for name, value in data.items() if name != "host" or value is not None}
+
+
+class _Constant(pydantic.BaseModel):
+    model_config = STRICT
+    value: PositiveFloat | Literal[0]
+    unit: str
+    source: Annotated[str, Field(min_length=8)]
+
+
+class _MachineFile(pydantic.BaseModel):
+    model_config = STRICT
+    name: Name
+    description: str
+    device: Literal["cuda", "cpu"]
+    nodes: PositiveInt
+    devices_per_node: PositiveInt
+    constants: dict[str, _Constant]
+
+
+_TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
+# Keys of a file carry no unit (the file states it); the fields they fill do.
+_FIELDS: dict[str, tuple[str, str]] = {
+    "hbm_capacity": ("hbm_bytes", "bytes"),
+    "uvm_capacity": ("uvm_bytes", "bytes"),
+    "host_capacity": ("host_bytes", "bytes"),
+    "hbm_bandwidth": ("hbm_bytes_per_s", "bytes_per_s"),
+    "cache_bandwidth": ("cache_bytes_per_s", "bytes_per_s"),
+    "cache_capacity": ("cache_bytes", "bytes"),
+    "cache_reach": ("cache_reach_ratio", "ratio"),
+    "uvm_bandwidth": ("uvm_bytes_per_s", "bytes_per_s"),
+    "host_bandwidth": ("host_bytes_per_s", "bytes_per_s"),
+    "gather_efficiency": ("gather_efficiency_ratio", "ratio"),
+    "access_overhead": ("access_overhead_bytes", "bytes"),
+    "sort_traffic": ("sort_bytes", "bytes"),
+    "launch": ("launch_s", "s"),
+    "dispatch": ("dispatch_s", "s"),
+    "bag_step": ("bag_step_s", "s"),
+    "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),
+    "inter_bandwidth": ("inter_bytes_per_s", "bytes_per_s"),
+    "intra_latency": ("intra_latency_s", "s"),
+    "inter_latency": ("inter_latency_s", "s"),
+    "peer_latency": ("peer_latency_s", "s"),
+    "dense_rate": ("dense_flop_per_s", "flop_per_s"),
+}
+# Only on machines that state them, all or none.
+_HOST_FIELDS: dict[str, tuple[str, str]] = {
+    "host_link": ("link_bytes_per_s", "bytes_per_s"),
+    "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
+}
+
+
+def parse_machine(text: str, what: str) -> Machine:
+    """Machine out of TOML text; raises BadInput that names the missing, negative or mis-united constant."""
+    try:
+        file = _MachineFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{what}: not TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+    stated = _FIELDS | (_HOST_FIELDS if _HOST_FIELDS.keys() & file.constants.keys() else {})
+    missing = sorted(stated.keys() - file.constants.keys())
+    unknown = sorted(file.constants.keys() - stated.keys())
+    if missing:
+        raise BadInput(
+            f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
+        )
+    if unknown:
+        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _HOST_FIELDS)}")
+    values: dict[str, float] = {}
+    for key, (_, dimension) in stated.items():
+        constant = file.constants[key]
+        if UNITS.get(constant.unit, ("",))[0] != dimension:
+            fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
+            raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
+        values[key] = float(constant.value) * UNITS[constant.unit][1]
+    named = {field: values[key] for key, (field, _) in _FIELDS.items()}
+    topology = {field: round(named[field]) for field in _TOPOLOGY_BYTES}
+    constants = {field.name: named[field.name] for field in fields(Constants)}
+    host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in stated}
+    try:
+        return Machine(
+            name=file.name,
+            description=file.description,
+            device=file.device,
+            topology=Topology(nodes=file.nodes, devices_per_node=file.devices_per_node, **topology),
+            constants=Constants(**constants),
+            sources={_source_name(key): constant.source for key, constant in file.constants.items()},
+            host=HostConstants(**host) if host else None,
+        )
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def _source_name(key: str) -> str:
+    # A host's rates keep their keys: a device has a field of the same name.
+    return _FIELDS[key][0] if key in _FIELDS else key
+
+
+def machine_names() -> list[str]:
+    """Names of the machines that come with the suite."""
+    folder = resources.files("shardbench.machines")
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_machine(name: str) -> Machine:
+    """Machine by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise BadInput(f"machine file {name} does not exist")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        return parse_machine(text, name)
+    if name not in machine_names():
+        raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_names())}, or a path to a .toml file")
+    return parse_machine((resources.files("shardbench.machines") / f"{name}.toml").read_text(), f"machine {name}")
+
+
+def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
+    """The machine with some constants replaced, ``{"uvm_bandwidth": "16 GB/s"}``: what if it had them.
+
+    Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
+    for an unknown constant, or a value that is not a number with a fitting unit.
+    """
+    topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
+    known = _FIELDS | (_HOST_FIELDS if host is not None else {})
+    names = [machine.name]
+    for key, text in sorted(override.items()):
+        if key not in known:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(known)}")
+        field, dimension = known[key]
+        value = _quantity(text, dimension, f"machine {machine.name}: override of '{key}'")
+        if field in _TOPOLOGY_BYTES:
+            topology = replace(topology, **{field: round(value)})
+        elif host is not None and key in _HOST_FIELDS:
+            host = replace(host, **{field: value})
+        else:
+            constants = replace(constants, **{field: value})
+        sources[_source_name(key)] = "override of the job"
+        names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
+    return replace(machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host)
+
+
+def _quantity(text: str, dimension: str, what: str) -> float:
+    number, _, unit = text.strip().partition(" ")
+    fitting = [known for known, (kind, _) in UNITS.items() if kind == dimension]
+    if unit.strip() not in fitting:
+        raise BadInput(f"{what} is '{text}': write a number, a space and one of {', '.join(fitting)}")
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise BadInput(f"{what} is '{text}': '{number}' is no number") from error
+    if not 0.0 < value < math.inf:
+        raise BadInput(f"{what} is '{text}': it must be positive")
+    return value * UNITS[unit.strip()][1]

@@ -1,0 +1,216 @@
+"""One representation for every plan: segments of tables, in frequency order, and where they live."""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, SerializerFunctionWrapHandler, model_serializer
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.serialise import STRICT, from_json, to_json
+from shardbench.model.table import Table
+
+
+class Tier(StrEnum):
+    """Memory of a device: its own, or host memory that it reads directly."""
+
+    HBM = "hbm"
+    UVM = "uvm"
+
+
+Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+
+
+def deal_start(table: str, ways: int) -> int:
+    """Which of ``ways`` sharers gets the first row of a dealt segment of the table: stable, by the table's name.
+
+    Rows are in frequency order: were it the first sharer for every table, all hottest rows would meet there.
+    """
+    return int.from_bytes(blake2b(table.encode(), digest_size=8).digest()) % ways
+
+
+def _check_group(ranks: tuple[int, ...]) -> None:
+    if any(a >= b for a, b in zip(ranks, ranks[1:])):
+        raise ValueError("ranks must be strictly ascending")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OnRank:
+    """The segment lives on one device."""
+
+    kind: Literal["on_rank"] = "on_rank"
+    rank: NonNegativeInt
+    tier: Tier = Tier.HBM
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RowWise:
+    """Rows dealt round-robin over ``ranks``: row i of the segment lives on ranks[(i + deal_start) % len]."""
+
+    kind: Literal["row_wise"] = "row_wise"
+    ranks: Ranks
+    tier: Tier = Tier.HBM
+
+    def __post_init__(self) -> None:
+        _check_group(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Replicated:
+    """Every rank of the group holds the segment in HBM; gradients are all-reduced.
+
+    A group that is not the whole world serves only its own samples: the plan must cover the
+    other ranks' samples too, so a table's replicated groups partition the world.
+    """
+
+    kind: Literal["replicated"] = "replicated"
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        _check_group(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class NodeSharded:
+    """One copy a node, rows dealt round-robin (as RowWise) over the node's devices; copies are all-reduced."""
+
+    kind: Literal["node_sharded"] = "node_sharded"
+    tier: Tier = Tier.HBM
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Host:
+    """Held in a node's host memory and looked up by its CPU."""
+
+    kind: Literal["host"] = "host"
+    node: NonNegativeInt
+
+
+Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | Host, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Segment:
+    """Rows [row_start, row_stop) of the frequency order, columns [column_start, column_stop)."""
+
+    table: str
+    row_start: NonNegativeInt = 0
+    row_stop: PositiveInt
+    column_start: NonNegativeInt = 0
+    column_stop: PositiveInt
+    placement: Placement
+
+    def __post_init__(self) -> None:
+        if self.row_start >= self.row_stop:
+            raise ValueError(f"segment of {self.table} has no rows ({self.row_start}..{self.row_stop})")
+        if self.column_start >= self.column_stop:
+            raise ValueError(f"segment of {self.table} has no columns ({self.column_start}..{self.column_stop})")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.row_stop - self.row_start
+
+    @property
+    def columns(self) -> int:
+        """Number of columns."""
+        return self.column_stop - self.column_start
+
+
+class PhaseKind(StrEnum):
+    """A phase trains on mini-batches whose lookups are all hot, or on the rest."""
+
+    HOT = "hot"
+    COLD = "cold"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Phase:
+    """A run of mini-batches of one kind; hot rows are synchronised where the kind changes."""
+
+    kind: PhaseKind
+    batches: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class BatchSchedule:
+    """Order of pure-hot and pure-cold mini-batches in one epoch; epochs follow one another.
+
+    Hot rows, which a plan replicates, have a master copy on a host (``master_node``) if there are
+    cold phases: there a cold batch looks them up, while a hot one uses the replicas alone.
+    """
+
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+
+    @property
+    def synchronisations(self) -> int:
+        """Copies of the hot rows between host and devices in an epoch, that where the next begins included."""
+        kinds = [phase.kind for phase in self.phases]
+        return sum(a is not b for a, b in zip(kinds, kinds[1:] + kinds[:1]))
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether any mini-batch uses the master copies."""
+        return any(phase.kind is PhaseKind.COLD for phase in self.phases)
+
+
+class DenseHome(StrEnum):
+    """Where the model around the tables is trained."""
+
+    DEVICES = "devices"
+    HOSTS = "hosts"
+    """On the nodes' CPUs, as all of the lookups: nothing crosses to a device."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Plan:
+    """All segments placed on a world of ``world_size`` devices; ``notes`` are the strategy's own words."""
+
+    world_size: PositiveInt
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
+    schedule: BatchSchedule | None = None
+    notes: dict[str, float | int | str] = Field(default_factory=dict)
+    dense: DenseHome = DenseHome.DEVICES
+
+    @model_serializer(mode="wrap")
+    def _stated(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The ordinary home is not in the JSON, nor in the plan's hash.
+        data: dict[str, Any] = serialise(self)
+        return {name: value for name, value in data.items() if name != "dense" or value != DenseHome.DEVICES}
+
+    def by_table(self) -> dict[str, list[Segment]]:
+        """Segments of each table, sorted by their first row, then first column."""
+        grouped: dict[str, list[Segment]] = {}
+        for segment in sorted(self.segments, key=lambda s: (s.row_start, s.column_start)):
+            grouped.setdefault(segment.table, []).append(segment)
+        return grouped
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, what: str = "plan") -> "Plan":
+        """Parse; raises BadInput that names the first wrong field."""
+        return from_json(cls, text, what)
+
+
+def master_node(segments: Iterable[Segment]) -> int:
+    """Node whose host keeps the master of a table's replicated rows: that of its rows on a host, else the first."""
+    return next((s.placement.node for s in segments if isinstance(s.placement, Host)), 0)
+
+
+def whole_table(table: Table, placement: OnRank | RowWise | Replicated | NodeSharded | Host) -> Segment:
+    """The one-segment case."""
+    return Segment(table=table.name, row_stop=table.rows, column_stop=table.dim, placement=placement)
+
+
+def whole_tables(
+    tables: Iterable[Table], ranks: Iterable[int], tiers: Iterable[Tier] | None = None
+) -> tuple[Segment, ...]:
+    """Table i wholly on ranks[i], in tiers[i] (HBM if not given)."""
+    homes: Iterator[tuple[Table, int, Tier]]
+    tables = tuple(tables)
+    homes = zip(tables, ranks, tiers if tiers is not None else (Tier.HBM for _ in tables), strict=True)
+    return tuple(whole_table(t, OnRank(rank=int(rank), tier=tier)) for t, rank, tier in homes)

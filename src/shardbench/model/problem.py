@@ -1,0 +1,112 @@
+"""What a strategy is asked, restricted to what it declared to see."""
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NoReturn, cast
+
+from shardbench.base.errors import BadInput, Undeclared
+from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.model.machine import Machine, Topology
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Optimizer, Precision, Table
+
+
+class Sees(StrEnum):
+    """Information a strategy may declare."""
+
+    TABLES = "tables"
+    """Rows, widths, pooling mode of every table."""
+    ACCESS_PROFILE = "access_profile"
+    """Train-split counts, mean pooling factor, coverage."""
+    MACHINE = "machine"
+    """Bandwidths, latencies and kernel constants (shape and capacities are always visible)."""
+
+
+class Withheld:
+    """Stands where undeclared information would be; any use raises Undeclared."""
+
+    def __init__(self, needs: Sees) -> None:
+        object.__setattr__(self, "_needs", needs)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        needs = object.__getattribute__(self, "_needs")
+        raise Undeclared(f"the strategy touched '{needs}' without declaring Sees.{needs.name}; add it to its sees")
+
+    __getattr__ = __iter__ = __len__ = __getitem__ = __call__ = __bool__ = __contains__ = _refuse
+    __eq__ = __hash__ = __setattr__ = __delattr__ = __repr__ = __str__ = __reduce_ex__ = _refuse
+
+
+_FIELD_OF = {Sees.TABLES: "tables", Sees.ACCESS_PROFILE: "profiles", Sees.MACHINE: "machine"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Place these tables on this machine for this global batch size.
+
+    ``profiles[i]`` belongs to ``tables[i]``. ``topology`` repeats the machine's shape and
+    capacities, which every strategy sees. ``batch_size`` is the global batch.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    profiles: tuple[AccessProfile, ...]
+    machine: Machine
+    topology: Topology
+    batch_size: int
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.SGD
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise BadInput(f"problem {self.name} has no tables")
+        if len(self.tables) != len(self.profiles):
+            raise BadInput(f"problem {self.name}: {len(self.tables)} tables but {len(self.profiles)} profiles")
+        if len({t.name for t in self.tables}) != len(self.tables):
+            raise BadInput(f"problem {self.name}: two tables share a name")
+        for table, profile in zip(self.tables, self.profiles):
+            if table.rows != profile.rows:
+                raise BadInput(f"profile of {table.name} is for {profile.rows} rows, the table has {table.rows}")
+        if self.batch_size < self.topology.world_size:
+            raise BadInput(f"batch size {self.batch_size} gives some of {self.topology.world_size} ranks no sample")
+
+    @classmethod
+    def of(
+        cls, name: str, tables: tuple[Table, ...], profiles: tuple[AccessProfile, ...], machine: Machine, **rest: Any
+    ) -> "Problem":
+        """Problem on a machine's own topology; ``rest`` as the fields."""
+        return cls(name=name, tables=tables, profiles=profiles, machine=machine, topology=machine.topology, **rest)
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return self.topology.world_size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of everything a strategy could see."""
+        return content_hash(self.to_json())
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, what: str = "problem") -> "Problem":
+        """Parse; raises BadInput that names the first wrong field."""
+        return from_json(cls, text, what)
+
+    def restricted_to(self, sees: frozenset[Sees]) -> "Problem":
+        """The same problem; whatever is not in ``sees`` raises Undeclared when touched."""
+        copy = object.__new__(Problem)
+        for field in dataclasses.fields(self):
+            object.__setattr__(copy, field.name, getattr(self, field.name))
+        for needs, name in _FIELD_OF.items():
+            if needs not in sees:
+                object.__setattr__(copy, name, cast(Any, Withheld(needs)))
+        return copy
+
+    def weight_bytes(self, table: Table) -> int:
+        """Bytes of one table's weights and optimiser state."""
+        return table.rows * (table.dim * self.precision.bytes + self.optimizer.state_bytes(table.dim))

@@ -1,0 +1,162 @@
+"""What the train split tells about one table: access counts in frequency order.
+
+A profile is a run-length of counts, never an array per row, so that tables of billions of
+rows cost what their number of *distinct* counts costs.
+"""
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import STRICT
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+REUSE_BINS = 17
+"""Bins (0,1], (1,2], (2,4] ... (16384,32768], >32768: dlrm_datasets' and AutoShard's histogram."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AccessProfile:
+    """Access statistics of one table over ``samples`` training samples.
+
+    ``counts`` are the distinct access counts, strictly descending and positive;
+    ``row_counts[i]`` rows were touched ``counts[i]`` times each. Rows are thought of in
+    frequency order: hottest first, never-touched rows last. ``present`` samples had a
+    non-empty bag: at least one where something was looked up (BadInput otherwise).
+    """
+
+    rows: PositiveInt
+    samples: PositiveInt
+    present: NonNegativeInt
+    counts: tuple[PositiveInt, ...]
+    row_counts: tuple[PositiveInt, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.row_counts):
+            raise ValueError("counts and row_counts differ in length")
+        if any(a <= b for a, b in zip(self.counts, self.counts[1:])):
+            raise ValueError("counts must be strictly descending")
+        if self.present > self.samples:
+            raise ValueError(f"present {self.present} exceeds samples {self.samples}")
+        if sum(self.row_counts) > self.rows:
+            raise ValueError(f"{sum(self.row_counts)} rows were seen but the table has {self.rows}")
+        if self.lookups and not self.present:
+            raise BadInput(f"{self.lookups} lookups but no sample that has one: present must be at least 1")
+
+    @classmethod
+    def from_counts(cls, counts: Ints, *, rows: int, samples: int, present: int) -> "AccessProfile":
+        """Profile from the access counts of any rows (zeros allowed, any order)."""
+        values, multiplicity = np.unique(counts[counts > 0], return_counts=True)
+        return cls(
+            rows=rows,
+            samples=samples,
+            present=present,
+            counts=tuple(values[::-1].tolist()),
+            row_counts=tuple(multiplicity[::-1].tolist()),
+        )
+
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        counts = np.asarray(self.counts, dtype=np.float64)
+        rows = np.asarray(self.row_counts, dtype=np.float64)
+        row_ends = np.concatenate([[0.0], np.cumsum(rows)])
+        lookup_ends = np.concatenate([[0.0], np.cumsum(rows * counts)])
+        for array in (counts, rows, row_ends, lookup_ends):
+            array.setflags(write=False)
+        return counts, rows, row_ends, lookup_ends
+
+    @property
+    def lookups(self) -> int:
+        """Lookups seen in all samples."""
+        return sum(c * n for c, n in zip(self.counts, self.row_counts))
+
+    @property
+    def seen_rows(self) -> int:
+        """Rows touched at least once."""
+        return sum(self.row_counts)
+
+    @property
+    def mean_pooling(self) -> float:
+        """Lookups per sample, absent features counted as zero."""
+        return self.lookups / self.samples
+
+    @property
+    def coverage(self) -> float:
+        """Share of samples in which the feature is present."""
+        return self.present / self.samples
+
+    def cdf(self, hottest_rows: Any) -> Floats:
+        """Share of accesses that the hottest ``hottest_rows`` rows take (array in, array out).
+
+        With no access at all the share is that of the rows, so that a plan stays defined.
+        """
+        k = np.asarray(hottest_rows, dtype=np.float64)
+        _, _, row_ends, lookup_ends = self._arrays
+        if lookup_ends[-1] == 0:
+            return np.asarray(np.clip(k / self.rows, 0.0, 1.0))
+        return np.asarray(np.interp(k, row_ends, lookup_ends) / lookup_ends[-1])
+
+    def inverse_cdf(self, shares: Any) -> Ints:
+        """Fewest hottest rows that take at least ``shares`` (0..1) of the accesses."""
+        share = np.asarray(shares, dtype=np.float64)
+        counts, _, row_ends, lookup_ends = self._arrays
+        if lookup_ends[-1] == 0:
+            return np.zeros(share.shape, dtype=np.int64)
+        wanted = np.clip(share, 0.0, 1.0) * lookup_ends[-1]
+        run = np.clip(np.searchsorted(lookup_ends, wanted, side="left") - 1, 0, len(counts) - 1)
+        inside = np.ceil((wanted - lookup_ends[run]) / counts[run] - 1e-9)
+        return np.asarray(row_ends[run] + np.maximum(inside, 0), dtype=np.int64)
+
+    def share(self, row_start: int, row_stop: int) -> float:
+        """Share of accesses that go to rows [row_start, row_stop) of the frequency order."""
+        ends = self.cdf([row_start, row_stop])
+        return float(ends[1] - ends[0])
+
+    def expected_distinct(self, lookups: float, row_start: int = 0, row_stop: int | None = None) -> float:
+        """Expected distinct rows of [row_start, row_stop) among ``lookups`` new lookups of the table.
+
+        Up to as many lookups as the sample has, by rarefaction: a row seen c times is met with
+        1 - (1 - n/N)^c, which does not underrate rarely seen rows as drawing from the sample
+        would. Beyond, the rows seen and the never-seen ones of the Chao1 extrapolation (Chao et
+        al., Ecological Monographs 84(1), 2014, eq. 9). Grows with ``lookups``, without a jump.
+        """
+        counts, _, row_ends, lookup_ends = self._arrays
+        sampled = lookup_ends[-1]
+        if sampled == 0 or lookups <= 0:
+            return 0.0
+        stop = self.rows if row_stop is None else row_stop
+        rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
+        if lookups <= sampled:
+            kept = np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts
+            return float(rows @ -np.expm1(kept))
+        seen = float(rows.sum())
+        never = self.rows - self.seen_rows
+        inside = min(stop, self.rows) - max(row_start, self.seen_rows)
+        return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
+
+    def _unseen_met(self, more: float) -> float:
+        """Never-seen rows expected among ``more`` lookups beyond the sample."""
+        singles = self.row_counts[-1] if self.counts[-1] == 1 else 0
+        doubles = sum(n for c, n in zip(self.counts, self.row_counts) if c == 2)
+        if singles == 0:
+            return 0.0
+        undetected = singles**2 / (2 * doubles) if doubles else singles * (singles - 1) / 2
+        undetected = min(max(undetected, 1.0), float(self.rows - self.seen_rows))
+        if undetected == 0:
+            return 0.0
+        return undetected * -math.expm1(-more * singles / (self.lookups * undetected + singles))
+
+    def reuse_bins(self) -> Floats:
+        """Share of touched rows per reuse bin, float64 [17]; zeros if nothing was touched."""
+        counts, rows, row_ends, _ = self._arrays
+        bins = np.minimum(np.ceil(np.log2(np.maximum(counts, 1.0))).astype(np.int64), REUSE_BINS - 1)
+        total = np.bincount(bins, weights=rows, minlength=REUSE_BINS)
+        return np.asarray(total / max(row_ends[-1], 1.0))

@@ -1,0 +1,78 @@
+"""The interface that every strategy implements: one method, and what it sees and may do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.serialise import STRICT
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+
+
+class Move(StrEnum):
+    """What a plan may do with a table."""
+
+    TABLE = "table"
+    """Put it whole on one rank."""
+    COLUMNS = "columns"
+    """Split its columns."""
+    ROWS = "rows"
+    """Split its rows into segments or deal them over ranks."""
+    REPLICATE = "replicate"
+    """Copy rows to several ranks or nodes."""
+    UVM = "uvm"
+    """Use host memory read by the device."""
+    HOST = "host"
+    """Use host memory looked up by the CPU."""
+    SCHEDULE = "schedule"
+    """Reorder samples into hot and cold mini-batches."""
+
+
+class Role(StrEnum):
+    """Competitors are compared; a ceiling shows how good a plan could be found with more search.
+
+    A variant (an ablation of a competitor) runs only where a suite or the user names it.
+    """
+
+    COMPETITOR = "competitor"
+    CEILING = "ceiling"
+    VARIANT = "variant"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Budget:
+    """What a strategy may spend; the harness enforces the seconds from outside."""
+
+    plan_s: PositiveFloat = 60.0
+    fit_s: PositiveFloat = 600.0
+
+
+class Strategy(ABC):
+    """Makes plans. A subclass states ``name``, ``sees`` and ``moves`` and implements ``plan``.
+
+    Planning runs in a process of its own in which the test split is sealed; only what
+    ``sees`` declares can be read off the problem; a plan that uses an undeclared move is
+    recorded as ``invalid``. That process is not sandboxed (it runs under the user's account):
+    all this guards against accidents, not against malice.
+    """
+
+    name: str
+    sees: ClassVar[frozenset[Sees]]
+    moves: frozenset[Move]
+    role: ClassVar[Role] = Role.COMPETITOR
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Importable modules the strategy needs; where one is missing its trials are ``skipped``."""
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Learn from training problems (nothing to learn by default); its time is recorded."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """A plan for ``problem``, the same for the same seed.
+
+        Raises Infeasible where there is none. Must return within ``budget.plan_s`` seconds.
+        """

@@ -1,0 +1,118 @@
+"""Embedding tables and the dense part of the model they belong to."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, PositiveInt, field_validator
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.serialise import STRICT
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
+"""Names of tables, strategies, suites and the like: they become keys and names of files."""
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class Pooling(StrEnum):
+    """What happens to the vectors of one bag: summed, or kept one by one (a sequence)."""
+
+    SUM = "sum"
+    NONE = "none"
+
+
+class Precision(StrEnum):
+    """Number format of the embedding weights."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one weight."""
+        return 4 if self is Precision.FP32 else 2
+
+
+class Optimizer(StrEnum):
+    """Fused optimiser of the embedding tables."""
+
+    SGD = "sgd"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"
+    ADAM = "adam"
+
+    def state_bytes(self, columns: int) -> int:
+        """Bytes of optimiser state that one row of ``columns`` columns keeps (fp32 state)."""
+        return {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 4, Optimizer.ADAM: 8 * columns}[self]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Table:
+    """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers, one feature."""
+
+    name: Name
+    rows: Annotated[int, Field(ge=1, le=2**40)]
+    dim: Annotated[int, Field(ge=4, multiple_of=4)]
+    """The embedding kernels read four numbers at a time."""
+    pooling: Pooling = Pooling.SUM
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DenseShape:
+    """Layer widths of the DLRM around the tables.
+
+    ``bottom`` maps ``features`` dense inputs to its last width, ``top`` ends in one logit.
+    Tables of one width that equals ``bottom[-1]`` meet by pairwise dot products, else by
+    concatenation. An unpooled table's history becomes one vector by attention.
+    """
+
+    features: PositiveInt = 13
+    bottom: tuple[PositiveInt, ...] = (512, 256, 64)
+    top: tuple[PositiveInt, ...] = (512, 256, 1)
+
+    @field_validator("bottom", "top")
+    @classmethod
+    def _some_layers(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not widths:
+            raise ValueError("needs at least one layer width")
+        return widths
+
+    @field_validator("top")
+    @classmethod
+    def _one_logit(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if widths[-1:] != (1,):
+            raise ValueError("must end in 1, the logit")
+        return widths
+
+    def interacts_by_dot(self, tables: tuple[Table, ...]) -> bool:
+        """Whether dot-product interaction applies (all widths equal, summed bags)."""
+        return all(t.dim == self.bottom[-1] and t.pooling is Pooling.SUM for t in tables)
+
+    def layers(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
+        """(in, out) of every linear layer, bottom first."""
+        if self.interacts_by_dot(tables):
+            vectors = len(tables) + 1
+            joined = self.bottom[-1] + vectors * (vectors - 1) // 2
+        else:
+            joined = self.bottom[-1] + sum(t.dim for t in tables)
+        bottom = (self.features, *self.bottom)
+        top = (joined, *self.top)
+        return tuple(zip(bottom[:-1], bottom[1:])) + tuple(zip(top[:-1], top[1:]))
+
+    def queries(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the linear layer that makes each unpooled table's attention query."""
+        return tuple((self.bottom[-1], t.dim) for t in tables if t.pooling is Pooling.NONE)
+
+    def parameters(self, tables: tuple[Table, ...]) -> int:
+        """Number of weights and biases, all fp32, all-reduced every step."""
+        return sum(i * o + o for i, o in self.layers(tables) + self.queries(tables))
+
+    def flops_per_sample(self, tables: tuple[Table, ...]) -> int:
+        """Floating-point operations of one sample's forward pass (multiply and add = 2).
+
+        Of the attention only the queries: the rest, 4 dim a lookup, grows with histories that a
+        shape does not know, and is the same for every plan.
+        """
+        flops = sum(2 * i * o for i, o in self.layers(tables) + self.queries(tables))
+        if self.interacts_by_dot(tables):
+            vectors = len(tables) + 1
+            flops += 2 * vectors * vectors * self.bottom[-1]
+        return flops

@@ -1,0 +1,219 @@
+"""Whether a plan is one: coverage, overlap, capacity, declared moves, the engine's limits."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import InvalidPlan
+from shardbench.model.plan import (
+    DenseHome,
+    Host,
+    NodeSharded,
+    OnRank,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    deal_start,
+    master_node,
+)
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import Table
+
+COLUMN_MULTIPLE = 4
+"""FBGEMM's kernels read rows in units of four numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of weights and optimiser state: per rank int64 [world] by tier, per node int64 [nodes]."""
+
+    hbm: NDArray[np.int64]
+    uvm: NDArray[np.int64]
+    host: NDArray[np.int64]
+
+
+def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
+    """Raises InvalidPlan with the first thing wrong; returns the memory the plan needs."""
+    if plan.world_size != problem.world_size:
+        raise InvalidPlan(f"plan is for {plan.world_size} devices, the machine has {problem.world_size}")
+    by_table = plan.by_table()
+    tables = {table.name: table for table in problem.tables}
+    for name in by_table.keys() - tables.keys():
+        raise InvalidPlan(f"plan places table '{name}', which the problem does not have")
+    for name, table in tables.items():
+        if name not in by_table:
+            raise InvalidPlan(f"table '{name}' is not placed")
+        for segment in by_table[name]:
+            _check_segment(segment, table, problem)
+        _check_tiling(by_table[name], table, problem.world_size)
+    _check_schedule(plan)
+    undeclared = used_moves(plan, problem) - moves
+    if undeclared:
+        raise InvalidPlan(f"plan uses moves its strategy does not declare: {', '.join(sorted(undeclared))}")
+    memory = memory_bytes(plan, problem)
+    _check_capacity(memory, problem)
+    return memory
+
+
+def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
+    where = f"table '{table.name}' rows {segment.row_start}..{segment.row_stop}"
+    if segment.row_stop > table.rows:
+        raise InvalidPlan(f"{where}: the table has {table.rows} rows")
+    if segment.column_stop > table.dim:
+        raise InvalidPlan(f"{where}: column {segment.column_stop} is beyond width {table.dim}")
+    if segment.column_start % COLUMN_MULTIPLE or segment.columns % COLUMN_MULTIPLE:
+        raise InvalidPlan(f"{where}: column ranges must be multiples of {COLUMN_MULTIPLE} for the kernels")
+    topology = problem.topology
+    place = segment.placement
+    if isinstance(place, Host):
+        if place.node >= topology.nodes:
+            raise InvalidPlan(f"{where}: node {place.node} does not exist, there are {topology.nodes}")
+        return
+    ranks: Iterable[int] = (place.rank,) if isinstance(place, OnRank) else getattr(place, "ranks", ())
+    beyond = [rank for rank in ranks if rank >= topology.world_size]
+    if beyond:
+        raise InvalidPlan(f"{where}: rank {beyond[0]} does not exist, there are {topology.world_size}")
+    sharers = len(place.ranks) if isinstance(place, RowWise) else 1
+    if isinstance(place, NodeSharded):
+        sharers = topology.devices_per_node
+    # An empty row-wise shard crashes the engine on that rank and hangs the others.
+    if segment.rows < sharers:
+        raise InvalidPlan(f"{where}: {segment.rows} rows dealt over {sharers} ranks leave a rank empty")
+
+
+def _check_tiling(segments: list[Segment], table: Table, world_size: int) -> None:
+    rectangles = _merge_replicas(segments, table, world_size)
+    boxes = np.array([(s.row_start, s.row_stop, s.column_start, s.column_stop) for s in rectangles], dtype=object)
+    area = sum((b[1] - b[0]) * (b[3] - b[2]) for b in boxes)
+    bounds = boxes.astype(np.int64)
+    for i, (row, row_stop, column, column_stop) in enumerate(bounds[:-1]):
+        rest = bounds[i + 1 :]
+        hit = (rest[:, 0] < row_stop) & (rest[:, 1] > row) & (rest[:, 2] < column_stop) & (rest[:, 3] > column)
+        if hit.any():
+            other = rest[int(np.flatnonzero(hit)[0])]
+            raise InvalidPlan(f"table '{table.name}': rows {row}..{row_stop} and {other[0]}..{other[1]} overlap")
+    if area != table.rows * table.dim:
+        missing = table.rows * table.dim - area
+        raise InvalidPlan(f"table '{table.name}': {missing} of {table.rows * table.dim} weights are not placed")
+
+
+def _merge_replicas(segments: list[Segment], table: Table, world_size: int) -> list[Segment]:
+    # Replicas over disjoint groups are one rectangle; together they must serve every rank.
+    merged: list[Segment] = []
+    served: dict[tuple[int, int, int, int], set[int]] = {}
+    for segment in segments:
+        if not isinstance(segment.placement, Replicated):
+            merged.append(segment)
+            continue
+        box = (segment.row_start, segment.row_stop, segment.column_start, segment.column_stop)
+        group = set(segment.placement.ranks)
+        if served.get(box, set()) & group:
+            raise InvalidPlan(f"table '{table.name}': a rank holds rows {box[0]}..{box[1]} twice")
+        if box not in served:
+            merged.append(segment)
+        served[box] = served.get(box, set()) | group
+    for box, ranks in served.items():
+        if len(ranks) != world_size:
+            absent = min(set(range(world_size)) - ranks)
+            raise InvalidPlan(f"table '{table.name}': rank {absent} has no replica of rows {box[0]}..{box[1]}")
+    return merged
+
+
+def _check_schedule(plan: Plan) -> None:
+    elsewhere = [s.table for s in plan.segments if not isinstance(s.placement, Host)]
+    if plan.dense is DenseHome.HOSTS and elsewhere:
+        raise InvalidPlan(f"the dense model is on hosts but table '{elsewhere[0]}' is not")
+    if plan.schedule is None:
+        return
+    kinds = {phase.kind for phase in plan.schedule.phases}
+    hot = any(isinstance(s.placement, Replicated) for s in plan.segments)
+    if PhaseKind.HOT in kinds and not hot:
+        raise InvalidPlan("the schedule has hot phases but the plan replicates no rows")
+    if not plan.schedule.has_cold and any(not isinstance(s.placement, Replicated) for s in plan.segments):
+        raise InvalidPlan("the schedule has hot phases only but the plan does not replicate all rows")
+
+
+def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
+    """Moves that a plan makes."""
+    dims = {table.name: table.dim for table in problem.tables}
+    rows = {table.name: table.rows for table in problem.tables}
+    used: set[Move] = set()
+    for segment in plan.segments:
+        place = segment.placement
+        if segment.columns < dims[segment.table]:
+            used.add(Move.COLUMNS)
+        if segment.rows < rows[segment.table] or isinstance(place, RowWise | NodeSharded):
+            used.add(Move.ROWS)
+        if isinstance(place, Replicated | NodeSharded):
+            used.add(Move.REPLICATE)
+        if isinstance(place, Host):
+            used.add(Move.HOST)
+        if getattr(place, "tier", Tier.HBM) is Tier.UVM:
+            used.add(Move.UVM)
+        if isinstance(place, OnRank) and segment.rows == rows[segment.table]:
+            used.add(Move.TABLE)
+    if plan.schedule is not None:
+        used.add(Move.SCHEDULE)
+    return frozenset(used)
+
+
+def memory_bytes(plan: Plan, problem: Problem) -> Memory:
+    """Bytes per rank and tier, and per node's host, weights and optimiser state together.
+
+    Under a schedule with cold phases a host holds the master copy of replicated rows, too.
+    """
+    topology = problem.topology
+    masters = _master_nodes(plan)
+    tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in Tier}
+    host = np.zeros(topology.nodes, dtype=np.int64)
+    for segment in plan.segments:
+        row_bytes = segment.columns * problem.precision.bytes + problem.optimizer.state_bytes(segment.columns)
+        place = segment.placement
+        if isinstance(place, Host):
+            host[place.node] += segment.rows * row_bytes
+        elif isinstance(place, OnRank):
+            tiers[place.tier][place.rank] += segment.rows * row_bytes
+        elif isinstance(place, Replicated):
+            tiers[Tier.HBM][list(place.ranks)] += segment.rows * row_bytes
+            if segment.table in masters and place.ranks[0] == 0:
+                host[masters[segment.table]] += segment.rows * row_bytes
+        elif isinstance(place, RowWise):
+            tiers[place.tier][list(place.ranks)] += dealt(segment.table, segment.rows, len(place.ranks)) * row_bytes
+        else:
+            shares = dealt(segment.table, segment.rows, topology.devices_per_node) * row_bytes
+            tiers[place.tier] += np.tile(shares, topology.nodes)
+    return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
+
+
+def _master_nodes(plan: Plan) -> dict[str, int]:
+    if plan.schedule is None or not plan.schedule.has_cold:
+        return {}
+    return {name: master_node(segments) for name, segments in plan.by_table().items()}
+
+
+def dealt(table: str, rows: int, ways: int) -> NDArray[np.int64]:
+    """Rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
+    shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
+    return np.roll(shares, deal_start(table, ways))
+
+
+def _check_capacity(memory: Memory, problem: Problem) -> None:
+    topology = problem.topology
+    limits = (
+        ("device", "HBM", memory.hbm, topology.hbm_bytes),
+        ("device", "UVM", memory.uvm, topology.uvm_bytes),
+        ("node", "host memory", memory.host, topology.host_bytes),
+    )
+    for unit, what, used, capacity in limits:
+        worst = int(used.argmax())
+        if used[worst] > capacity:
+            raise InvalidPlan(
+                f"{unit} {worst} needs {used[worst]} bytes of {what} but has {capacity} "
+                f"({used[worst] / capacity if capacity else float('inf'):.2f}x over)"
+            )

@@ -1,0 +1,1 @@
+"""Trials, the records that they end in, and the files that keep them."""

@@ -1,0 +1,111 @@
+"""A record: everything that is ever printed about a trial."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from shardbench.model.strategy import Move, Role
+from shardbench.records.trial import Failure, Outcome, TrialSpec
+
+_CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+Milliseconds = Annotated[float, Field(ge=0)]
+
+
+class Tiers(StrEnum):
+    """What the split of memory into HBM, UVM and host means for a trial's times."""
+
+    SIMULATED = "simulated"
+    PHYSICAL = "physical"
+    COUNTED = "counted only"
+    """Ranks on a CPU: all tiers are the same memory, so they have no physical meaning for what was measured."""
+
+
+class Planned(pydantic.BaseModel):
+    """What making the plan took and gave."""
+
+    model_config = _CONFIG
+
+    plan_hash: str
+    plan_s: NonNegativeFloat
+    """Wall seconds of ``Strategy.plan``."""
+    fit_s: NonNegativeFloat
+    """Wall seconds of ``Strategy.fit``; 0 where the strategy learns nothing."""
+    segments: NonNegativeInt
+    moves: tuple[Move, ...]
+    notes: dict[str, float | int | str]
+    hbm_memory_bytes: tuple[NonNegativeInt, ...]
+    """Weights and optimiser state per rank."""
+    uvm_memory_bytes: tuple[NonNegativeInt, ...]
+    host_memory_bytes: tuple[NonNegativeInt, ...]
+    """Per node."""
+
+
+class Timing(pydantic.BaseModel):
+    """Milliseconds, by the record's backend."""
+
+    model_config = _CONFIG
+
+    step_ms: tuple[Milliseconds, ...]
+    """One number an iteration: the slowest rank's step."""
+    phases_ms: dict[str, Milliseconds]
+    """Median over iterations of the slowest rank's phase."""
+    embedding_ms: tuple[Milliseconds, ...]
+    """Forward and backward embedding kernels per rank: mean over batches where simulated (what the
+    bounds are proven for), median over iterations where measured."""
+
+
+class TrafficTotals(pydantic.BaseModel):
+    """Counted, mean per iteration, all ranks together unless per rank."""
+
+    model_config = _CONFIG
+
+    lookups: NonNegativeFloat
+    off_hbm_lookups: NonNegativeFloat
+    distinct_rows: tuple[NonNegativeFloat, ...]
+    """Per rank."""
+    hbm_bytes: NonNegativeFloat
+    uvm_bytes: NonNegativeFloat
+    host_bytes: NonNegativeFloat
+    """Weight bytes looked up, by tier."""
+    collectives: dict[str, tuple[NonNegativeFloat, NonNegativeFloat]]
+    """Name -> (bytes sent inside nodes, across nodes)."""
+
+
+class Record(pydantic.BaseModel):
+    """One line of a record file."""
+
+    model_config = _CONFIG
+
+    schema_version: Literal[1] = 1
+    key: str
+    spec: TrialSpec
+    outcome: Outcome
+    failure: Failure | None = None
+    role: Role
+    environment: str
+    """Hash; the environment itself is stored once."""
+    planned: Planned | None = None
+    timing: Timing | None = None
+    predicted: Timing | None = None
+    """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
+    traffic: TrafficTotals | None = None
+    tiers: Tiers | None = None
+    """None in records of versions that did not say."""
+    measured_bytes: dict[str, NonNegativeFloat] | None = None
+    """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
+    bound_ms: float | None = None
+    """Proven lower bound on the slowest rank's embedding time under the cost model, any device move."""
+    whole_table_bound_ms: float | None = None
+    """The same where every table stays whole on one device."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> "Record":
+        if self.key != self.spec.key:
+            raise ValueError(f"key {self.key} is not that of the spec ({self.spec.key}): the line was edited")
+        if (self.outcome is Outcome.OK) != (self.failure is None):
+            raise ValueError("a record has a failure exactly where its outcome is not ok")
+        if self.outcome is Outcome.OK and (self.timing is None or self.traffic is None or self.planned is None):
+            raise ValueError("an ok record needs planned, timing and traffic")
+        return self

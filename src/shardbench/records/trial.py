@@ -1,0 +1,76 @@
+"""A trial: one (strategy, workload, machine, backend, seed), and how it can end."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from shardbench.base.serialise import content_hash
+from shardbench.model.table import Name, Optimizer, Precision
+
+
+class Backend(StrEnum):
+    """Where a number comes from; the two are never mixed in one row."""
+
+    SIMULATED = "simulated"
+    """The cost model, fed with exactly counted traffic."""
+    MEASURED = "measured"
+    """TorchRec on real ranks."""
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    INFEASIBLE = "infeasible"
+    """The strategy declined: no plan fits."""
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    INVALID = "invalid"
+    """The plan breaks a rule (coverage, capacity, undeclared move or information)."""
+    SKIPPED = "skipped"
+    """Not tried: something it requires is missing, or this version cannot run the plan."""
+
+
+class TrialSpec(pydantic.BaseModel):
+    """What identifies a trial; equal specs are the same trial and are not run twice."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    suite: Name
+    workload: Name
+    workload_fingerprint: str
+    machine: Name
+    machine_hash: str
+    backend: Backend
+    strategy: Name
+    seed: NonNegativeInt
+    repeat: NonNegativeInt = 0
+    """Number of this repeat; repeats of one strategy are A/A trials and give the noise floor."""
+    batch_size: PositiveInt
+    iterations: PositiveInt
+    warmup: NonNegativeInt = 0
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.SGD
+    plan_s: PositiveFloat
+    fit_s: PositiveFloat
+    timeout_s: PositiveFloat
+
+    @property
+    def key(self) -> str:
+        """16 hex digits."""
+        return content_hash(self)
+
+
+class Failure(pydantic.BaseModel):
+    """Why a trial did not end ``ok``: one line, and where."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    outcome: Outcome
+    cause: Annotated[str, Field(min_length=1)]
+    phase: str
+    """start, plan, validate, bound, count, build, warmup, time, bytes, reference, or harness: a fault of its own."""
+    rank: int | None = None

@@ -1,1 +1,0 @@
-"""Reproductions: a baseline's suite, its studies, and the claims they test."""

@@ -1,0 +1,1 @@
+"""Suites of trials: from a question to an answer on record."""

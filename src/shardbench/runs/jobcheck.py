@@ -1,0 +1,60 @@
+"""What can be known to fail before the first trial of a job runs."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from shardbench.base.errors import BadInput
+from shardbench.engine.launch import call_in_child
+from shardbench.model.machine import Machine
+from shardbench.records.trial import Backend
+from shardbench.runs.suite import Job
+from shardbench.workloads.workload import Workload
+
+_COUNT_S = 120.0
+_GIB = 2.0**30
+
+
+def check_job(workload: Workload, machine: Machine, job: Job) -> None:
+    """Raises BadInput, which says what to do, where no trial of the job could end well."""
+    what, topology = f"workload {workload.name} on machine {machine.name}", machine.topology
+    world, size = topology.world_size, workload.batch_size
+    if size < world or size % world:
+        near = max(world, size - size % world)
+        raise BadInput(
+            f"{what}: batch size {size} is not a multiple of the {world} devices; set batch_size = {near} in the job"
+        )
+    odd = next((table for table in workload.tables if table.dim % 4), None)
+    if odd is not None:
+        raise BadInput(f"{what}: table {odd.name} has dim {odd.dim}; the kernels need a multiple of 4")
+    needed = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in workload.tables)
+    there = world * (topology.hbm_bytes + topology.uvm_bytes) + topology.nodes * topology.host_bytes
+    if needed > there:
+        raise BadInput(
+            f"{what}: the tables need {needed / _GIB:.1f} GiB with optimizer state, the machine has "
+            f"{there / _GIB:.1f} GiB in all; take a larger machine or smaller tables"
+        )
+
+
+def lacking_devices(machine: Machine, backend: Backend) -> str:
+    """Why this computer cannot run the machine's measured trials, or an empty string."""
+    needed = machine.topology.world_size
+    if backend is Backend.SIMULATED or machine.device == "cpu":
+        return ""
+    there = cuda_devices()
+    return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}"
+
+
+@cache
+def cuda_devices() -> int:
+    """CUDA devices that torch can use here, counted without loading torch into this process."""
+    if not Path("/dev/nvidiactl").exists():
+        return 0
+    with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
+        return call_in_child(_count, (), timeout_s=_COUNT_S, phase="start", log=Path(folder) / "log")
+
+
+def _count() -> int:
+    import torch  # noqa: PLC0415 - slow, and only the child needs it
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

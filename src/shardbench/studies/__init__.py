@@ -1,0 +1,1 @@
+"""What a paper's table needs beside trials: studies, contests, claims."""

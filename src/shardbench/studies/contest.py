@@ -1,0 +1,207 @@
+"""Strategies on the papers' task sets: trained on training tasks, judged on a counted batch of train and test tasks."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.learning.learner import Learner
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import OnRank, Plan
+from shardbench.model.strategy import Budget, Role, Strategy
+from shardbench.model.validate import validate
+from shardbench.studies.study import Row
+from shardbench.tasks.best_found import best_found
+from shardbench.tasks.bound import placement_bound_ms
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool
+from shardbench.tasks.task import Task
+
+Ints = NDArray[np.int64]
+
+TASKS = 50
+"""Training tasks and test tasks of a row, as in the papers."""
+TASK_SEED = 0
+"""All strategies and seeds get the same tasks."""
+SPLITS = ("train", "test")
+CEILING = "search-ceiling"
+PROGRESS = "progress.log"
+"""In the folder of trainings: a line after every stage of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What a strategy made of some tasks."""
+
+    placements: tuple[Ints | None, ...]
+    """Device of every table, int64 [tables] a task; None where the strategy found it infeasible."""
+    plan_cpu_s: float
+    """CPU seconds a task."""
+
+
+@lru_cache(maxsize=32)
+def tasks_of(
+    row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
+) -> tuple[Task, ...]:
+    """The row's tasks of a split; with ``unseen`` that share (0..1) of each task's tables is from the test pool."""
+    pools = {side: load_pool(side, shared_pools(folder), widths=row.widths) for side in ("train", "test")}
+    if unseen is not None:
+        return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
+    return draw_tasks(row, pools[split], count, seed=TASK_SEED)
+
+
+def shared_pools(folder: Path) -> Path:
+    """Where all baselines keep the pools, beside their own folders: drawing them takes minutes."""
+    return folder.parent / "pools"
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
+    """A strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
+
+    Trainings are kept in ``training`` under ``folder``: a killed one goes on, and a finished one is
+    not made again. The seconds are then those that it took. Their stages are lines of a file there.
+    """
+    strategy = get_strategy(name)
+    problems = [task.problem.restricted_to(strategy.sees) for task in tasks]
+    if isinstance(strategy, Learner):
+        strategy.folder = folder / "training"
+        strategy.progress = partial(_append, strategy.folder / PROGRESS)
+        strategy.fit(problems, budget, seed)
+        return strategy, strategy.fit_cpu_s
+    start = time.process_time()
+    strategy.fit(problems, budget, seed)
+    return strategy, time.process_time() - start
+
+
+@lru_cache(maxsize=32)
+def cheapest(names: tuple[str, ...], tasks: tuple[Task, ...], measure: str) -> tuple[str, float]:
+    """Of strategies that learn nothing and draw nothing the one with the smallest ``measure``, and that.
+
+    ``measure`` is a key of ``judge``: means over tasks are compared, as in the papers' tables.
+    """
+    budget = scaled_budget(1.0)
+    found = {name: judge(place_all(get_strategy(name), tasks, budget, 0), tasks)[measure] for name in names}
+    best = min(found, key=found.__getitem__)
+    return best, float(found[best])
+
+
+def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Placed:
+    """The strategy's whole-table placements in device memory; raises BadInput for any other kind of plan."""
+    start = time.process_time()
+    plans: list[Plan | None] = []
+    for number, task in enumerate(tasks):
+        try:
+            plans.append(strategy.plan(task.problem.restricted_to(strategy.sees), budget, seed * len(tasks) + number))
+        except Infeasible:
+            plans.append(None)
+    spent = (time.process_time() - start) / len(tasks)
+    placements = tuple(
+        None if plan is None else placement_of(plan, task, strategy) for plan, task in zip(plans, tasks, strict=True)
+    )
+    return Placed(placements=placements, plan_cpu_s=spent)
+
+
+def placement_of(plan: Plan, task: Task, strategy: Strategy) -> Ints:
+    """Device of every table, int64 [tables]; raises BadInput where a table is not whole on one device."""
+    validate(plan, task.problem, strategy.moves)
+    home = {s.table: s.placement.rank for s in plan.segments if isinstance(s.placement, OnRank)}
+    if len(plan.segments) != task.tables or len(home) != task.tables:
+        raise BadInput(f"{strategy.name} splits tables; these tasks place whole ones")
+    return np.array([home[table.name] for table in task.problem.tables], dtype=np.int64)
+
+
+def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
+    """Mean costs over the tasks that were placed, and mean bound over the same; milliseconds.
+
+    ``cost_ms`` is the papers' (slowest device's forward, exchanges and backward), ``kernel_ms`` the
+    slowest device's kernels alone, ``balance`` the fastest over the slowest device's kernels.
+    Raises BadInput where none was placed.
+    """
+    oracle = SimulatedOracle(counted=True)
+    costs, kernels, balances, bounds = [], [], [], []
+    for placement, task in zip(placed.placements, tasks, strict=True):
+        if placement is None:
+            continue
+        measured = oracle.measure(task, placement[None])
+        device_ms = (measured.forward_ms + measured.backward_ms)[0]
+        costs.append(float(measured.overall_ms[0]))
+        kernels.append(float(device_ms.max()))
+        balances.append(float(device_ms.min() / device_ms.max()))
+        bounds.append(placement_bound_ms(task, counted=True))
+    if not costs:
+        raise BadInput("no task was placed: all are infeasible for the strategy")
+    return {
+        "cost_ms": float(np.mean(costs)),
+        "kernel_ms": float(np.mean(kernels)),
+        "balance": float(np.mean(balances)),
+        "bound_ms": float(np.mean(bounds)),
+        "tasks": len(costs),
+        "infeasible": len(tasks) - len(costs),
+    }
+
+
+def ceiling(row: TaskRow, folder: Path) -> list[Row]:
+    """The search ceiling on a row: it knows the very batch that it is judged on."""
+    rows: list[Row] = []
+    for split in SPLITS:
+        tasks = tasks_of(row, split, folder)
+        start = time.process_time()
+        found = tuple(best_found(task, counted=True) for task in tasks)
+        spent = (time.process_time() - start) / len(tasks)
+        judged = judge(Placed(placements=found, plan_cpu_s=spent), tasks)
+        rows.append({
+            "backend": "simulated", "split": split, **judged, "fit_cpu_s": 0.0, "plan_cpu_s": spent, "oracle_calls": 0,
+        })  # fmt: skip
+    return rows
+
+
+def is_ceiling(name: str) -> bool:
+    """Whether a strategy only searches for a good plan, and so uses all of its planning budget."""
+    return name != CEILING and get_strategy(name).role is Role.CEILING
+
+
+def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[Row]:
+    """One strategy and seed on a row: fitted on its training tasks, judged on training and test tasks.
+
+    ``CEILING`` is no strategy, but the best that local search finds.
+    """
+    if name == CEILING:
+        return ceiling(row, folder)
+    strategy, fit_cpu_s = fitted(name, tasks_of(row, "train", folder), budget, seed, folder)
+    rows: list[Row] = []
+    for split in SPLITS:
+        tasks = tasks_of(row, split, folder)
+        placed = place_all(strategy, tasks, budget, seed)
+        rows.append({
+            "backend": "simulated",
+            "split": split,
+            **judge(placed, tasks),
+            "fit_cpu_s": fit_cpu_s,
+            "plan_cpu_s": placed.plan_cpu_s,
+            **_learning_notes(strategy, tasks[0], budget, seed),
+        })  # fmt: skip
+    return rows
+
+
+def _learning_notes(strategy: Strategy, task: Task, budget: Budget, seed: int) -> Mapping[str, int]:
+    """Oracle calls that the strategy states to have spent on learning."""
+    if type(strategy).fit is Strategy.fit:
+        return {"oracle_calls": 0}
+    notes = strategy.plan(task.problem.restricted_to(strategy.sees), budget, seed).notes
+    return {"oracle_calls": int(notes.get("oracle_calls", 0))}
+
+
+def scaled_budget(fit_s: float, plan_s: float = 60.0) -> Budget:
+    """A budget for many small tasks."""
+    return replace(Budget(), fit_s=fit_s, plan_s=plan_s)

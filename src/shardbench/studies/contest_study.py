@@ -1,0 +1,58 @@
+"""A study that is a contest: rows of tasks x strategies x seeds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shardbench.studies.contest import contest, is_ceiling, scaled_budget
+from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study_store import StudyStore, cell_key
+from shardbench.tasks.pools import TaskRow
+
+SEEDS = (0, 1, 2)
+"""Of strategies with randomness; the others have the first."""
+FIT_S = 3600.0
+PLAN_S = 60.0
+"""Planning budget of a task."""
+CEILING_PLAN_S = 1.0
+"""That of a ceiling, which searches for as long as it may, for every task."""
+
+
+class ContestStudy(Study):
+    """Every strategy on every row of tasks, trained on the row's training tasks."""
+
+    task_rows: Mapping[str, TaskRow]
+    quick_rows: tuple[str, ...]
+    strategies: tuple[str, ...]
+    seeded: frozenset[str]
+    """Strategies with randomness."""
+    same_as: tuple[str, str] | None = None
+    """Owner and name of another contest of the very same cells: what it has on record is not run again."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a row, strategy and seed."""
+        return [
+            {"task": name, "strategy": strategy, "seed": seed}
+            for name in self.task_rows
+            if name in self.quick_rows or not quick
+            for strategy in self.strategies
+            for seed in (SEEDS[:1] if quick or strategy not in self.seeded else SEEDS)
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Fit on the row's training tasks, place and judge training and test tasks."""
+        known = self._recorded(cell, folder)
+        if known:
+            return known
+        strategy = str(cell["strategy"])
+        budget = scaled_budget(FIT_S, CEILING_PLAN_S if is_ceiling(strategy) else PLAN_S)
+        return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+
+    def _recorded(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Rows of the cell in the results of the study that has the same; none where it was not run there."""
+        if self.same_as is None:
+            return ()
+        owner, name = self.same_as
+        other = find_reproduction(owner).study(name)
+        record = StudyStore(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
+        return record.rows if record is not None else ()

@@ -1,0 +1,1 @@
+"""The papers' placement tasks: pools, features, cost oracles, bounds and the best found."""

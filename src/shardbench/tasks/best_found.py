@@ -1,0 +1,133 @@
+"""A search ceiling for placement tasks: local search on the judged costs themselves, which no strategy sees."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import Infeasible
+from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.load import LONGEST, Load
+from shardbench.tasks.oracle import exchange_s
+from shardbench.tasks.task import Task, load_matrix
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+RESTARTS = 4
+"""Starts: one greedy, the others with noise on its order."""
+STEPS = 400
+"""Moves or swaps of one start at the most."""
+NOISE = 0.3
+_FIELDS = tuple(Load.__dataclass_fields__)
+_LONGEST, _BAGS = _FIELDS.index(LONGEST), _FIELDS.index("bag_bytes")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Costs:
+    """Row sums of devices from their loads, on one task's machine."""
+
+    task: Task
+
+    def ms(self, loads: Floats, everyone: float) -> Floats:
+        """Milliseconds of devices of loads [..., fields], where all devices together hold ``everyone`` bag bytes."""
+        load = Load(**{name: loads[..., i] for i, name in enumerate(_FIELDS)})
+        machine = self.task.problem.machine
+        # One node: a device's exchange depends on its own bytes and on the sum.
+        own = loads[..., _BAGS]
+        pair = np.zeros((*own.shape, machine.topology.world_size))
+        pair[..., 0], pair[..., 1] = own, everyone - own
+        exchange = exchange_s(pair, machine)[..., 0]
+        seconds = forward_s(load, machine.constants) + backward_s(load, machine.constants) + 2.0 * exchange
+        return np.asarray(1e3 * seconds)
+
+
+def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
+    """The cheapest placement found, int64 [tables]: moves and swaps off the costliest device until none helps.
+
+    Raises Infeasible where no greedy start fits. One node only, as the papers' tasks are.
+    """
+    if task.problem.topology.nodes > 1 or task.devices < 2:
+        raise Infeasible(f"task {task.problem.name}: the ceiling is for one node of several devices")
+    loads = load_matrix(task.loads(counted=counted))
+    costs, rng = _Costs(task=task), np.random.default_rng(seed)
+    alone = costs.ms(loads, float(loads[:, _BAGS].sum()))
+    best, best_ms = None, np.inf
+    for start in range(RESTARTS):
+        noise = np.exp(NOISE * rng.standard_normal(len(alone))) if start else np.ones(len(alone))
+        placed = _greedy(alone * noise, task)
+        if placed is None:
+            continue
+        found, found_ms = _descend(placed, loads, costs)
+        if found_ms < best_ms:
+            best, best_ms = found, found_ms
+    if best is None:
+        raise Infeasible(f"task {task.problem.name}: none of {RESTARTS} greedy starts fits the devices' memory")
+    return best
+
+
+def _greedy(weights: Floats, task: Task) -> Ints | None:
+    """Dearest first, each to the device with the smallest sum that has room."""
+    placed = np.zeros(len(weights), dtype=np.int64)
+    sums, free = np.zeros(task.devices), np.full(task.devices, task.capacity_bytes, dtype=np.int64)
+    for table in np.argsort(-weights, kind="stable"):
+        room = free >= task.sizes_bytes[table]
+        if not room.any():
+            return None
+        device = int(np.where(room, sums, np.inf).argmin())
+        placed[table] = device
+        sums[device] += weights[table]
+        free[device] -= task.sizes_bytes[table]
+    return placed
+
+
+def _descend(placed: Ints, loads: Floats, costs: _Costs) -> tuple[Ints, float]:
+    task, placed = costs.task, placed.copy()
+    sizes, devices = task.sizes_bytes, task.devices
+    everyone = float(loads[:, _BAGS].sum())
+    for _ in range(STEPS):
+        held, longest = _held(placed, loads, devices)
+        device_ms = costs.ms(held, everyone)
+        used = np.bincount(placed, weights=sizes.astype(np.float64), minlength=devices)
+        worst = int(device_ms.argmax())
+        mine, others = np.flatnonzero(placed == worst), np.flatnonzero(placed != worst)
+        # Pairs of a table of the costliest device and one of another device, or none of it (a move).
+        give = np.concatenate([np.repeat(mine, len(others)), np.repeat(mine, devices - 1)])
+        rest = np.delete(np.arange(devices), worst)
+        take = np.concatenate([np.tile(others, len(mine)), np.full(len(mine) * len(rest), -1)])
+        to = np.concatenate([placed[np.tile(others, len(mine))], np.tile(rest, len(mine))])
+        taken = np.where(take[:, None] >= 0, loads[take], 0.0)
+        taken_size = np.where(take >= 0, sizes[take], 0)
+        fits = (used[worst] - sizes[give] + taken_size <= task.capacity_bytes) & (
+            used[to] + sizes[give] - taken_size <= task.capacity_bytes
+        )
+        here, there = held[worst] - loads[give] + taken, held[to] + loads[give] - taken
+        here[:, _LONGEST] = np.maximum(_without(longest[worst], loads[give, _LONGEST]), taken[:, _LONGEST])
+        there[:, _LONGEST] = np.maximum(_without(longest[to].T, taken[:, _LONGEST]), loads[give, _LONGEST])
+        untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
+        untouched[:, worst] = -np.inf
+        after = np.maximum(costs.ms(here, everyone), costs.ms(there, everyone))
+        after = np.where(fits, np.maximum(after, untouched.max(axis=1)), np.inf)
+        step = int(after.argmin())
+        if not after[step] < device_ms[worst] * (1.0 - 1e-9):
+            break
+        placed[give[step]] = to[step]
+        if take[step] >= 0:
+            placed[take[step]] = worst
+    return placed, float(costs.ms(_held(placed, loads, devices)[0], everyone).max())
+
+
+def _held(placed: Ints, loads: Floats, devices: int) -> tuple[Floats, Floats]:
+    """Loads of devices, [devices, fields], and the two longest bags of each, [devices, 2]."""
+    member = placed[None, :] == np.arange(devices)[:, None]
+    held = member.astype(np.float64) @ loads
+    bags = np.sort(np.where(member, loads[:, _LONGEST], 0.0), axis=1)
+    longest = np.concatenate([np.zeros((devices, 2)), bags], axis=1)[:, [-1, -2]]
+    held[:, _LONGEST] = longest[:, 0]
+    return held, longest
+
+
+def _without(longest: Floats, removed: Floats) -> Floats:
+    """Longest bag after one that is ``removed`` long is gone; ``longest`` are the first and the second."""
+    first, second = longest
+    return np.asarray(np.where(removed >= first, second, first))

@@ -1,0 +1,67 @@
+"""A proven lower bound on the cost (slowest device's row sum) of any placement of a task's tables.
+
+Write c(S) for the row sum of a device that holds the set S of tables, L for its two launches, x for
+the fixed time of the two exchanges, and q for the seconds a byte of pooled vectors takes to leave a
+device: the larger, over the two links, of (share of the batch that crosses the link) / bandwidth.
+A device spends at least x + 2 q b(S) in the exchanges, where b(S) is the bytes of its pooled vectors
+(the larger of sent and received is at least what is sent), and b is additive. With the work w of
+``shardbench.cost.bounds`` (super-additive, proven there) a device that holds any table costs
+
+    c(S) >= L + x + sum of v_t over t in S,   v_t = w({t}) + 2 q b_t.
+
+So the slowest device costs at least (1) L + x + the mean of v over devices, because the device with
+the largest sum of v holds a table; (2) by the pigeonhole principle L + x + the k + 1 smallest among
+the k W + 1 largest v; (3) c of the dearest single table, f({t}) + x + 2 q b_t, because f grows with the
+set (``shardbench.cost.bounds``). Memory limits and UVM are not used: the bound holds with any capacity.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.cost.bounds import ROUNDING
+from shardbench.cost.costmodel import embedding_ms, work_ms
+from shardbench.model.machine import Machine
+from shardbench.tasks.task import Task
+
+Floats = NDArray[np.float64]
+
+
+def placement_bound_ms(task: Task, *, counted: bool) -> float:
+    """Milliseconds that no placement of whole tables in device memory can cost less than.
+
+    For the simulated oracle with the same ``counted``; proof in the module's docstring.
+    """
+    load, machine = task.loads(counted=counted), task.problem.machine
+    if not load.bags.any():
+        return 0.0
+    constants, world = machine.constants, task.devices
+    fixed_ms, per_byte_ms = _exchange(machine)
+    sent_ms = 2.0 * per_byte_ms * load.bag_bytes
+    weights = work_ms(load, constants) + sent_ms
+    start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
+    bound = max(
+        start_ms + float(weights.sum()) / world,
+        start_ms + _pigeonhole_ms(weights, world),
+        2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms).max()),
+    )
+    return bound * (1.0 - ROUNDING)
+
+
+def _exchange(machine: Machine) -> tuple[float, float]:
+    """Fixed ms of one exchange, and ms a byte of pooled vectors takes to leave its device."""
+    topology, constants = machine.topology, machine.constants
+    world, local = topology.world_size, topology.devices_per_node
+    if world == 1:
+        return 0.0, 0.0
+    latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+    intra = (local - 1) / world / constants.intra_bytes_per_s
+    inter = (world - local) / world / constants.inter_bytes_per_s
+    return 1e3 * (latency + constants.peer_latency_s * (world - 1)), 1e3 * max(intra, inter)
+
+
+def _pigeonhole_ms(weights: Floats, world: int) -> float:
+    """Largest, over k, sum of the k + 1 smallest among the k world + 1 largest weights."""
+    descending = np.sort(weights)[::-1]
+    ends = np.concatenate([[0.0], np.cumsum(descending)])
+    k = np.arange((len(weights) - 1) // world + 1)
+    return float((ends[k * world + 1] - ends[k * world - k]).max())

@@ -1,0 +1,71 @@
+"""The 21 numbers by which learned strategies know a table, and their normalisation over a pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
+from shardbench.model.profile import REUSE_BINS, AccessProfile
+from shardbench.model.table import Precision, Table
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+
+GIB = 2.0**30
+SCALARS = ("dim", "rows", "pooling", "size_gib")
+FEATURES = (*SCALARS, *(f"reuse{i}" for i in range(REUSE_BINS)))
+"""Names of the columns: the four scalars, then the share of touched rows by reuse bin."""
+
+
+def table_features(tables: Sequence[Table], profiles: Sequence[AccessProfile], precision: Precision) -> Floats:
+    """Raw features of every table, float64 [tables, 21], as AutoShard and DreamShard define them.
+
+    Width, rows, mean pooling factor (lookups per sample, absent features counted as zero; not
+    truncated to an integer as the published code does), GiB of weights at ``precision``, and the
+    profile's 17 reuse bins.
+    """
+    if len(tables) != len(profiles):
+        raise BadInput(f"{len(tables)} tables but {len(profiles)} profiles: give one profile a table")
+    values = np.zeros((len(tables), len(FEATURES)))
+    for row, table, profile in zip(values, tables, profiles):
+        row[:4] = (table.dim, table.rows, profile.mean_pooling, table.rows * table.dim * precision.bytes / GIB)
+        row[4:] = profile.reuse_bins()
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Mean and spread of every feature over the tables a strategy was trained on.
+
+    The four scalars are z-scored; the bins are shares already and pass unchanged. Fitted once and
+    kept with the networks, so that one table looks the same in every task.
+    """
+
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(FEATURES) or len(self.spread) != len(FEATURES):
+            raise BadInput(f"a scaling has {len(FEATURES)} means and spreads, got {len(self.mean)}, {len(self.spread)}")
+        if not all(s > 0 for s in self.spread) or not np.isfinite([*self.mean, *self.spread]).all():
+            raise BadInput("a scaling needs finite means and positive spreads")
+
+    @classmethod
+    def fit(cls, features: Floats) -> "Scaling":
+        """Constants of ``features`` float64 [tables, 21]; a feature that does not vary keeps spread 1."""
+        scalars = features[:, : len(SCALARS)]
+        mean, spread = scalars.mean(axis=0), scalars.std(axis=0)
+        # Rounding may leave a tiny spread where all values are equal.
+        varies = spread > 1e-9 * np.maximum(np.abs(mean), 1.0)
+        rest = len(FEATURES) - len(SCALARS)
+        return cls(
+            mean=(*mean.tolist(), *([0.0] * rest)),
+            spread=(*np.where(varies, spread, 1.0).tolist(), *([1.0] * rest)),
+        )
+
+    def __call__(self, features: Floats) -> Floats32:
+        """Normalised features, float32, same shape."""
+        scaled = (features - np.asarray(self.mean)) / np.asarray(self.spread)
+        return np.asarray(scaled, dtype=np.float32)

@@ -1,0 +1,159 @@
+"""What a placement costs: one interface, and the simulated oracle (the cost model) behind it.
+
+Costs are DreamShard's four columns (NeurIPS 2022; its multi-GPU benchmark): per device forward,
+forward all-to-all, backward all-to-all, backward; the cost of a placement is the slowest device's
+row sum. That is not the cost model's step, where every phase waits for its slowest rank.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.load import LONGEST, Load
+from shardbench.model.machine import Machine
+from shardbench.tasks.task import Task, load_matrix, one_hot
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_FIELDS = tuple(f.name for f in fields(Load))
+_LONGEST = _FIELDS.index(LONGEST)
+_CHUNK = 1 << 22
+"""(episode, device, table) triples that are summed at once: 32 MiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Milliseconds by placement and device, float64 [episodes, devices] each."""
+
+    forward_ms: Floats
+    forward_comm_ms: Floats
+    backward_comm_ms: Floats
+    backward_ms: Floats
+
+    @property
+    def device_ms(self) -> Floats:
+        """Row sums, [episodes, devices]."""
+        return self.forward_ms + self.forward_comm_ms + self.backward_comm_ms + self.backward_ms
+
+    @property
+    def overall_ms(self) -> Floats:
+        """Cost of each placement: its slowest device's row sum, [episodes]."""
+        return np.asarray(self.device_ms.max(axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What was asked of an oracle: placements, different ones among them, and CPU seconds."""
+
+    calls: int
+    distinct: int
+    cpu_s: float
+
+
+class Oracle(ABC):
+    """Answers what placements cost, and counts what it was asked: that is part of a strategy's budget."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._cpu_s = 0.0
+        self._asked: set[tuple[str, int]] = set()
+
+    def measure(self, task: Task, assignments: Ints) -> Costs:
+        """Costs of placements int [episodes, tables] (device of every table).
+
+        Raises BadInput for placements that are malformed or exceed a device's memory.
+        """
+        task.check(assignments)
+        start = time.process_time()
+        costs = self._measure(task, assignments)
+        self._cpu_s += time.process_time() - start
+        self._calls += len(assignments)
+        self._asked.update((task.key, mark) for mark in _marks(assignments))
+        return costs
+
+    @property
+    def spent(self) -> Spent:
+        """What was asked so far."""
+        return Spent(calls=self._calls, distinct=len(self._asked), cpu_s=self._cpu_s)
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the answers depend on besides task and placement: a part of the key of what is learned from them."""
+
+    @abstractmethod
+    def _measure(self, task: Task, assignments: Ints) -> Costs:
+        """Costs of well-formed placements."""
+
+
+def _marks(assignments: Ints) -> list[int]:
+    """A 64-bit mark of every placement, computed for all at once."""
+    factors = np.random.default_rng(0).integers(1, 1 << 63, assignments.shape[1], dtype=np.uint64) | np.uint64(1)
+    marks: list[int] = (assignments.astype(np.uint64) @ factors).tolist()
+    return marks
+
+
+class SimulatedOracle(Oracle):
+    """The cost model on loads added up per device, on the task's own machine.
+
+    Under training profiles (``counted=False``, what a strategy may train on) or on a counted test
+    batch (``counted=True``, for judging).
+    """
+
+    def __init__(self, *, counted: bool = False) -> None:
+        super().__init__()
+        self.counted = counted
+
+    @property
+    def identity(self) -> str:
+        """See Oracle."""
+        return "simulated on a counted batch" if self.counted else "simulated on training profiles"
+
+    def _measure(self, task: Task, assignments: Ints) -> Costs:
+        load = device_loads(task.loads(counted=self.counted), assignments, task.devices)
+        machine = task.problem.machine
+        exchange_ms = 1e3 * exchange_s(load.bag_bytes, machine)
+        return Costs(
+            forward_ms=1e3 * forward_s(load, machine.constants),
+            forward_comm_ms=exchange_ms,
+            # Gradients travel the same way back: what a rank sent it now receives.
+            backward_comm_ms=exchange_ms.copy(),
+            backward_ms=1e3 * backward_s(load, machine.constants),
+        )
+
+
+def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:
+    """Loads of tables [tables] added up per device, fields [episodes, devices]; the longest bag is a maximum."""
+    values = load_matrix(loads)
+    step = max(1, _CHUNK // (devices * max(1, len(values))))
+    sums = np.empty((len(assignments), devices, len(_FIELDS)))
+    for first in range(0, len(assignments), step):
+        held = one_hot(assignments[first : first + step], devices)
+        sums[first : first + step] = held @ values
+        sums[first : first + step, :, _LONGEST] = (held * values[:, _LONGEST]).max(axis=2, initial=0.0)
+    return Load(**{name: sums[:, :, i] for i, name in enumerate(_FIELDS)})
+
+
+def exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
+    """Seconds that each device spends in the all-to-all of pooled vectors, [..., devices].
+
+    Latency + the device's own bytes over its slower link; bytes are the larger of sent and
+    received. ``bag_bytes`` [..., devices] are its tables' pooled vectors for the whole batch, of
+    which a rank keeps its own samples' share. The slowest device's time is ``collective_s``.
+    """
+    topology, constants = machine.topology, machine.constants
+    world, local = topology.world_size, topology.devices_per_node
+    everyone = bag_bytes.sum(axis=-1, keepdims=True)
+    shape = (*bag_bytes.shape[:-1], topology.nodes, local)
+    node = np.repeat(bag_bytes.reshape(shape).sum(axis=-1), local, axis=-1)
+    intra = np.maximum((local - 1) * bag_bytes, node - bag_bytes) / world
+    inter = np.maximum((world - local) * bag_bytes, everyone - node) / world
+    own = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
+    latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+    fixed = latency + constants.peer_latency_s * (world - 1)
+    return np.where((everyone > 0) & (world > 1), fixed + own, 0.0)

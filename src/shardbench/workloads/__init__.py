@@ -1,0 +1,1 @@
+"""Lookups: traces, their profiles, and the test batches of a trial."""

@@ -1,0 +1,219 @@
+"""Hot and cold samples: classifying them by their lookups, and packing pure mini-batches.
+
+A sample is hot where every one of its lookups asks for a hot row; a sample without lookups is
+hot. All of it is vectorised over samples and lookups.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
+from shardbench.model.plan import PhaseKind, Replicated, Segment
+from shardbench.workloads.trace import Bags, Ints, check_rows
+
+Bools = NDArray[np.bool_]
+HotRows = Callable[[Ints], Bools]
+"""Row ids int64 [n] -> whether each is hot, bool [n]; ids must be rows of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotPrefix:
+    """The first ``hot`` of a table's ``rows`` rows, in frequency order, are hot.
+
+    Raises BadInput for an id beyond the table.
+    """
+
+    hot: int
+    rows: int
+
+    def __call__(self, ids: Ints) -> Bools:
+        """See HotRows."""
+        check_rows(ids, self.rows, "hot rows")
+        return np.asarray(ids < self.hot)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HotMask:
+    """Hot rows of a table as a bool [rows]; for sets that are no prefix."""
+
+    mask: Bools
+
+    def __call__(self, ids: Ints) -> Bools:
+        """See HotRows."""
+        check_rows(ids, len(self.mask), "hot rows")
+        return np.asarray(self.mask[ids])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicatedRows:
+    """The rows of a table that a plan's ``segments`` replicate in all their columns are hot."""
+
+    segments: tuple[Segment, ...]
+
+    def __call__(self, ids: Ints) -> Bools:
+        """See HotRows."""
+        hot = np.ones(len(ids), dtype=np.bool_)
+        for segment in self.segments:
+            if not isinstance(segment.placement, Replicated):
+                hot &= (ids < segment.row_start) | (ids >= segment.row_stop)
+        return hot
+
+
+def clear_cold(hot: Bools, bags: Bags, rows: HotRows) -> None:
+    """Set ``hot`` bool [samples] to False, in place, where a bag of this table asks for a cold row.
+
+    Raises BadInput for ids that are no rows.
+    """
+    if len(hot) != bags.batch_size:
+        raise BadInput(f"{bags.batch_size} bags for {len(hot)} samples")
+    of_lookup = rows(bags.values)
+    if len(of_lookup) == bags.batch_size and bool((bags.lengths == 1).all()):
+        hot &= of_lookup
+        return
+    cold = np.flatnonzero(~of_lookup)
+    # The bag of a lookup is the last one that begins at or before it: empty bags before it begin there, too.
+    hot[np.searchsorted(bags.offsets, cold, side="right") - 1] = False
+
+
+def hot_samples(bags: Callable[[int], Bags], rows: Sequence[HotRows], samples: int) -> Bools:
+    """Which of ``samples`` samples are hot, bool [samples]; ``bags(i)`` are table i's, ``rows[i]`` its hot rows."""
+    hot = np.ones(samples, dtype=np.bool_)
+    for i, of_table in enumerate(rows):
+        clear_cold(hot, bags(i), of_table)
+    return hot
+
+
+def take(bags: Bags, samples: Ints) -> Bags:
+    """The bags of ``samples`` int64 [n], in that order; a sample may come more than once."""
+    begins = bags.offsets[samples]
+    lengths = bags.offsets[samples + 1] - begins
+    offsets = np.zeros(len(samples) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if bool((bags.lengths == 1).all()):
+        return Bags(values=bags.values[begins], offsets=offsets)
+    at = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Bags(values=bags.values[at], offsets=offsets)
+
+
+def join(parts: Sequence[Bags]) -> Bags:
+    """The bags of all parts, one after the other; raises BadInput for no part."""
+    if not parts:
+        raise BadInput("no bags to join")
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.values) for part in parts[:-1])])
+    offsets = [part.offsets[1:] + start for part, start in zip(parts, starts)]
+    return Bags(
+        values=np.concatenate([part.values for part in parts]),
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureBatch:
+    """A mini-batch of one kind: numbers of its samples int64 [batch], of which the last repeat others.
+
+    ``fresh`` of them are in no batch before; the rest fill the last batch of its kind up, beginning
+    again with the kind's first samples.
+    """
+
+    kind: PhaseKind
+    samples: Ints
+    fresh: int
+
+
+def pack(hot: Bools, batch_size: int) -> list[PureBatch]:
+    """Every sample once in pure mini-batches of ``batch_size``, cold ones first, each kind in sample order.
+
+    The last batch of a kind is filled up (see PureBatch), so that all have the same size; a mean
+    over samples weighs each batch by its ``fresh``.
+    """
+    if batch_size < 1 or not len(hot):
+        raise BadInput(f"need samples and a batch size, got {len(hot)} samples in batches of {batch_size}")
+    made = []
+    for kind, chosen in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
+        samples = np.flatnonzero(chosen)
+        for start in range(0, len(samples), batch_size):
+            fresh = min(batch_size, len(samples) - start)
+            at = np.arange(start, start + batch_size) % len(samples)
+            made.append(PureBatch(kind=kind, samples=samples[at], fresh=fresh))
+    return made
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackedBatch:
+    """A pure mini-batch with its lookups: one Bags a table, and the numbers of its samples int64 [batch]."""
+
+    kind: PhaseKind
+    tables: tuple[Bags, ...]
+    samples: Ints
+
+
+@dataclass(kw_only=True)
+class _Waiting:
+    parts: list[tuple[Bags, ...]] = field(default_factory=list)
+    numbers: list[Ints] = field(default_factory=list)
+    samples: int = 0
+
+
+class Packer:
+    """Classifies samples as they stream by and packs them into pure mini-batches, each sample exactly once.
+
+    Holds less than one mini-batch of either kind between calls. Samples are numbered as they come.
+    """
+
+    def __init__(self, rows: Sequence[HotRows], batch_size: int) -> None:
+        if batch_size < 1:
+            raise BadInput(f"batch size {batch_size} packs nothing")
+        if not rows:
+            raise BadInput("no tables to pack lookups of: give the hot rows of at least one")
+        self._rows = tuple(rows)
+        self._batch_size = batch_size
+        self._waiting = {kind: _Waiting() for kind in PhaseKind}
+        self.samples = 0
+        """Samples seen."""
+        self.hot = 0
+        """Hot ones among them."""
+
+    def add(self, tables: Sequence[Bags]) -> list[PackedBatch]:
+        """Take some samples (one Bags a table) and give the mini-batches that they complete.
+
+        Raises BadInput where tables differ in samples or an id is no row.
+        """
+        if len(tables) != len(self._rows):
+            raise BadInput(f"{len(tables)} tables of lookups for {len(self._rows)} tables")
+        hot = hot_samples(tables.__getitem__, self._rows, tables[0].batch_size)
+        for kind, chosen in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
+            samples = np.flatnonzero(chosen)
+            waiting = self._waiting[kind]
+            if len(samples):
+                waiting.parts.append(tuple(take(bags, samples) for bags in tables))
+                waiting.numbers.append(samples + self.samples)
+                waiting.samples += len(samples)
+        self.samples += len(hot)
+        self.hot += int(np.count_nonzero(hot))
+        return self._give(self._batch_size)
+
+    def finish(self) -> list[PackedBatch]:
+        """What is left, as at most one shorter mini-batch of either kind."""
+        return self._give(1)
+
+    def _give(self, least: int) -> list[PackedBatch]:
+        # A list, no generator: what a caller does not read to its end must not be lost.
+        given: list[PackedBatch] = []
+        for kind, waiting in self._waiting.items():
+            if waiting.samples < least:
+                continue
+            tables = [join(parts) for parts in zip(*waiting.parts)]
+            numbers = np.concatenate(waiting.numbers)
+            full = len(numbers) if least < self._batch_size else len(numbers) // self._batch_size * self._batch_size
+            rest = tuple(bags.samples(full, len(numbers)) for bags in tables)
+            self._waiting[kind] = _Waiting(parts=[rest], numbers=[numbers[full:]], samples=len(numbers) - full)
+            for start in range(0, full, self._batch_size):
+                stop = min(start + self._batch_size, full)
+                cut = tuple(bags.samples(start, stop) for bags in tables)
+                given.append(PackedBatch(kind=kind, tables=cut, samples=numbers[start:stop]))
+        return given

@@ -1,0 +1,100 @@
+"""Test batches on disk, so that ranks and counters map them instead of drawing them again."""
+
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
+from shardbench.workloads.trace import Bags, Split, assert_readable
+from shardbench.workloads.workload import Workload
+
+_HEADER = "batches.json"
+
+
+def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
+    """Write the given test batches of every table under ``folder``.
+
+    Values are stored as int32 where every row id fits, table after table; lengths as int32
+    [tables, batch].
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wide = max(table.rows for table in workload.tables) > np.iinfo(np.int32).max
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    numbers = sorted(set(batches))
+    for batch in numbers:
+        lengths = np.empty((len(workload.tables), workload.batch_size), dtype=np.int32)
+        with (folder / f"{batch}.values").open("wb") as file:
+            for i in range(len(workload.tables)):
+                bags = workload.bags(Split.TEST, batch, i)
+                file.write(bags.values.astype(dtype, copy=False).tobytes())
+                lengths[i] = bags.lengths
+        np.save(folder / f"{batch}.lengths.npy", lengths)
+    header = {
+        "batches": numbers,
+        "dtype": dtype.str,
+        "tables": len(workload.tables),
+        "batch_size": workload.batch_size,
+        "crc32": _crc32(folder, numbers),
+    }
+    (folder / _HEADER).write_text(json.dumps(header))
+    return Batches(folder)
+
+
+def _crc32(folder: Path, numbers: Iterable[int]) -> int:
+    crc = 0
+    for batch in numbers:
+        for name in (f"{batch}.values", f"{batch}.lengths.npy"):
+            with (folder / name).open("rb") as file:
+                while chunk := file.read(1 << 22):
+                    crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+class Batches:
+    """Materialised test batches, memory-mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / _HEADER).is_file():
+            raise BadInput(f"{folder} holds no materialised batches")
+        self._header = (folder / _HEADER).read_text()
+        header = json.loads(self._header)
+        self.numbers: list[int] = header["batches"]
+        self.batch_size: int = header["batch_size"]
+        self._dtype = np.dtype(header["dtype"])
+        self._folder = folder
+        self._open: dict[int, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]] = {}
+
+    def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
+        # Crossing a process boundary must not copy what is mapped.
+        return Batches, (self._folder,)
+
+    def intact(self) -> bool:
+        """Whether the files still are what was written."""
+        try:
+            same = (self._folder / _HEADER).read_text() == self._header
+            return same and _crc32(self._folder, self.numbers) == json.loads(self._header)["crc32"]
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _batch(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        if batch not in self._open:
+            lengths = np.load(self._folder / f"{batch}.lengths.npy", mmap_mode="r")
+            starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])
+            path = self._folder / f"{batch}.values"
+            # An empty file cannot be mapped.
+            values = np.memmap(path, dtype=self._dtype, mode="r") if starts[-1] else np.empty(0, dtype=self._dtype)
+            self._open[batch] = (values, lengths, starts)
+        return self._open[batch]
+
+    def bags(self, iteration: int, table: int, start: int = 0, stop: int | None = None) -> Bags:
+        """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""
+        assert_readable(Split.TEST)
+        values, lengths, starts = self._batch(self.numbers[iteration % len(self.numbers)])
+        offsets = np.concatenate([[0], np.cumsum(lengths[table], dtype=np.int64)])
+        stop = self.batch_size if stop is None else stop
+        low, high = starts[table] + offsets[start], starts[table] + offsets[stop]
+        return Bags(values=values[low:high], offsets=offsets[start : stop + 1] - offsets[start])

@@ -1,0 +1,150 @@
+"""Lookups of batches, in frequency-ranked row ids, and the seal on the test split."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput, Undeclared
+
+Ints = NDArray[np.int64]
+
+
+class Split(StrEnum):
+    """Train lookups make profiles; test lookups are what a plan is judged on."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+_sealed = False
+
+
+def seal_test_split() -> None:
+    """From now on this process cannot read any test split (called before a strategy runs)."""
+    global _sealed
+    _sealed = True
+
+
+def assert_readable(split: Split) -> None:
+    """Raises Undeclared where a strategy's process asks for the test split."""
+    if split is Split.TEST and _sealed:
+        raise Undeclared("the test trace is never handed to a strategy: plan from problem.profiles")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bags:
+    """One table's lookups in one global batch.
+
+    ``values`` int64 [lookups]: row ids in frequency order (0 = hottest in the train split);
+    ``offsets`` int64 [batch + 1]: bag b is values[offsets[b]:offsets[b + 1]]. Raises BadInput for
+    ids that are no whole numbers, and offsets that decrease or do not span the values.
+    """
+
+    values: Ints
+    offsets: Ints
+
+    def __post_init__(self) -> None:
+        if self.offsets.ndim != 1 or len(self.offsets) < 1 or self.offsets[0] != 0:
+            raise BadInput("offsets must be one-dimensional and start at 0")
+        if self.offsets[-1] != len(self.values):
+            raise BadInput(f"offsets end at {self.offsets[-1]} but there are {len(self.values)} values")
+        if len(self.values) and self.values.dtype.kind not in "iu":
+            raise BadInput(f"row ids are {self.values.dtype}: give whole numbers (int64)")
+        lengths = self.lengths
+        if len(lengths) and lengths.min() < 0:
+            bag = int(np.argmax(lengths < 0))
+            raise BadInput(f"the offsets of bag {bag} decrease: each bag ends where the next begins")
+        self.values.setflags(write=False)
+        self.offsets.setflags(write=False)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of bags."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Bag lengths, int64 [batch]."""
+        return np.diff(self.offsets)
+
+    def samples(self, start: int, stop: int) -> "Bags":
+        """The bags of samples [start, stop)."""
+        low, high = self.offsets[start], self.offsets[stop]
+        return Bags(values=self.values[low:high], offsets=self.offsets[start : stop + 1] - low)
+
+
+def check_rows(values: Ints, rows: int, what: str) -> None:
+    """Raises BadInput where an id lies outside [0, rows)."""
+    if len(values) and (values.min() < 0 or values.max() >= rows):
+        at = int(np.flatnonzero((values < 0) | (values >= rows))[0])
+        raise BadInput(f"{what}: lookup {at} asks for row {values[at]}, the table has rows 0..{rows - 1}")
+
+
+class Ranking:
+    """Bijection from raw row ids to frequency ranks of the train split.
+
+    Ties go by id, never-seen rows come last in id order. Tables of few rows, for what is looked
+    up in them, keep the rank of every row (4 bytes a row); others that of the *seen* rows only.
+    """
+
+    DENSE_ROWS = 1 << 24
+    DENSE_ROWS_PER_LOOKUP = 16
+    """Beyond this, filling an array of all rows takes longer than searching the seen ones."""
+
+    def __init__(self, train_ids: NDArray[np.integer], rows: int) -> None:
+        self.rows = rows
+        dense = rows <= min(self.DENSE_ROWS, self.DENSE_ROWS_PER_LOOKUP * len(train_ids))
+        narrow = np.int32 if rows <= 1 << 31 else np.int64
+        seen, counts = _counted(train_ids if dense else train_ids.astype(narrow, copy=False), rows if dense else None)
+        # Small whole numbers are sorted by radix, many times quicker than by comparison.
+        below = int(counts.max(initial=0)) - counts
+        order = np.argsort(below.astype(np.uint16) if below.max(initial=0) < 1 << 16 else below, kind="stable")
+        ordered = counts[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=0))
+        self._runs = ordered[starts], np.diff(np.append(starts, len(ordered)))
+        self._ranks: NDArray[np.int32] | None = None
+        if dense:
+            self._ranks = np.ones(rows, dtype=np.int32)
+            self._ranks[seen] = 0
+            np.cumsum(self._ranks, out=self._ranks)
+            self._ranks += np.int32(len(seen) - 1)
+            self._ranks[seen[order]] = np.arange(len(seen), dtype=np.int32)
+        else:
+            self._seen = seen
+            self._rank = np.empty_like(seen)
+            self._rank[order] = np.arange(len(seen))
+
+    @property
+    def counts(self) -> Ints:
+        """Access counts of the seen rows in rank order, int64 [seen], descending."""
+        return np.repeat(*self._runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it keeps."""
+        kept = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
+        return sum(array.nbytes for array in (*kept, *self._runs))
+
+    def __call__(self, ids: Ints) -> Ints:
+        """Ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""
+        check_rows(ids, self.rows, "ranking")
+        if self._ranks is not None:
+            return self._ranks[ids].astype(np.int64)
+        if len(self._seen) == 0:
+            return ids.astype(np.int64)
+        at = np.searchsorted(self._seen, ids.astype(self._seen.dtype, copy=False))
+        near = np.minimum(at, len(self._seen) - 1)
+        return np.where(self._seen[near] == ids, self._rank[near], len(self._seen) + ids - at)
+
+
+def _counted(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.integer], Ints]:
+    """Rows that occur, ascending, and how often, int64; by an array of ``bins`` where given, else sorting."""
+    if bins is not None:
+        counts = np.bincount(ids, minlength=bins)
+        seen = np.flatnonzero(counts)
+        return seen, counts[seen].astype(np.int64)
+    ordered = np.sort(ids)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.int64)

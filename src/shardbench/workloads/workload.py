@@ -1,0 +1,100 @@
+"""A workload: tables, their training profiles, and seeded batches of lookups."""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pydantic
+from pydantic import PositiveInt
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Name, Table
+from shardbench.workloads.trace import Bags, Split, assert_readable, check_rows
+
+
+class Workload(ABC):
+    """Batches are made on demand, table by table, so that nothing large is ever held whole.
+
+    Subclasses give ``tables``, ``_bags`` and ``_profile``. All ids are ranks in the frequency
+    order of the train split.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    dense: DenseShape
+    batch_size: int
+    test_batches: int
+    """How many distinct test batches exist; iteration i uses batch i modulo this."""
+    train_samples: int | None = None
+    """Samples of the train split that are on record; None where they are drawn, without end."""
+
+    @abstractmethod
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        """Lookups of table number ``table`` in global batch ``batch``; same arguments, same lookups."""
+
+    @abstractmethod
+    def _profile(self, table: int) -> AccessProfile:
+        """Profile of the train split."""
+
+    @abstractmethod
+    def recipe(self) -> object:
+        """Plain data that determines this workload (parameters, checksums of its files)."""
+
+    def bags(self, split: Split, iteration: int, table: int) -> Bags:
+        """Lookups of one table in one global batch: ids in [0, rows), ``batch_size`` bags."""
+        assert_readable(split)
+        batch = iteration % self.test_batches if split is Split.TEST else iteration
+        bags = self._bags(split, batch, table)
+        shape = self.tables[table]
+        if bags.batch_size != self.batch_size:
+            raise BadInput(f"{self.name}/{shape.name}: {bags.batch_size} bags in a batch of {self.batch_size}")
+        check_rows(bags.values, shape.rows, f"{self.name}/{shape.name}")
+        return bags
+
+    @cached_property
+    def profiles(self) -> tuple[AccessProfile, ...]:
+        """Training profile of every table."""
+        return tuple(self._profile(i) for i in range(len(self.tables)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the recipe, the tables and the first lookups really generated."""
+        return content_hash(
+            self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *self._sample()
+        )
+
+    def _sample(self) -> list[np.ndarray]:
+        # A generator that changes its draws must change the fingerprint, even if its recipe does not.
+        some = range(0, len(self.tables), max(1, len(self.tables) // 4))
+        return [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
+
+
+class WorkloadConfig(pydantic.BaseModel):
+    """Parameters of a workload as a suite states them; each dataset module subclasses it.
+
+    ``dataset`` names the module's kind (a Literal with a default in the subclass).
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str
+    name: Name
+    batch_size: PositiveInt
+    test_batches: PositiveInt = 4
+    dense: DenseShape = DenseShape()
+
+    @abstractmethod
+    def build(self, data: Path) -> Workload:
+        """The workload; ``data`` is the folder with files the user brought or prepared.
+
+        Raises BadInput that says what to download or prepare where a file is missing.
+        """
+
+
+def rng(seed: int, split: Split, batch: int, table: int) -> np.random.Generator:
+    """Independent generator of one (split, batch, table); train and test never share draws."""
+    key = (0 if split is Split.TRAIN else 1, batch, table)
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
