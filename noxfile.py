@@ -84,8 +84,8 @@ def publish(session: nox.Session) -> None:
         run(session, "shardbench", "reproduce", name, "--results", "results")
         return
     run(session, "shardbench", "run", name, "--results", "results")
-    run(session, "shardbench", "report", "validation", "--results", "results")
-    run(session, "python", "-m", "shardbench.cost.published.errors")
+    run(session, "shardbench", "report", "prediction", "--results", "results")
+    run(session, "python", "-m", "shardbench.cost.published.agreement")
 
 
 @nox.session

@@ -111,7 +111,7 @@ def failed(
 
 
 def sample() -> list[Record]:
-    """Two groups as a suite gives them: measured with repeats and a failure, simulated with bounds and a ceiling."""
+    """Two groups as a suite gives them: measured with repeats and a failure, simulated with bounds and a search."""
     bounds = {"bound_ms": 2.5, "whole_table_bound_ms": 3.2}
     simulated = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
     return [
@@ -123,6 +123,6 @@ def sample() -> list[Record]:
         ok("random", repeat=1),
         ok("greedy-size", (8.0, 8.0), (3.0, 4.0), changes=bounds, **simulated),
         ok("torchrec", (9.0, 9.0), (3.1, 5.0), changes=bounds, **simulated),
-        ok("local-search", (7.5, 7.5), (3.3, 3.4), role=Role.CEILING, changes=bounds, **simulated),
+        ok("local-search", (7.5, 7.5), (3.3, 3.4), role=Role.SEARCH, changes=bounds, **simulated),
         failed(Outcome.INFEASIBLE, "random", rank=None, **simulated),
     ]

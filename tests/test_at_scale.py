@@ -26,7 +26,7 @@ machine = "{machine}"
 backend = "simulated"
 iterations = 1
 plan_s = {plan_s}
-strategies = ["greedy-lookup", "bound", "torchrec-table-wise", "torchrec-fused"]
+strategies = ["greedy-lookup", "search", "torchrec-table-wise", "torchrec-fused"]
 """
 
 

@@ -58,7 +58,7 @@ def test_all_folders_give_strategies() -> None:
     modules = {
         type(s).__module__.split(".")[2] for s in strategies().values() if "shardbench.baselines" in str(type(s))
     }
-    assert {"bound", "greedy", "shuffle", "torchrec_planner"} <= modules <= set(FOLDERS)
+    assert {"search", "greedy", "shuffle", "torchrec_planner"} <= modules <= set(FOLDERS)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_listing_imports_no_heavy_package() -> None:
     assert run.stdout.strip() == "[]"
 
 
-HARNESS_WORDS = frozenset({"bound"})
-"""Strategy names that are also a word of the harness (it computes a lower bound): only their use as a name counts."""
+HARNESS_WORDS = frozenset({"search"})
+"""Strategy names that are also a word of the harness (it has a search's role): only their use as a name counts."""
 
 
 def _naming(names: set[str]) -> re.Pattern[str]:
@@ -144,16 +144,16 @@ def _naming(names: set[str]) -> re.Pattern[str]:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("from shardbench.baselines.bound import Bound", True),
-        ('if strategy.name == "bound":', True),
-        ('get_strategy("bound")', True),
+        ("from shardbench.baselines.search import Search", True),
+        ('if strategy.name == "search":', True),
+        ('get_strategy("search")', True),
         ("DEFAULTS = ['greedy-size']", True),
-        ('phase="bound",', False),
+        ('role="search",', False),
         ("shuffled = rng.permutation(n)", False),
     ],
 )
 def test_what_counts_as_naming(line: str, named: bool) -> None:
-    assert bool(_naming({"bound", "greedy-size", "shuffle"}).search(line)) is named
+    assert bool(_naming({"search", "greedy-size", "shuffle"}).search(line)) is named
 
 
 def test_the_harness_names_no_baseline() -> None:

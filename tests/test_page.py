@@ -66,7 +66,7 @@ def test_says_what_is_simulated_and_what_failed(seen):
     assert "Simulated by the cost model, not a measurement" in seen.text
     assert "Measured on real ranks; batch 1000, fp32, sgd; noise floor 4.0 %" in seen.text
     assert "random: oom: build of rank 1: rank 1 was killed by signal 9 (1 of 2 trials ok)" in seen.text
-    assert "local-search (ceiling)" in seen.text
+    assert "local-search (reference)" in seen.text
 
 
 def test_text_of_records_cannot_become_markup():
@@ -101,7 +101,7 @@ def test_plots_hold_the_numbers_of_the_records():
 def test_best_is_on_top():
     simulated, _ = groups(make.sample())
     bars = figures(simulated)[0][1].data[0]
-    assert list(bars.y) == ["torchrec", "greedy-size", "local-search (ceiling)"], "plotly draws the last on top"
+    assert list(bars.y) == ["torchrec", "greedy-size", "local-search (reference)"], "plotly draws the last on top"
 
 
 def test_written_beside_the_tables(tmp_path):

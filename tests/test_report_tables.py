@@ -8,12 +8,11 @@ import records as make
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.traffic import COLLECTIVES
-from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables, csv_text, json_rows, markdown_text, write_tables
-from shardbench.report.groups import current, groups
+from shardbench.report.groups import current
 from shardbench.report.tables import ALL_REDUCE, ALL_TO_ALL, PHASES, balance, tables, throughput, traffic
 from shardbench.report.terminal import plain_text
 from shardbench.report.view import readable_bytes, sections, significant
@@ -37,7 +36,7 @@ FIRST_COLUMNS = {
     ),
     "balance": (
         "workload machine backend strategy outcome n emb_ms_min emb_ms_mean emb_ms_max emb_ms_std max_over_mean "
-        "bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct ceiling_ms over_ceiling_pct "
+        "bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct best_found_ms over_best_found_pct "
         "predicted_emb_ms_max "
     ),
     "traffic": (
@@ -79,14 +78,14 @@ def test_balance_by_hand():
     assert greedy.max_over_mean == pytest.approx(4 / 3.5)
     assert greedy.over_bound_pct == pytest.approx(60.0)
     assert greedy.over_whole_table_bound_pct == pytest.approx(25.0)
-    assert greedy.ceiling_ms == 3.4
-    assert greedy.over_ceiling_pct == pytest.approx(100 * (4 / 3.4 - 1))
+    assert greedy.best_found_ms == 3.4
+    assert greedy.over_best_found_pct == pytest.approx(100 * (4 / 3.4 - 1))
     assert pd.isna(greedy.predicted_emb_ms_max)
     # Two repeats: (2, 4) and (2.2, 4.4); medians over trials.
     measured = row(frame, "greedy-size")
     assert measured.emb_ms_max == pytest.approx(4.2)
     assert measured.predicted_emb_ms_max == pytest.approx(4.2)
-    assert measured[["bound_ms", "over_bound_pct", "whole_table_bound_ms", "ceiling_ms"]].isna().all()
+    assert measured[["bound_ms", "over_bound_pct", "whole_table_bound_ms", "best_found_ms"]].isna().all()
 
 
 def test_measured_rows_have_no_bound_even_where_the_record_has():
@@ -145,7 +144,7 @@ def test_a_failed_row_is_never_the_best():
     assert row(frame, "slow").vs_best_pct == 0.0
 
 
-def test_ceiling_does_not_compete():
+def test_a_search_does_not_compete():
     frame = throughput(make.sample())
     assert row(frame, "local-search", "simulated").vs_best_pct == pytest.approx(-6.25)
     assert row(frame, "greedy-size", "simulated").vs_best_pct == 0.0
@@ -244,7 +243,7 @@ def test_markdown_marks_simulation_noise_and_failures():
     assert "## dlrm20 on a100-40gb-2x8: SIMULATED by the cost model, not a measurement" in text
     assert "noise floor 4.0 %" in text
     assert "oom (1/2 ok)" in text
-    assert "local-search (ceiling)" in text
+    assert "local-search (reference)" in text
     assert text.isascii()
     body = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in body[:6]}) == 1
@@ -324,7 +323,9 @@ def test_tables_without_records_are_a_difference(results):
         write_tables(results, "quick")
 
 
-def test_groups_know_their_ceiling():
-    simulated = next(group for group in groups(make.sample()) if group.condition.backend is Backend.SIMULATED)
-    assert [found.strategy for found in simulated.ceilings] == ["local-search"]
-    assert simulated.ceilings[0].worst.role is Role.CEILING
+def test_nothing_of_a_group_beats_the_best_found():
+    frame = balance(make.sample())
+    shown = frame[frame.over_best_found_pct.notna()]
+    for _, group in shown.groupby(["workload", "machine", "backend"]):
+        assert group.over_best_found_pct.min() == 0.0
+        assert (group.best_found_ms == group.emb_ms_max.min()).all()

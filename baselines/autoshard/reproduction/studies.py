@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.studies.contest import (
-    CEILING,
+    BEST_FOUND,
     cheapest,
     fitted,
     judge,
@@ -25,11 +25,11 @@ from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_p
 OURS = "autoshard"
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 STRATEGIES = (
-    "shuffle", *GREEDIES, OURS, "autoshard-untrained", "greedy-cost", "dreamshard", "bound", CEILING,
+    "shuffle", *GREEDIES, OURS, "autoshard-untrained", "greedy-cost", "dreamshard", "search", BEST_FOUND,
 )  # fmt: skip
-ASKING = ("greedy-cost", "bound", CEILING)
+ASKING = ("greedy-cost", "search", BEST_FOUND)
 """Learn nothing, but ask the cost model about every task that they place: their calls are left empty."""
-DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "greedy-cost", "dreamshard", "bound", CEILING)
+DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "greedy-cost", "dreamshard", "search", BEST_FOUND)
 """In plots; a strategy far below random would flatten all others."""
 SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
 CAP_BYTES = 7 * 2**30

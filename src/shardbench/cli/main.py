@@ -251,10 +251,10 @@ def report(
 ) -> int:
     """Write the tables (and the page) of a suite from its records.
 
-    ``report validation`` compares what was predicted with what was measured, over all suites.
+    ``report prediction`` compares what was predicted with what was measured, over all suites.
     """
-    if suite == tools.VALIDATION:
-        return tools.report_validation(results, check=check, as_json=as_json)
+    if suite == tools.PREDICTION:
+        return tools.report_prediction(results, check=check, as_json=as_json)
     from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
 
     name = _suite_name(suite)

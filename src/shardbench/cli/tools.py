@@ -1,4 +1,4 @@
-"""Commands about records and machines that run no suite: explain, doctor, report validation."""
+"""Commands about records and machines that run no suite: explain, doctor, report prediction."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from shardbench.cli.options import (
     print_json,
 )
 
-VALIDATION = "validation"
+PREDICTION = "prediction"
 """What ``shardbench report`` takes for a suite's name to compare predictions with measurements."""
 
 _SELECTOR = "A record's key (or its beginning), or suite/workload/machine/backend/strategy[/seed[/repeat]]."
@@ -96,7 +96,7 @@ def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_jso
     return EXIT_OK
 
 
-def report_validation(results: Path, *, check: bool, as_json: bool) -> int:
+def report_prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Predicted against measured over all records of ``results``: writes the table, prints how well they agree."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.prediction import check_file, read_measured, summaries, write  # noqa: PLC0415
@@ -108,7 +108,7 @@ def report_validation(results: Path, *, check: bool, as_json: bool) -> int:
         if as_json:
             print_json({"differences": [difference] if difference else []})
         else:
-            print(difference or "validation: table and records agree")
+            print(difference or "prediction: table and records agree")
         return EXIT_FAILED if difference else EXIT_OK
     path = write(results, rows)
     found = summaries(rows)

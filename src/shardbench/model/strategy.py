@@ -33,13 +33,13 @@ class Move(StrEnum):
 
 
 class Role(StrEnum):
-    """Competitors are compared; a ceiling shows how good a plan could be found with more search.
+    """Competitors are compared; a search shows how good a plan is found with more time than a planner has.
 
     A variant (an ablation of a competitor) runs only where a suite or the user names it.
     """
 
     COMPETITOR = "competitor"
-    CEILING = "ceiling"
+    SEARCH = "search"
     VARIANT = "variant"
 
 

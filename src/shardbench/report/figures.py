@@ -43,7 +43,7 @@ def figures(group: Group) -> list[tuple[str, go.Figure]]:
 
 def label(row: Row) -> str:
     """Name of a row on an axis."""
-    return f"{row.strategy} (ceiling)" if row.worst.role is Role.CEILING else row.strategy
+    return f"{row.strategy} (reference)" if row.worst.role is Role.SEARCH else row.strategy
 
 
 def _steps(rows: list[Row]) -> go.Figure:

@@ -112,9 +112,9 @@ class Group:
         return min(competitors, key=lambda row: (row.step.value, row.strategy), default=None)
 
     @cached_property
-    def ceilings(self) -> tuple[Row, ...]:
-        """Rows of role ``ceiling`` that are ok."""
-        return tuple(row for row in self.rows if row.ok and row.worst.role is Role.CEILING)
+    def ok_rows(self) -> tuple[Row, ...]:
+        """Rows that are ok, of strategies that do not compete as well."""
+        return tuple(row for row in self.rows if row.ok)
 
 
 def groups(records: Iterable[Record]) -> list[Group]:

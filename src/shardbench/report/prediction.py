@@ -21,7 +21,7 @@ from shardbench.report.groups import Group, Row, groups
 COLUMNS = (
     "workload", "strategy", "rank", "predicted_ms", "measured_ms", "machine", "batch_size", "seed", "n", "noise_pct",
 )  # fmt: skip
-FILE = Path("tables") / "validation" / "predicted_vs_measured.csv"
+FILE = Path("tables") / "prediction" / "points.csv"
 STEP = "step"
 """What stands for the rank where the whole step is meant."""
 QUANTITIES = {"step": "step time", "embedding": "embedding time of a rank"}
@@ -308,7 +308,7 @@ def csv_text(found: Sequence[Point]) -> str:
 
 
 def write(results: Path, found: Sequence[Point]) -> Path:
-    """Write ``<results>/tables/validation/predicted_vs_measured.csv``, whole or not at all."""
+    """Write ``<results>/tables/prediction/points.csv``, whole or not at all."""
     path = results / FILE
     write_atomically(path, csv_text(found))
     return path
@@ -318,6 +318,6 @@ def check_file(results: Path, found: Sequence[Point]) -> str:
     """What is wrong with the table on disk, or an empty string."""
     path = results / FILE
     if not path.is_file():
-        return f"{path}: missing; run: shardbench report validation"
+        return f"{path}: missing; run: shardbench report prediction"
     same = path.read_text(encoding="ascii", errors="replace") == csv_text(found)
-    return "" if same else f"{path}: differs from the records; run: shardbench report validation"
+    return "" if same else f"{path}: differs from the records; run: shardbench report prediction"

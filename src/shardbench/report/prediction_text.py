@@ -1,4 +1,4 @@
-"""The validation as a table of aligned text, and in words what limits it."""
+"""The prediction as a table of aligned text, and in words what limits it."""
 
 from collections.abc import Sequence
 

@@ -37,7 +37,8 @@ _THROUGHPUT = (
 )  # fmt: skip
 _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
-    "whole_table_bound_ms", "over_whole_table_bound_pct", "ceiling_ms", "over_ceiling_pct", "predicted_emb_ms_max",
+    "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
+    "predicted_emb_ms_max",
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
@@ -73,7 +74,7 @@ def balance(records: Iterable[Record]) -> pd.DataFrame:
     """Embedding time (forward and backward kernels) over ranks.
 
     Bounds are proven under the cost model, so they are empty for measured rows;
-    ``ceiling_ms`` is ``emb_ms_max`` of the best strategy of role ``ceiling`` in the group;
+    ``best_found_ms``, empty likewise, is the smallest ``emb_ms_max`` that any strategy of the group found;
     ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
     the number of ranks.
     """
@@ -132,7 +133,8 @@ def _balance_cells(group: Group, row: Row) -> Cells:
     simulated = group.condition.backend is Backend.SIMULATED
     bound = row.typical(lambda record: record.bound_ms) if simulated else None
     whole = row.typical(lambda record: record.whole_table_bound_ms) if simulated else None
-    ceiling = min((time for other in group.ceilings if (time := _slowest(other)) is not None), default=None)
+    times = [_slowest(other) for other in group.ok_rows] if simulated else []
+    best_found = min((time for time in times if time is not None), default=None)
     return {
         "emb_ms_min": row.typical(_of_timing(lambda timing: min(timing.embedding_ms))),
         "emb_ms_mean": row.typical(_of_timing(lambda timing: float(np.mean(timing.embedding_ms)))),
@@ -143,8 +145,8 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "over_bound_pct": _over_pct(slowest, bound),
         "whole_table_bound_ms": whole,
         "over_whole_table_bound_pct": _over_pct(slowest, whole),
-        "ceiling_ms": ceiling,
-        "over_ceiling_pct": _over_pct(slowest, ceiling),
+        "best_found_ms": best_found,
+        "over_best_found_pct": _over_pct(slowest, best_found),
         "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
 
 Cells = dict[str, Any]
@@ -32,8 +33,8 @@ NOTES = {
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
         "seeds and repeats. 'over bound' is the distance of max to a lower bound that is proven under the cost model "
-        "(any device move; whole tables only), so measured rows have none. 'over ceiling' is the distance to the "
-        "best plan found with much more search."
+        "(any device move; whole tables only), so measured rows have none. 'over best found' is the distance to the "
+        "best plan that any strategy of the group found."
     ),
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
@@ -167,7 +168,7 @@ def _note(name: str, rows: list[Cells]) -> str:
         for key, what in (
             ("bound_ms", "lower bound, any device move"),
             ("whole_table_bound_ms", "lower bound, whole tables"),
-            ("ceiling_ms", "ceiling"),
+            ("best_found_ms", "best found"),
         ):
             values = [value for row in rows if (value := _number(row, key)) is not None]
             if values:
@@ -176,7 +177,7 @@ def _note(name: str, rows: list[Cells]) -> str:
 
 
 def _strategy(row: Cells) -> str:
-    return f"{row['strategy']} (ceiling)" if row["role"] == "ceiling" else str(row["strategy"])
+    return f"{row['strategy']} (reference)" if row["role"] == Role.SEARCH else str(row["strategy"])
 
 
 def _outcome(row: Cells) -> str:
@@ -239,7 +240,7 @@ def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="max/mean", text=_shown("max_over_mean")),
         _Column(header="over bound", text=_shown("over_bound_pct", _percent)),
         _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", _percent), compact=False),
-        _Column(header="over ceiling", text=_shown("over_ceiling_pct", _percent)),
+        _Column(header="over best found", text=_shown("over_best_found_pct", _percent)),
         _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max")),
     )
 

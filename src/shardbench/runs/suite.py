@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-import shardbench.datasets
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.machine import Machine, load_machine, overridden
@@ -19,6 +18,8 @@ from shardbench.model.table import Name, Optimizer, Precision
 from shardbench.records.trial import Backend
 from shardbench.workloads.workload import WorkloadConfig
 
+DATASETS = "shardbench.datasets"
+"""Package whose modules are searched, and the entry-point group of other people's packages."""
 EVERY = "*"
 
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
@@ -120,13 +121,13 @@ def dataset_kinds() -> dict[str, type[WorkloadConfig]]:
     under the entry-point group ``shardbench.datasets``: subclasses of WorkloadConfig.
     """
     kinds: dict[str, type[WorkloadConfig]] = {}
-    for info in pkgutil.iter_modules(shardbench.datasets.__path__):
+    for info in pkgutil.iter_modules(import_module(DATASETS).__path__):
         if info.name.startswith("fit_"):  # scripts that made the data files
             continue
-        config = getattr(import_module(f"shardbench.datasets.{info.name}"), "CONFIG", None)
+        config = getattr(import_module(f"{DATASETS}.{info.name}"), "CONFIG", None)
         if config is not None:
             kinds[config.model_fields["dataset"].default] = config
-    for point in sorted(metadata.entry_points(group="shardbench.datasets"), key=lambda p: (p.name, p.value)):
+    for point in sorted(metadata.entry_points(group=DATASETS), key=lambda p: (p.name, p.value)):
         what = f"dataset entry point {point.name} = {point.value}"
         try:
             config = point.load()

@@ -29,7 +29,7 @@ TASKS = 50
 TASK_SEED = 0
 """All strategies and seeds get the same tasks."""
 SPLITS = ("train", "test")
-CEILING = "search-ceiling"
+BEST_FOUND = "best-found"
 PROGRESS = "progress.log"
 """In the folder of trainings: a line after every stage of each."""
 
@@ -151,8 +151,8 @@ def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
     }
 
 
-def ceiling(row: TaskRow, folder: Path) -> list[Row]:
-    """The search ceiling on a row: it knows the very batch that it is judged on."""
+def best_found_rows(row: TaskRow, folder: Path) -> list[Row]:
+    """The best that local search finds on a row: it knows the very batch that it is judged on."""
     rows: list[Row] = []
     for split in SPLITS:
         tasks = tasks_of(row, split, folder)
@@ -166,18 +166,18 @@ def ceiling(row: TaskRow, folder: Path) -> list[Row]:
     return rows
 
 
-def is_ceiling(name: str) -> bool:
+def only_searches(name: str) -> bool:
     """Whether a strategy only searches for a good plan, and so uses all of its planning budget."""
-    return name != CEILING and get_strategy(name).role is Role.CEILING
+    return name != BEST_FOUND and get_strategy(name).role is Role.SEARCH
 
 
 def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[Row]:
     """One strategy and seed on a row: fitted on its training tasks, judged on training and test tasks.
 
-    ``CEILING`` is no strategy, but the best that local search finds.
+    ``BEST_FOUND`` is no strategy, but the best that local search finds.
     """
-    if name == CEILING:
-        return ceiling(row, folder)
+    if name == BEST_FOUND:
+        return best_found_rows(row, folder)
     strategy, fit_cpu_s = fitted(name, tasks_of(row, "train", folder), budget, seed, folder)
     rows: list[Row] = []
     for split in SPLITS:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardbench.studies.contest import contest, is_ceiling, scaled_budget
+from shardbench.studies.contest import contest, only_searches, scaled_budget
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.study import Cell, Row, Study
 from shardbench.studies.study_store import StudyStore, cell_key
@@ -14,8 +14,8 @@ SEEDS = (0, 1, 2)
 FIT_S = 3600.0
 PLAN_S = 60.0
 """Planning budget of a task."""
-CEILING_PLAN_S = 1.0
-"""That of a ceiling, which searches for as long as it may, for every task."""
+SEARCH_PLAN_S = 1.0
+"""That of a search, which goes on for as long as it may, for every task."""
 
 
 class ContestStudy(Study):
@@ -45,7 +45,7 @@ class ContestStudy(Study):
         if known:
             return known
         strategy = str(cell["strategy"])
-        budget = scaled_budget(FIT_S, CEILING_PLAN_S if is_ceiling(strategy) else PLAN_S)
+        budget = scaled_budget(FIT_S, SEARCH_PLAN_S if only_searches(strategy) else PLAN_S)
         return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
 
     def _recorded(self, cell: Cell, folder: Path) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""A search ceiling for placement tasks: local search on the judged costs themselves, which no strategy sees."""
+"""The best placement that is found for a task: local search on the judged costs themselves, which no strategy sees."""
 
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
     Raises Infeasible where no greedy start fits. One node only, as the papers' tasks are.
     """
     if task.problem.topology.nodes > 1 or task.devices < 2:
-        raise Infeasible(f"task {task.problem.name}: the ceiling is for one node of several devices")
+        raise Infeasible(f"task {task.problem.name}: best_found is for one node of several devices")
     loads = load_matrix(task.loads(counted=counted))
     costs, rng = _Costs(task=task), np.random.default_rng(seed)
     alone = costs.ms(loads, float(loads[:, _BAGS].sum()))

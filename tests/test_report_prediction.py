@@ -108,14 +108,14 @@ def test_the_command(tmp_path, capsys):
         store = RecordStore(tmp_path, suite)
         for record in records:
             store.append(record)
-    command = ["report", "validation", "--results", str(tmp_path)]
+    command = ["report", "prediction", "--results", str(tmp_path)]
     assert run_command([*command, "--check"]) == 1
-    assert "missing; run: shardbench report validation" in capsys.readouterr().out
+    assert "missing; run: shardbench report prediction" in capsys.readouterr().out
     assert run_command(command) == 0
     out = capsys.readouterr().out
     assert "MAPE" in out
     assert "tau" in out
-    path = tmp_path / "tables" / "validation" / "predicted_vs_measured.csv"
+    path = tmp_path / "tables" / "prediction" / "points.csv"
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert list(rows[0])[:5] == ["workload", "strategy", "rank", "predicted_ms", "measured_ms"]
     assert [(r["strategy"], r["rank"], r["predicted_ms"], r["measured_ms"], r["n"]) for r in rows[:3]] == [
@@ -133,5 +133,5 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_no_measured_records_is_one_line(tmp_path, capsys):
-    assert run_command(["report", "validation", "--results", str(tmp_path)]) == 2
+    assert run_command(["report", "prediction", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The search ceiling: how fast a plan of whole tables could be, found by plain local search."""
+"""Local search: how fast a plan of whole tables could be, found by plain local search."""
 
 import time
 from collections.abc import Iterable
@@ -11,20 +11,20 @@ from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
-from .search import TIERS, Effort, Tables, search
+from .local_search import TIERS, Effort, Tables, search
 
 RESTARTS = 64
 CANDIDATES = 15_000_000
 """Rated neighbours in all; decides before the clock does, so that a seed gives one plan."""
 
 
-class Bound(Strategy):
+class Search(Strategy):
     """Local search (moves and swaps of whole tables) against the cost model on the training profiles."""
 
-    name = "bound"
+    name = "search"
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE, Move.UVM})
-    role = Role.CEILING
+    role = Role.SEARCH
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The best plan found; its notes hold the first start's, its own and the proven bound's time.
@@ -51,4 +51,4 @@ class Bound(Strategy):
 
 def strategies() -> Iterable[Strategy]:
     """The one strategy of this folder."""
-    return (Bound(),)
+    return (Search(),)

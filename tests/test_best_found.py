@@ -1,4 +1,4 @@
-"""The search ceiling: a local optimum of the judged costs, never above its start, near the best of all."""
+"""What best_found gives: a local optimum of the judged costs, never above its start, near the best of all."""
 
 import itertools
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Predicts published measurements, writes the table of errors, and fits constants on its fit half.
 
-``python -m shardbench.cost.published.errors`` rewrites results/tables/validation/costmodel.csv and the tables
+``python -m shardbench.cost.published.agreement`` rewrites results/tables/published/points.csv and the tables
 of docs/costmodel.md; ``--fit`` prints the fitted constants, which then stand in the machine files.
 """
 
@@ -46,7 +46,7 @@ COLUMNS = (
     "device",
     "constants_of",
 )
-CSV = Path("results/tables/validation/costmodel.csv")
+CSV = Path("results/tables/published/points.csv")
 DOCUMENT = Path("docs/costmodel.md")
 ERROR_SCALE = 0.1
 """A point counts as its log error over this: 10 % of error weighs as much as a constant one PRIOR_SCALE off."""
@@ -55,7 +55,7 @@ PRIOR_SCALE = np.log(2.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """One row of the validation table."""
+    """One row of the table of published points."""
 
     point: str
     source: str
@@ -156,7 +156,7 @@ def fit(plan: FitPlan) -> dict[str, float]:
 
 
 def csv_text(rows: Iterable[Predicted]) -> str:
-    """The validation table as CSV."""
+    """The table of published points as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -197,7 +197,7 @@ def _statistics(rows: list[Predicted]) -> str:
 
 def embed(document: str, table: str) -> str:
     """The document with the tables between its two markers replaced."""
-    begin, end = "<!-- validation: begin -->", "<!-- validation: end -->"
+    begin, end = "<!-- agreement: begin -->", "<!-- agreement: end -->"
     head, rest = document.split(begin)
     return f"{head}{begin}\n{table}\n{end}{rest.split(end)[1]}"
 

@@ -26,8 +26,8 @@ from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 from shardbench.model.validate import used_moves, validate
 from shardbench.workloads.trace import Bags
 
-search = importlib.import_module("shardbench.baselines.bound.search")
-ceiling = get_strategy("bound")
+search = importlib.import_module("shardbench.baselines.search.local_search")
+searcher = get_strategy("search")
 
 WORLD = 3
 BATCH = 12
@@ -308,7 +308,7 @@ def test_no_bound_where_the_device_may_do_nothing(move: Move) -> None:
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 5))
 def test_bound_search_and_start_are_ordered(seed: int, tables: int) -> None:
     problem, _ = random_problem(seed, tables)
-    plan = ceiling.plan(problem, Budget(), 0)
+    plan = searcher.plan(problem, Budget(), 0)
     load = expected_table_loads(problem)
     found = float(embedding_ms(expect(plan, problem).load, problem.machine.constants).max())
     optimum = enumerated_ms(load, problem.machine.constants, WORLD, uvm=tables < 5).min()
@@ -322,10 +322,10 @@ def test_bound_search_and_start_are_ordered(seed: int, tables: int) -> None:
 def test_search_beats_its_greedy_start_and_every_greedy_strategy() -> None:
     problem, _ = random_problem(3, 30)
     slowest = {}
-    for name in ("bound", "greedy-size", "greedy-lookup", "greedy-size-lookup", "shuffle"):
+    for name in ("search", "greedy-size", "greedy-lookup", "greedy-size-lookup", "shuffle"):
         plan = get_strategy(name).plan(problem, Budget(), 0)
         slowest[name] = float(embedding_ms(expect(plan, problem).load, problem.machine.constants).max())
-    assert slowest["bound"] == min(slowest.values())
+    assert slowest["search"] == min(slowest.values())
 
 
 def test_search_keeps_to_the_capacity_and_swaps_tiers() -> None:
@@ -335,8 +335,8 @@ def test_search_keeps_to_the_capacity_and_swaps_tiers() -> None:
     constants = replace(problem.machine.constants, uvm_bytes_per_s=1e6)
     slow_host = replace(problem.machine, topology=tight, constants=constants)
     problem = replace(problem, topology=tight, machine=slow_host)
-    plan = ceiling.plan(problem, Budget(), 0)
-    memory = validate(plan, problem, ceiling.moves)
+    plan = searcher.plan(problem, Budget(), 0)
+    memory = validate(plan, problem, searcher.moves)
     assert memory.uvm.sum() > 0
     tables = search.Tables(expected_table_loads(problem), problem, constants)
     begun = search.start(tables, np.arange(12))
@@ -359,10 +359,10 @@ def test_local_optimum_has_no_better_neighbour() -> None:
         assert moved.refresh().slowest_ms >= best.slowest_ms * (1 - 1e-9)
 
 
-def test_bound_is_a_ceiling_and_declines_what_fits_nowhere() -> None:
-    assert ceiling.role is Role.CEILING
+def test_search_does_not_compete_and_declines_what_fits_nowhere() -> None:
+    assert searcher.role is Role.SEARCH
     problem, _ = random_problem(2, 4)
     nothing = replace(problem.topology, hbm_bytes=8, uvm_bytes=8)
     problem = replace(problem, topology=nothing, machine=replace(problem.machine, topology=nothing))
     with pytest.raises(Infeasible, match="none of"):
-        ceiling.plan(problem, Budget(), 0)
+        searcher.plan(problem, Budget(), 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardbench.cost.published.errors import COLUMNS, CSV, DOCUMENT, csv_text, embed, fit, markdown, predict_all
+from shardbench.cost.published.agreement import COLUMNS, CSV, DOCUMENT, csv_text, embed, fit, markdown, predict_all
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
