@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload, Floats, Ints, bag_offsets
+from shardbench.base.arrays import Floats, Ints
+from shardbench.datasets.drawn import DrawnWorkload, bag_offsets
 from shardbench.datasets.power_law import CHUNK, PowerLaw
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags, Split
@@ -140,7 +140,7 @@ class CriteoLike(DrawnWorkload):
         generator = self._generator(split, batch, table)
         return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
-    def _present(self, split: Split, batch: int, table: int) -> NDArray[np.int64]:
+    def _present(self, split: Split, batch: int, table: int) -> Ints:
         if self.coverage[table] == 1.0:
             return np.ones(self.batch_size, dtype=np.int64)
         draws = self._generator(split, batch, self._absence_stream[table]).random(self.batch_size)

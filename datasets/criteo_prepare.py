@@ -16,10 +16,11 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
+from shardbench.base.arrays import Bools, Bytes, Floats32, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_json
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.text import Bytes, Ints, blocks, decimals, hexadecimals, quoted
+from shardbench.datasets.text import blocks, decimals, hexadecimals, quoted
 
 INTEGERS, CATEGORIES = 13, 26
 COLUMNS = 1 + INTEGERS + CATEGORIES
@@ -148,7 +149,7 @@ class _Encoder:
         self._rows = rows
         self._vocabularies = [Vocabulary() for _ in range(CATEGORIES)]
 
-    def __call__(self, category: int, values: Ints, there: NDArray[np.bool_]) -> Ints:
+    def __call__(self, category: int, values: Ints, there: Bools) -> Ints:
         """Rows int64 [n] of a column of values; MISSING where ``there`` is false."""
         column = np.full(len(values), MISSING, dtype=np.int64)
         if self.mode == "hash":
@@ -192,9 +193,7 @@ def _stream(source: Path, folder: Path, encoder: _Encoder, progress: Callable[[i
     )
 
 
-def parse_block(
-    block: Bytes, name: str, lines_before: int = 0
-) -> tuple[NDArray[np.int8], NDArray[np.float32], Ints, NDArray[np.bool_]]:
+def parse_block(block: Bytes, name: str, lines_before: int = 0) -> tuple[NDArray[np.int8], Floats32, Ints, Bools]:
     """Labels [n], integers [n, 13] (NaN if empty), categories [n, 26] and where those are empty.
 
     ``block`` is whole lines of ``name`` of which ``lines_before`` came earlier; raises

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.recorded import RecordedWorkload
 from shardbench.datasets.selection import SelectedTablesConfig
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags
-
-Ints = NDArray[np.int64]
 
 MIN_ROWS = 100
 # Damaged bytes lead torch's unpickler anywhere; MemoryError stays what it is.

@@ -6,13 +6,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.datasets.recent import CompactRanking, RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload, rng
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _BINCOUNT_ROWS = 1 << 22
 """Below this many rows counting by array is quicker than sorting (32 MiB of counts)."""

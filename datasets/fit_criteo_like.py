@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from shardbench.datasets.power_law import PowerLaw, rank_edges
-
-Floats = NDArray[np.float64]
 
 HERE = Path(__file__).parent / "data"
 SOURCE = HERE / "criteo_kaggle_rank_frequency.json.gz"

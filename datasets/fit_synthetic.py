@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
+from shardbench.base.arrays import Floats
 from shardbench.datasets.power_law import head_share
 from shardbench.datasets.reuse import Reuse, expected
-
-Floats = NDArray[np.float64]
 
 HERE = Path(__file__).parent / "data"
 SEED = 2021

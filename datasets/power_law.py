@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from shardbench.base.arrays import Floats, Ints
+
 Real = Floats | float
 
 CHUNK = 1 << 16
@@ -75,7 +74,7 @@ def cdf(ranks: Floats, rows: Real, exponent: Real, shift: Real) -> Floats:
     return np.asarray(np.where(flat, np.log1p(ranks / shift) / np.log1p(rows / shift), closed))
 
 
-def rank_edges(rows: NDArray[np.float64], buckets: int) -> Floats:
+def rank_edges(rows: Floats, buckets: int) -> Floats:
     """Log-spaced edges float64 [len(rows), buckets + 1] from 0 to ``rows``; single ranks at the head."""
     steps = np.arange(buckets + 1, dtype=np.float64)
     spaced = np.expm1(np.outer(np.log1p(rows), steps / buckets))

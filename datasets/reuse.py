@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import pdtr
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.datasets.power_law import cdf, rank_edges
 from shardbench.model.profile import REUSE_BINS
-
-Floats = NDArray[np.float64]
 
 BUCKETS = 192
 _GRID = np.linspace(np.log(1e-9), np.log(1e9), 4001)
@@ -38,7 +36,7 @@ class Reuse:
         return rows, lookups
 
 
-def measured(counts: NDArray[np.int64]) -> Reuse:
+def measured(counts: Ints) -> Reuse:
     """Reuse of one table out of its rows' access counts int64 [any] (zeros allowed)."""
     touched = counts[counts > 0]
     bins = np.minimum(np.ceil(np.log2(touched)).astype(np.int64), REUSE_BINS - 1)

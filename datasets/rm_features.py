@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.datasets.power_law import PowerLaw
 from shardbench.datasets.rm_hash import HashedLaw, mixed
-
-Floats = NDArray[np.float64]
 
 FEATURES = 397
 WIDTH = 64
@@ -120,9 +118,9 @@ def _beyond(quantiles: Floats, share: float) -> Floats:
     return np.asarray(np.maximum(quantiles - share, 0.0) / (1.0 - share))
 
 
-def _apportioned(sizes: Floats, total: int) -> NDArray[np.int64]:
+def _apportioned(sizes: Floats, total: int) -> Ints:
     """Whole rows in proportion to ``sizes`` that sum to ``total``; what rounding leaves goes to the largest."""
-    rows: NDArray[np.int64] = np.floor(sizes * (total / sizes.sum())).astype(np.int64)
+    rows: Ints = np.floor(sizes * (total / sizes.sum())).astype(np.int64)
     left = total - int(rows.sum())
     rows[np.argsort(-sizes, kind="stable")[:left]] += 1
     return rows

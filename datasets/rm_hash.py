@@ -6,12 +6,9 @@ Nothing is kept per value or per row: a value's row is computed when it is drawn
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints, Words
 from shardbench.datasets.power_law import CHUNK, PowerLaw
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 MAX_HASHED_ROWS = 1 << 32
 """Rows are the upper half of a 32 by 32 bit product."""

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_offsets
+from shardbench.base.arrays import Ints
+from shardbench.datasets.drawn import DrawnWorkload, bag_offsets
 from shardbench.datasets.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Table
 from shardbench.workloads.trace import Bags, Split

@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload, Ints, bag_lengths, bag_offsets
+from shardbench.base.arrays import Ints
+from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import BrokenPowerLaw
 from shardbench.datasets.selection import SelectedTablesConfig
 from shardbench.model.table import Name, Table

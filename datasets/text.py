@@ -9,13 +9,9 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Bytes, Ints
 from shardbench.base.errors import BadInput
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 BLOCK_BYTES = 1 << 24
 MAX_DIGITS = 18
@@ -54,7 +50,7 @@ def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Bytes]:
             yield np.frombuffer(block if block.endswith(b"\n") else block + b"\n", dtype=np.uint8)
 
 
-def decimals(block: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Flags]:
+def decimals(block: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Bools]:
     """Integers int64 [n] of the fields block[starts:stops], and which of them are well formed.
 
     A field is an optional minus sign and 1..18 digits; the value of a bad field is undefined.
@@ -72,7 +68,7 @@ def decimals(block: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Flags]:
     return np.where(negative, -values, values), good
 
 
-def hexadecimals(block: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Flags]:
+def hexadecimals(block: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Bools]:
     """32-bit numbers int64 [n] of fields of 1..8 hex digits, and which of them are well formed."""
     digits = stops - starts
     good = (digits >= 1) & (digits <= 8)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.drawn import bag_offsets
@@ -16,8 +16,6 @@ from shardbench.datasets.text import blocks, decimals, quoted
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
-
-Ints = NDArray[np.int64]
 
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible
 from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, table_loads
 from shardbench.cost.costmodel import embedding_ms
@@ -88,7 +88,7 @@ def unpooled(problem: Problem) -> Problem:
     return replace(problem, tables=tuple(replace(t, pooling=k) for t, k in zip(problem.tables, kinds)))
 
 
-def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> NDArray[np.float64]:
+def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> Floats:
     """Slowest device of every placement of whole tables (and tiers, if ``uvm``)."""
     tiers = (load, in_uvm(load)) if uvm else (load,)
     places = list(itertools.product(range(world), range(len(tiers))))

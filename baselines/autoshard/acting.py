@@ -10,18 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.learning.episodes import Placing
 from shardbench.tasks.features import GIB, Scaling
 from shardbench.tasks.task import TableSet
 
 from .networks import LATENT, STATE, Networks
 
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _Layer = tuple[Floats32, Floats32]
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from shardbench.base.arrays import Floats32, Ints
 from shardbench.tasks.features import GIB
 from shardbench.tasks.task import Task
 
@@ -15,10 +15,6 @@ from .acting import progress_of
 from .networks import Networks
 from .unrolls import Unrolls
 from .vtrace import vtrace
-
-Ints = NDArray[np.int64]
-Floats32 = NDArray[np.float32]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import Infeasible
 from shardbench.learning.training import one_thread
 from shardbench.tasks.task import TableSet
 
 from .acting import Policy, play
 from .training import Trained
-
-Ints = NDArray[np.int64]
 
 
 def place(trained: Trained, tasks: Sequence[TableSet]) -> list[Ints]:

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats
 from shardbench.learning.episodes import Placing
 from shardbench.tasks.oracle import Costs, Oracle
 from shardbench.tasks.task import Task
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def kernel_ms(costs: Costs) -> Floats:

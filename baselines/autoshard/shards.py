@@ -7,11 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .networks import Networks
+from shardbench.base.arrays import Floats, Floats32, Ints
 
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from .networks import Networks
 
 
 class Shards:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
@@ -21,8 +20,6 @@ from .networks import Networks
 from .rewards import rewards
 from .shards import Shards, learn_costs
 from .unrolls import Episode, Streams
-
-Floats32 = NDArray[np.float32]
 
 VERSION = 2
 """Of the checkpoints; raise it where weights, features or the loop change their meaning."""

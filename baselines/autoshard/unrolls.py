@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

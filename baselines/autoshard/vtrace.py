@@ -1,9 +1,8 @@
 """V-trace: value targets and policy advantages from slightly outdated actions (IMPALA, ICML 2018)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shardbench.base.arrays import Floats
 
 CLIP = 1.0
 """Largest importance weight, of the temporal differences and of the trace."""

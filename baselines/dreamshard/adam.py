@@ -6,10 +6,9 @@ of this size, and its first use imports a second's worth of compiler.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-Floats32 = NDArray[np.float32]
+from shardbench.base.arrays import Floats32
 
 MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
 EPSILON = 1e-8

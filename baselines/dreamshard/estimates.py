@@ -10,16 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 from shardbench.baselines.dreamshard.networks import COSTS, HEAD, LATENT, Networks
 from shardbench.learning.episodes import Placing
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.task import TableSet
-
-Floats32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 
 def _array(tensor: torch.Tensor) -> Floats32:
@@ -54,7 +51,7 @@ class Policy:
         self._of_costs: Floats32 = last @ of_costs
         self._bias = np.float32(bias[0] + last_bias @ of_costs)
 
-    def encode(self, features: NDArray[np.float64]) -> Floats32:
+    def encode(self, features: Floats) -> Floats32:
         """Encodings of tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
         return self._encoded(self.scaling(features))
 
@@ -88,7 +85,7 @@ class Policy:
         """Tables by predicted single-table total cost, dearest first, [tables, 64] -> [tables]."""
         return np.argsort(-self.device_ms(encodings).sum(axis=1), kind="stable")
 
-    def overall_ms(self, sums: Floats32, held: Ints, real: NDArray[np.bool_]) -> Floats32:
+    def overall_ms(self, sums: Floats32, held: Ints, real: Bools) -> Floats32:
         """Predicted cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
         latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
         latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)

@@ -2,17 +2,14 @@
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.baselines.dreamshard.adam import Adam
 from shardbench.baselines.dreamshard.estimates import Episodes
 from shardbench.baselines.dreamshard.networks import CostNetwork, PolicyNetwork
 from shardbench.baselines.dreamshard.observed import Measured
 from shardbench.baselines.dreamshard.regression import Regression
-
-Floats32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 IMPOSSIBLE = -1e9
 """Logit of an illegal device: its probability is zero in fp32, and zero times it is zero."""
@@ -61,7 +58,7 @@ def states_before(chosen: Ints, devices: int) -> Ints:
     return before
 
 
-def advantages(overall_ms: Floats32, failed: NDArray[np.bool_]) -> Floats32:
+def advantages(overall_ms: Floats32, failed: Bools) -> Floats32:
     """Standardised returns of the episodes that found a place for every table, zero for the others, [E]."""
     returns = -overall_ms.astype(np.float64)
     good = ~failed

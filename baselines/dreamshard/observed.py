@@ -1,14 +1,10 @@
 """Measured placements that the cost network learns from, as table sets over one catalogue of tables."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 from shardbench.learning.training import Catalogue
 from shardbench.tasks.oracle import Costs
-
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Measured:
@@ -28,7 +24,7 @@ class Measured:
         self.holds: Floats32 = np.zeros((0, devices, self._columns), dtype=np.float32)
         self.device_ms: Floats32 = np.zeros((0, devices, 3), dtype=np.float32)
         self.overall_ms: Floats32 = np.zeros(0, dtype=np.float32)
-        self.real: NDArray[np.bool_] = np.zeros((0, devices), dtype=np.bool_)
+        self.real: Bools = np.zeros((0, devices), dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self.overall_ms)

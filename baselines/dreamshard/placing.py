@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.dreamshard.estimates import Episodes, Policy, play
 from shardbench.baselines.dreamshard.training import Trained
 from shardbench.tasks.task import TableSet
-
-Ints = NDArray[np.int64]
 
 
 def place(trained: Trained, tasks: Sequence[TableSet]) -> list[Ints]:

@@ -6,12 +6,9 @@ most of the time. A test compares these gradients with autograd's.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats32
 from shardbench.baselines.dreamshard.networks import COSTS, HEAD, CostNetwork
-
-Floats32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 RECTIFIED = np.float32(0.0)
 
@@ -60,7 +57,7 @@ class Regression:
         holds: Floats32,
         overall_ms: Floats32,
         device_ms: Floats32,
-        padding: NDArray[np.bool_] | None = None,
+        padding: Bools | None = None,
     ) -> float:
         """Sum of four mean squared errors, in ms^2.
 
@@ -84,7 +81,7 @@ class Regression:
         first.backward(self._tables, to_inner)
         return loss
 
-    def _whole(self, sums: Floats32, targets: Floats32, padding: NDArray[np.bool_] | None, upstream: Floats32) -> float:
+    def _whole(self, sums: Floats32, targets: Floats32, padding: Bools | None, upstream: Floats32) -> float:
         """Mean squared error of the placements' costs; the maximum passes its gradient to where it is reached."""
         first, second = self._overall
         if padding is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats32
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.baselines.dreamshard.adam import Adam
@@ -22,9 +22,6 @@ from shardbench.learning.training import Catalogue, CpuClock, network_tensors, o
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
-
-Ints = NDArray[np.int64]
-Floats32 = NDArray[np.float32]
 
 KIND = "dreamshard"
 VERSION = 2

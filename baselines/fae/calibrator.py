@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
-
-Ints = NDArray[np.int64]
 
 BUDGET_BYTES = 256 * 2**20
 """L, the public code's default."""

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from shardbench.base.arrays import Ints
 from shardbench.model.plan import OnRank, deal_start
 from shardbench.model.problem import Problem
 from shardbench.model.validate import dealt
 
 from .rule import Tiers
 from .shape import Homes
-from .units import Ints, is_split
+from .units import is_split
 
 
 class Room:

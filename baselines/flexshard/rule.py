@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
 
-from .units import Floats, Ints, LinkShares, Units
+from .units import LinkShares, Units
 
 
 @dataclass(frozen=True, kw_only=True)

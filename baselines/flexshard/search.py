@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.costmodel import collective_s
 from shardbench.cost.traffic import expect
 from shardbench.model.problem import Problem
@@ -14,7 +15,7 @@ from shardbench.model.table import Pooling
 from .room import Room
 from .rule import Prices, Tiers, added_bytes, benefits, choose
 from .shape import Homes, all_homes, cold_bytes, make_plan, runnable
-from .units import Bools, Floats, Ints, Units, is_split, link_shares, make_units
+from .units import Units, is_split, link_shares, make_units
 
 PRICE_SHARES = tuple(i / 8 for i in range(9))
 """Of the link across nodes, for exchanges and for synchronisation: 81 price pairs (deviation 3)."""

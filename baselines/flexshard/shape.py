@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.base.arrays import Ints
 from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
 from shardbench.model.validate import dealt
 
 from .rule import Tiers
-from .units import Ints, is_split
+from .units import is_split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,18 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.links import Collective, cross_all_reduce, pairwise, world_reduction
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def is_split(table: Table, world_size: int) -> bool:

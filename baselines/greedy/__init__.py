@@ -4,8 +4,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.cost.bounds import expected_table_loads
 from shardbench.cost.costmodel import embedding_ms
@@ -13,9 +13,6 @@ from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.tasks.oracle import exchange_s
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class _Greedy(Strategy):

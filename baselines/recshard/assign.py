@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.model.problem import Problem
 
-from .steps import Floats, Ints, Steps
+from .steps import Steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 
-from .steps import Floats, Ints, Steps
+from .steps import Steps
 
 CAPACITY = 1e5
 """What a device's capacity is in the program's units: HiGHS's tolerance of 1e-6 is then far below a row."""
@@ -116,7 +116,7 @@ def pass_program(
     costs: Floats,
     upper: Floats,
     rows: tuple[Floats, Floats],
-    entries: tuple[NDArray[np.int64], NDArray[np.int64], Floats],
+    entries: tuple[Ints, Ints, Floats],
 ) -> None:
     """Give the solver min costs x, 0 <= x <= upper, rows[0] <= A x <= rows[1]; A by (row, column, value)."""
     row, column, value = entries

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
 from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
-from .steps import Floats, Ints, Steps
+from .steps import Steps
 
 ROUNDING = 1e-9
 """Share by which the bound is lowered so that rounding in sums cannot lift it over an optimum."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
 from .assign import Assignment, fill, lowered, pack, reached, seeded_order, sums_of, topped_up
 from .milp import Limits, Part, Solution, SolverFailed, solve
 from .relaxation import Relaxation, hull, relax
-from .steps import Floats, Ints, Steps
+from .steps import Steps
 
 GAP = 0.01
 """Proven relative distance to the bound at which the search ends."""

@@ -4,15 +4,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.cost.costmodel import gather_rate
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 STEPS = 100
 """Steps of the inverse CDF: a table keeps 0, 1, ... or 100 % of its sampled accesses in HBM."""

@@ -4,16 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shardbench.base.arrays import Floats32, Ints
 from shardbench.learning.episodes import Placing
 from shardbench.tasks.task import TableSet
 
 from .networks import ENCODED, HIDDEN, Networks
-
-Floats32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 
 def _array(tensor: Tensor) -> Floats32:

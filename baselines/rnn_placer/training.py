@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.learning.checkpoint import Checkpoint, load, path_of, save
@@ -29,9 +29,6 @@ from shardbench.tasks.task import TableSet, Task
 
 from .acting import Played, play
 from .networks import Networks
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 KIND = "rnn-rl"
 VERSION = 2

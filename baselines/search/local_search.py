@@ -5,16 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load, in_uvm
 from shardbench.model.machine import Constants
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TIERS = (Tier.HBM, Tier.UVM)
 SPILL = TIERS.index(Tier.UVM)

@@ -4,16 +4,14 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import OnRank, Plan, RowWise, Segment, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
 from shardbench.model.validate import dealt, memory_bytes
-
-Ints = NDArray[np.int64]
 
 MIN_COLUMNS = 8
 """Narrowest column shard (deviation 2)."""

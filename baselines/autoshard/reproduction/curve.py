@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.studies.contest import Placed, judge
 from shardbench.studies.study import Row
 from shardbench.tasks.oracle import SimulatedOracle
@@ -16,9 +16,6 @@ from ..kept_training import snapshot, train
 from ..placing import place
 from ..rewards import kernel_ms
 from ..training import Settings, Trained, training_key, untrained
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def learning_curve(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.baselines.dreamshard.estimates import Policy
 from shardbench.baselines.dreamshard.placing import place
 from shardbench.baselines.dreamshard.training import Settings, Trained, snapshot, train, training_key, untrained
@@ -14,9 +14,6 @@ from shardbench.studies.study import Row
 from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task, one_hot, random_placements
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def learning_curve(

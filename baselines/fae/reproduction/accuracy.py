@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.engine.phased.exchange import Wire
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import PhaseKind
@@ -16,8 +16,6 @@ from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
 from ..calibrator import HotChoice, calibrate
 from ..scheduler import RateRule, next_turn
 from .clicks import DIM, ClickData, Inputs, auc, log_loss
-
-Ints = NDArray[np.int64]
 
 BATCH_SIZE = 512
 LEARNING_RATE = 0.015

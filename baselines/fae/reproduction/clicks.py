@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from shardbench.base.arrays import Floats, Floats32, Ints, Words
 from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_like import CriteoLikeConfig
 from shardbench.model.profile import AccessProfile
@@ -20,9 +20,6 @@ from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Ranking, Split
 
 from .. import SAMPLE_RATE
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DIM = 8
 FEATURES = 4
@@ -38,8 +35,8 @@ class Inputs:
     """Samples with their labels: bags of every table, dense float32 [n, features], labels float32 [n]."""
 
     tables: tuple[Bags, ...]
-    dense: NDArray[np.float32]
-    labels: NDArray[np.float32]
+    dense: Floats32
+    labels: Floats32
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -124,7 +121,7 @@ def _labelled(seed: int, split: Split, tables: list[Bags], seen: list[int]) -> I
     return Inputs(tables=tuple(kept), dense=dense, labels=labels)
 
 
-def teacher_logits(seed: int, tables: list[Bags], dense: NDArray[np.float32]) -> Floats:
+def teacher_logits(seed: int, tables: list[Bags], dense: Floats32) -> Floats:
     """The teacher's logits, float64 [samples]; ids are the workload's, so unseen rows differ, too."""
     samples = len(dense)
     effect = np.zeros(samples)
@@ -158,7 +155,7 @@ def row_normals(seed: int, table: int, rows: Ints, columns: int) -> Floats:
     return np.asarray(radius * np.cos(2.0 * np.pi * uniform[:, columns:]))
 
 
-def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix64(state: Words) -> Words:
     """Steele, Lea and Flood's mixer of the state after one step."""
     mixed = state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -166,7 +163,7 @@ def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def auc(logits: Floats, labels: NDArray[np.float32]) -> float:
+def auc(logits: Floats, labels: Floats32) -> float:
     """Area under the ROC curve, ties counted half: the share of (click, no click) pairs in the right order.
 
     NaN where only one label occurs.
@@ -179,7 +176,7 @@ def auc(logits: Floats, labels: NDArray[np.float32]) -> float:
     return float((ranks[clicked].sum() - clicks * (clicks + 1) / 2.0) / (clicks * others))
 
 
-def log_loss(logits: Floats, labels: NDArray[np.float32]) -> float:
+def log_loss(logits: Floats, labels: Floats32) -> float:
     """Mean binary cross-entropy in nats."""
     return float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
 

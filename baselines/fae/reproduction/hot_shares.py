@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
 from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.datasets.power_law import PowerLaw
@@ -19,8 +19,6 @@ from shardbench.workloads.profiling import RowCounts, count_samples
 from shardbench.workloads.trace import Bags, Split
 
 from ..calibrator import HotChoice, calibrate, expected_hot_share
-
-Bools = NDArray[np.bool_]
 
 TEST_BATCHES = 16
 BATCH = 4096
@@ -107,7 +105,7 @@ def hot_mask(counts: RowCounts, choice: HotChoice, hot_rows: int) -> Bools:
     return mask
 
 
-def logged_counts(form: str, inputs: int, tables: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+def logged_counts(form: str, inputs: int, tables: Sequence[int], seed: int) -> list[Ints]:
     """Lookups of every row, int64 [rows], of some tables over ``inputs`` train samples, in the rows' own order.
 
     The rows' own order is a seeded shuffle: ids here are ranks, which a hash table's rows are not.

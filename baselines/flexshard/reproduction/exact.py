@@ -4,8 +4,8 @@ from itertools import product
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES
 from shardbench.cost.load import VECTOR_BYTES
@@ -15,7 +15,7 @@ from shardbench.model.validate import memory_bytes
 from ..rule import Tiers, added_bytes
 from ..search import communication_s
 from ..shape import find_homes, make_plan, runnable
-from ..units import Floats, has_warm_tier, is_split, link_shares, make_units
+from ..units import has_warm_tier, is_split, link_shares, make_units
 
 MAX_PLANS, MAX_WIDTHS = 50_000, 2
 SPLITS, LOOKUPS, VECTORS, SYNCHRONISATION = range(4)
@@ -83,7 +83,7 @@ def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> f
     return min(without, *solved)
 
 
-Terms = tuple[NDArray[np.int64], Floats]
+Terms = tuple[Ints, Floats]
 """Columns of the program and their coefficients in one row of it."""
 
 
@@ -175,7 +175,7 @@ class _Program:
             if len(looked_up):
                 self._row(1.0, highspy.kHighsInf, (self.sends, one), (self.hot[looked_up], share))
 
-    def _at_most(self, terms: Terms, column: NDArray[np.int64]) -> None:
+    def _at_most(self, terms: Terms, column: Ints) -> None:
         self._row(-highspy.kHighsInf, 0.0, terms, (column, -np.ones(1)))
 
     def _vector_calls(self) -> None:

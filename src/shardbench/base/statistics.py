@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shardbench.base.arrays import Floats
 
 RESAMPLES = 2000
 _INTERVAL = (2.5, 97.5)

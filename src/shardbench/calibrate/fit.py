@@ -5,15 +5,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from shardbench.base.arrays import Floats
 from shardbench.calibrate.points import problem_of
 from shardbench.calibrate.session import KernelTime, Measurements, ProbeTime
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.model.machine import Constants, Machine
-
-Floats = NDArray[np.float64]
 
 FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
 """Constants that are measured or reported as they are, and not fitted."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
@@ -29,8 +29,6 @@ from shardbench.engine.job import PHASES
 from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
-
-Floats = NDArray[np.float64]
 
 TIMEOUT_S = 600.0
 KERNELS = ("lookup", "lookup_backward")

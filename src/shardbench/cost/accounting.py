@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints, zeros
 from shardbench.base.errors import Unsupported
 from shardbench.cost.links import Collective, cross_all_reduce, node_reduction, pairwise, world_reduction
-from shardbench.cost.load import VECTOR_BYTES, Floats, Load, segment_load, zeros
+from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.lookups import TableLookups
 from shardbench.model.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier, deal_start
 from shardbench.model.problem import Problem
@@ -245,7 +245,7 @@ class Account:
         sums = calls("row_wise", pooled=True), devices * calls("table_row_wise", "node_sharded", pooled=True)
         return lookups, (vectors, devices * calls("node_sharded", pooled=False)), sums
 
-    def _splits(self, node: NDArray[np.int64]) -> Floats:
+    def _splits(self, node: Ints) -> Floats:
         in_node = sum(exchange.kind == "node_sharded" for exchange in self._exchanges)
         everywhere = len(self._exchanges) - in_node
         same = node[:, None] == node[None, :]

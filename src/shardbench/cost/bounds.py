@@ -30,8 +30,8 @@ short.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.costmodel import embedding_ms, gather_rate, work_ms
 from shardbench.cost.load import LONGEST, Load, in_uvm, segment_load
@@ -42,8 +42,6 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
 from shardbench.workloads.trace import Bags
-
-Floats = NDArray[np.float64]
 
 WHOLE = frozenset({Move.TABLE, Move.UVM})
 ROUNDING = 1e-9

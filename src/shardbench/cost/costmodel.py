@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.links import Collective
@@ -24,8 +24,6 @@ from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table
-
-Floats = NDArray[np.float64]
 
 BACKWARD_DENSE = 2.0
 """The MLPs' backward pass computes two products (input and weight gradients) for the forward's one."""

@@ -2,19 +2,16 @@
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from shardbench.cost.load import Floats, zeros
-
-Ids = NDArray[np.int64] | NDArray[np.int32]
+from shardbench.base.arrays import Floats, Ids, Ints, Ints32, zeros
 
 STAMPED_ROWS = 1 << 26
 """Rows up to which stamps are kept (256 MiB); beyond, a hash table of the lookups is cheaper."""
 
-_stamps: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+_stamps: Ints32 = np.empty(0, dtype=np.int32)
 
 
-def _scratch(rows: int) -> NDArray[np.int32]:
+def _scratch(rows: int) -> Ints32:
     # Kept between calls: fresh pages would cost more than the stamps. Old stamps do no harm, since
     # every stamp that is read was written for the same lookups just before.
     global _stamps
@@ -33,7 +30,7 @@ def distinct_ids(values: Ids, rows: int) -> Ids:
     return np.asarray(values[stamps[values] == order])
 
 
-def distinct_per_chunk(values: Ids, ends: NDArray[np.int64], rows: int, start: int, stop: int) -> Floats:
+def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int) -> Floats:
     """Distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
     counts = zeros(len(ends) - 1)
     for i, (low, high) in enumerate(zip(ends[:-1], ends[1:])):

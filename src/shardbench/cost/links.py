@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from shardbench.cost.load import Floats, zeros
+from shardbench.base.arrays import Floats, zeros
 from shardbench.model.machine import Topology
 
 

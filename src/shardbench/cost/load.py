@@ -3,12 +3,10 @@
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, zeros
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
-
-Floats = NDArray[np.float64]
 
 VECTOR_BYTES = 4
 """Pooled vectors and their gradients travel as fp32, whatever the weights are."""
@@ -16,11 +14,6 @@ ROWWISE_STATE_BYTES = 4
 """Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
 LONGEST = "longest_bag"
 """The one field that is a maximum over a device's tables; all others are sums."""
-
-
-def zeros(n: int) -> Floats:
-    """float64 [n] of zeros."""
-    return np.zeros(n, dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,10 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ids, Ints
 from shardbench.base.errors import BadInput
-from shardbench.cost.distinct import Ids, distinct_ids, distinct_per_chunk
-from shardbench.cost.load import Floats
+from shardbench.cost.distinct import distinct_ids, distinct_per_chunk
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, check_rows
 
@@ -52,7 +51,7 @@ class CountedLookups:
         self.offsets = bags.offsets
         self.ends = bags.offsets[:: bags.batch_size // world_size]
 
-    def _below(self, row: int) -> NDArray[np.int64]:
+    def _below(self, row: int) -> Ints:
         if row <= 0:
             return np.zeros(self.world, dtype=np.int64)
         if row >= self.rows:

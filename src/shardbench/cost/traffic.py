@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES, Account
 from shardbench.cost.links import BYTES, Collective
-from shardbench.cost.load import Floats, Load
+from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
 from shardbench.model.problem import Problem

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.base.serialise import from_json, to_json
 from shardbench.engine.job import JOB, PHASES, RankJob, RankResult
 from shardbench.engine.launch import TrialFailed, run_ranks
@@ -73,7 +73,7 @@ def gather(folder: Path, world_size: int) -> Measurement:
 
 
 def _timing(ranks: list[RankResult]) -> Timing:
-    def slowest(phase: str) -> NDArray[np.float64]:
+    def slowest(phase: str) -> Floats:
         return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
 
     embedding = [np.median(np.add(r.ms["lookup"], r.ms["lookup_backward"])) for r in ranks]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torchrec.optim import RowWiseAdagrad
 
+from shardbench.base.arrays import Floats32
 from shardbench.engine.attention import History
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.job import RankJob
@@ -17,15 +17,13 @@ from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 
-Array = NDArray[np.float32]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """Logits of every step, float32 [batch] each, and the stepped weights, [rows, dim] a table."""
 
-    logits: list[Array]
-    weights: list[Array]
+    logits: list[Floats32]
+    weights: list[Floats32]
 
 
 def train_unsharded(job: RankJob) -> Trained:
@@ -73,7 +71,7 @@ def read_sharded(job: RankJob, folder: Path) -> Trained:
     return Trained(logits=logits, weights=_weights(lowered, dumps))
 
 
-def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Array]:
+def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats32]:
     full = [torch.full((t.rows, t.dim), torch.nan) for t in lowered.tables]
     for table in lowered.logical:
         logical = torch.full((table.rows, table.segment.columns), torch.nan)

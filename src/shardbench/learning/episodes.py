@@ -8,13 +8,9 @@ that are never legal.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.tasks.task import TableSet
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Floats32 = NDArray[np.float32]
 
 NO_DEVICE = -1
 """Free bytes of a padding device: below every table's size, zero included."""

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.learning.checkpoint import Checkpoint
 from shardbench.tasks.task import Task
 
-Ints = NDArray[np.int64]
 NET, ADAM = "net.", "adam."
 """Prefixes of tensors in a checkpoint."""
 

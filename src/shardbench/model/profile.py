@@ -9,15 +9,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 REUSE_BINS = 17
 """Bins (0,1], (1,2], (2,4] ... (16384,32768], >32768: dlrm_datasets' and AutoShard's histogram."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import InvalidPlan
 from shardbench.model.plan import (
     DenseHome,
@@ -33,9 +33,9 @@ COLUMN_MULTIPLE = 4
 class Memory:
     """Bytes of weights and optimiser state: per rank int64 [world] by tier, per node int64 [nodes]."""
 
-    hbm: NDArray[np.int64]
-    uvm: NDArray[np.int64]
-    host: NDArray[np.int64]
+    hbm: Ints
+    uvm: Ints
+    host: Ints
 
 
 def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
@@ -197,7 +197,7 @@ def _master_nodes(plan: Plan) -> dict[str, int]:
     return {name: master_node(segments) for name, segments in plan.by_table().items()}
 
 
-def dealt(table: str, rows: int, ways: int) -> NDArray[np.int64]:
+def dealt(table: str, rows: int, ways: int) -> Ints:
     """Rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
     shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
     return np.roll(shares, deal_start(table, ways))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.base.arrays import Floats
 from shardbench.cost.costmodel import StepTime, step_time
-from shardbench.cost.load import Floats
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem

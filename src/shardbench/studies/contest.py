@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
@@ -21,8 +21,6 @@ from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool
 from shardbench.tasks.task import Task
-
-Ints = NDArray[np.int64]
 
 TASKS = 50
 """Training tasks and test tasks of a row, as in the papers."""

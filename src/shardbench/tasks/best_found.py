@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import LONGEST, Load
 from shardbench.tasks.oracle import exchange_s
 from shardbench.tasks.task import Task, load_matrix
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 RESTARTS = 4
 """Starts: one greedy, the others with noise on its order."""

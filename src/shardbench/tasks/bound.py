@@ -16,14 +16,12 @@ set (``shardbench.cost.bounds``). Memory limits and UVM are not used: the bound 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats
 from shardbench.cost.bounds import ROUNDING
 from shardbench.cost.costmodel import embedding_ms, work_ms
 from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task
-
-Floats = NDArray[np.float64]
 
 
 def placement_bound_ms(task: Task, *, counted: bool) -> float:

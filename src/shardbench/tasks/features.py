@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Floats32
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import REUSE_BINS, AccessProfile
 from shardbench.model.table import Precision, Table
-
-Floats = NDArray[np.float64]
-Floats32 = NDArray[np.float32]
 
 GIB = 2.0**30
 SCALARS = ("dim", "rows", "pooling", "size_gib")

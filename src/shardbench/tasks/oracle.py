@@ -10,15 +10,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import LONGEST, Load
 from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task, load_matrix, one_hot
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _FIELDS = tuple(f.name for f in fields(Load))
 _LONGEST = _FIELDS.index(LONGEST)

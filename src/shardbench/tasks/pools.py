@@ -15,10 +15,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import whole_file
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.cost.load import LONGEST, Floats, Load, segment_load
+from shardbench.cost.load import LONGEST, Load, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import Tier
@@ -31,7 +32,6 @@ from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload
 
-Ints = NDArray[np.int64]
 Side = Literal["train", "test"]
 
 POOL_TABLES = 428

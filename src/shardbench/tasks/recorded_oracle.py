@@ -11,19 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT, content_hash, from_json, to_json
 from shardbench.model.table import Table
 from shardbench.tasks.oracle import Costs, Oracle, exchange_s
 from shardbench.tasks.task import Task, one_hot
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.cost.load import Load
 from shardbench.model.problem import Problem
 from shardbench.tasks.task import Task
-
-Ints = NDArray[np.int64]
 
 
 def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tuple[Task, ...]:

@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import expected_table_loads
 from shardbench.cost.load import Load
 from shardbench.model.problem import Problem
 from shardbench.tasks.features import table_features
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DRAWS = 200
 """Random placements that are tried for each one that must fit."""
@@ -92,7 +89,7 @@ class Task(TableSet):
             raise BadInput(f"task {self.problem.name} has no counted test batch: give Task(counted=...)")
         return self.counted
 
-    def over_capacity(self, assignments: Ints) -> NDArray[np.bool_]:
+    def over_capacity(self, assignments: Ints) -> Bools:
         """Which placements int [episodes, tables] put more on a device than it holds, bool [episodes]."""
         used = one_hot(assignments, self.devices) @ self.sizes_bytes.astype(np.float64)
         return np.asarray((used > self.capacity_bytes).any(axis=1))

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Bools, Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.plan import PhaseKind, Replicated, Segment
-from shardbench.workloads.trace import Bags, Ints, check_rows
+from shardbench.workloads.trace import Bags, check_rows
 
-Bools = NDArray[np.bool_]
 HotRows = Callable[[Ints], Bools]
 """Row ids int64 [n] -> whether each is hot, bool [n]; ids must be rows of the table."""
 

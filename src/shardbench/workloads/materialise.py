@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
@@ -66,7 +66,7 @@ class Batches:
         self.batch_size: int = header["batch_size"]
         self._dtype = np.dtype(header["dtype"])
         self._folder = folder
-        self._open: dict[int, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]] = {}
+        self._open: dict[int, tuple[Ints, Ints32, Ints]] = {}
 
     def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
         # Crossing a process boundary must not copy what is mapped.
@@ -80,7 +80,7 @@ class Batches:
         except (OSError, UnicodeDecodeError):
             return False
 
-    def _batch(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    def _batch(self, batch: int) -> tuple[Ints, Ints32, Ints]:
         if batch not in self._open:
             lengths = np.load(self._folder / f"{batch}.lengths.npy", mmap_mode="r")
             starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])

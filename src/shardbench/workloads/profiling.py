@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import Workload
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CDF_STEPS = 100
 """Steps of the inverse CDF at which profiles are compared."""

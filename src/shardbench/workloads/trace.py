@@ -6,9 +6,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput, Undeclared
-
-Ints = NDArray[np.int64]
 
 
 class Split(StrEnum):
@@ -104,7 +103,7 @@ class Ranking:
         ordered = counts[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=0))
         self._runs = ordered[starts], np.diff(np.append(starts, len(ordered)))
-        self._ranks: NDArray[np.int32] | None = None
+        self._ranks: Ints32 | None = None
         if dense:
             self._ranks = np.ones(rows, dtype=np.int32)
             self._ranks[seen] = 0

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shardbench.base.arrays import Floats32
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.phased.exchange import Wire
@@ -22,8 +22,6 @@ from shardbench.model.plan import PhaseKind, Plan, Replicated
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 from shardbench.workloads.trace import Bags, check_rows
 
-Array = NDArray[np.float32]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GlobalBatch:
@@ -31,8 +29,8 @@ class GlobalBatch:
 
     kind: PhaseKind
     tables: tuple[Bags, ...]
-    dense: Array
-    labels: Array
+    dense: Floats32
+    labels: Floats32
 
 
 @dataclass(frozen=True, kw_only=True)
