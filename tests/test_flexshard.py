@@ -16,7 +16,7 @@ from shardbench.baselines.flexshard.room import Room
 from shardbench.baselines.flexshard.rule import Prices, Tiers, added_bytes, benefits, choose
 from shardbench.baselines.flexshard.search import Found, Search, communication_s, search
 from shardbench.baselines.flexshard.shape import cold_bytes, find_homes, least_bytes, make_plan, runnable
-from shardbench.baselines.flexshard.units import is_split, link_shares, make_units
+from shardbench.baselines.flexshard.units import Units, is_split, link_shares, make_units
 from shardbench.cost.traffic import expect
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine
@@ -181,6 +181,53 @@ def test_the_greedy_rule_spends_the_budget_on_the_hottest(counts: list[int], lef
     assert chosen.warm[0] >= 0
     more = choose(units, saved, added, 2 * left + 100, 1)
     assert more.hot[0] + more.warm[0] >= chosen.hot[0]
+
+
+def unit_rows(number: list[int], *, warm: bool) -> Units:
+    """Rows of one table each, ``number`` of them; bytes are given to the rule apart."""
+    ones, counts = np.ones(len(number)), np.array(number, dtype=np.float64)
+    return Units(
+        table=np.arange(len(number)), number=counts, rows=ones, exchanged=ones, weights=ones, held=ones,
+        cold_share=0 * ones, warm=np.full(len(number), warm),
+    )  # fmt: skip
+
+
+def chosen(units: Units, saved: tuple, added: tuple, left: float) -> list[tuple[int, int]]:
+    """(hot, warm) rows of each table, by the rule."""
+    arrays = [(np.array(warm, dtype=np.float64), np.array(hot, dtype=np.float64)) for warm, hot in (saved, added)]
+    found = choose(units, arrays[0], arrays[1], left, len(units.number))
+    return list(zip(found.hot.tolist(), found.warm.tolist()))
+
+
+def test_rows_are_taken_by_seconds_a_byte_and_not_by_seconds() -> None:
+    # The first saves more, the second more a byte: 10 s for 10 bytes, 6 s for 3; the third costs.
+    units, none = unit_rows([1, 1, 1], warm=False), [-1, -1, -1]
+    saved, added = (none, [10, 6, -1]), ([1, 1, 1], [10, 3, 1])
+    assert chosen(units, saved, added, 2) == [(0, 0), (0, 0), (0, 0)]
+    assert chosen(units, saved, added, 10) == [(0, 0), (1, 0), (0, 0)]
+    assert chosen(units, saved, added, 13) == [(1, 0), (1, 0), (0, 0)]
+    assert chosen(units, saved, added, 1000) == [(1, 0), (1, 0), (0, 0)]
+    # Of a run that does not fit whole as many rows as there is room for: 3 and 3 bytes, then 10.
+    assert chosen(unit_rows([2, 4, 1], warm=False), saved, added, 12 + 19) == [(1, 0), (4, 0), (0, 0)]
+
+
+def test_tiers_are_climbed_along_the_concave_hull() -> None:
+    # First: 4 s for the first 2 bytes, 2 s for 4 more. Second: 1 s for 2 bytes is beneath 6 s for 4: hot at once.
+    # Third: 0.4 s a byte, after the first's 0.5.
+    units = unit_rows([1, 1, 1], warm=True)
+    saved, added = ([4, 1, -1], [6, 6, 4]), ([2, 2, 5], [6, 4, 10])
+    assert chosen(units, saved, added, 2) == [(0, 1), (0, 0), (0, 0)]
+    assert chosen(units, saved, added, 5) == [(0, 1), (0, 0), (0, 0)]
+    assert chosen(units, saved, added, 6) == [(0, 1), (1, 0), (0, 0)]
+    assert chosen(units, saved, added, 10) == [(1, 0), (1, 0), (0, 0)]
+    assert chosen(units, saved, added, 20) == [(1, 0), (1, 0), (1, 0)]
+    # 4 s for 8 bytes come after 3 s for 2.
+    assert chosen(unit_rows([1, 1], warm=True), ([4, 3], [-1, -1]), ([8, 2], [9, 9]), 8) == [(0, 0), (0, 1)]
+    # A unit that may not be warm climbs to hot alone, and 1 s a byte comes after 1.5 s a byte.
+    assert chosen(unit_rows([1, 1, 1], warm=False), saved, added, 9) == [(0, 0), (1, 0), (0, 0)]
+    # Where hot saves no more than warm, warm is the last step, however much room is left.
+    assert chosen(unit_rows([1], warm=True), ([4], [4]), ([2], [6]), 1000) == [(0, 1)]
+    assert chosen(unit_rows([1], warm=True), ([4], [-9]), ([2], [6]), 1000) == [(0, 1)]
 
 
 def test_where_memory_is_short_lukewarm_rows_are_kept_once_a_node() -> None:

@@ -1,5 +1,6 @@
 import csv
 import io
+import itertools
 import random
 
 import pandas as pd
@@ -136,6 +137,23 @@ def test_repeats_that_differ_show_the_worst_and_how_many_were_ok():
     found = row(throughput(make.sample()), "random")
     assert (found.outcome, found.n, found.trials_ok, found.trials) == ("oom", 0, 1, 2)
     assert found.cause == "build of rank 1: rank 1 was killed by signal 9 (1 of 2 trials ok)"
+
+
+WORSE_AND_WORSE = ("ok", "skipped", "infeasible", "oom", "timeout", "invalid", "error")
+
+
+@pytest.mark.parametrize(("mild", "severe"), list(itertools.combinations(WORSE_AND_WORSE, 2)))
+def test_a_row_shows_the_more_severe_of_two_outcomes(mild, severe):
+    for ended in ((mild, severe), (severe, mild)):
+        records = [
+            make.ok("a", repeat=i) if one == Outcome.OK else make.failed(Outcome(one), "a", repeat=i)
+            for i, one in enumerate(ended)
+        ]
+        assert row(throughput(records), "a").outcome == severe
+
+
+def test_every_outcome_has_a_severity():
+    assert sorted(WORSE_AND_WORSE) == sorted(Outcome)
 
 
 def test_a_failed_row_is_never_the_best():

@@ -1,5 +1,7 @@
 """Counting: hand-computed cases as arithmetic, and properties against a slow, obvious count."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -176,6 +178,23 @@ def test_node_copies_by_hand():
     assert traffic.collectives["input_splits"].sent_inter.tolist() == [2 * 24] * 4
 
 
+@pytest.mark.parametrize("precision", Precision)
+def test_node_copies_are_padded_table_by_table(precision):
+    # On two devices 5 rows of a and 3 of b are dealt in blocks of 3 and 2, which are averaged whole.
+    on = problem(nodes=2, devices=2, precision=precision)
+    cut = {"a": 5, "b": 3}
+    segments = []
+    for table in on.tables:
+        rest = Segment(table=table.name, row_start=cut[table.name], row_stop=table.rows, column_stop=4,
+                       placement=OnRank(rank=0))  # fmt: skip
+        segments += [replace(rest, row_start=0, row_stop=cut[table.name], placement=NodeSharded()), rest]
+    traffic = count(Plan(world_size=4, segments=tuple(segments)), on, lambda i: (FIRST, SECOND)[i], DENSE)
+    # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
+    assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
+    assert traffic.collectives["rows_all_reduce"].sent_intra.tolist() == [0] * 4
+    assert traffic.collectives["rows_all_reduce"].calls == 1
+
+
 def test_unpooled_tables_send_every_vector():
     on = problem()
     tables = (Table(name="a", rows=6, dim=4, pooling=Pooling.NONE), on.tables[1])
@@ -239,6 +258,24 @@ def test_schedules_count_their_copies():
     assert {n for n, c in traffic.collectives.items() if c.sent.any()} == {"rows_all_reduce", "dense_all_reduce"}
     with pytest.raises(BadInput, match="a hot batch asks 1 times for rows of 'a' that are not replicated"):
         count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.HOT)
+
+
+def test_a_cold_batch_is_looked_up_where_the_masters_are():
+    on = problem(nodes=2, devices=1)
+    plan = Plan(
+        world_size=2,
+        segments=(
+            Segment(table="a", row_stop=2, column_stop=4, placement=Replicated(ranks=(0, 1))),
+            Segment(table="a", row_start=2, row_stop=6, column_stop=4, placement=Host(node=1)),
+            whole_table(on.tables[1], Replicated(ranks=(0, 1))),
+        ),
+        schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=1), Phase(kind=PhaseKind.HOT, batches=1))),
+    )
+    traffic = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.COLD)
+    # All 6 lookups of a on node 1, where its cold rows are; b is wholly hot, its master is on the first node.
+    assert traffic.host.lookups.tolist() == [4, 6]
+    assert traffic.load.lookups.tolist() == [0, 0]
+    assert traffic.host_to_device_bytes.tolist() == [4 * 16, 4 * 16]
 
 
 def test_what_no_module_serves_is_named():

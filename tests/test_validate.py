@@ -11,6 +11,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.model.plan import (
     BatchSchedule,
+    DenseHome,
     Host,
     NodeSharded,
     OnRank,
@@ -22,6 +23,7 @@ from shardbench.model.plan import (
     Segment,
     Tier,
     deal_start,
+    master_node,
     whole_table,
     whole_tables,
 )  # fmt: skip
@@ -39,8 +41,14 @@ def plan(*segments, world=4, **rest):
     return Plan(world_size=world, segments=segments, **rest)
 
 
+EVERYONE = (0, 1, 2, 3)
 WHOLE = whole_tables(TABLES, [0, 3])
 SECOND = whole_table(TABLES[1], OnRank(rank=1))
+
+
+def phases(**batches):
+    """A schedule of one phase of each kind named, in that order."""
+    return BatchSchedule(phases=tuple(Phase(kind=PhaseKind(kind), batches=n) for kind, n in batches.items()))
 
 
 def part(row_start, row_stop, placement, columns=(0, 8)):
@@ -75,14 +83,26 @@ REFUSED = {
         plan(part(0, 97, OnRank(rank=0)), part(97, 100, RowWise(ranks=(0, 1, 2, 3))), SECOND),
         "3 rows dealt over 4 ranks leave a rank empty",
     ),
+    "empty share of a node copy": (
+        plan(part(0, 99, OnRank(rank=0)), part(99, 100, NodeSharded()), SECOND),
+        "rows 99..100: 1 rows dealt over 2 ranks leave a rank empty",
+    ),
     "replica missing": (plan(part(0, 100, Replicated(ranks=(0, 1, 2))), SECOND), "rank 3 has no replica"),
     "replica twice": (
         plan(part(0, 100, Replicated(ranks=(0, 1, 2, 3))), part(0, 100, Replicated(ranks=(0,))), SECOND),
         "a rank holds rows 0..100 twice",
     ),
     "hot phase without replicas": (
-        plan(*WHOLE, schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=3),))),
+        plan(*WHOLE, schedule=phases(hot=3)),
         "hot phases but the plan replicates no rows",
+    ),
+    "rows that no phase can reach": (
+        plan(part(0, 10, Replicated(ranks=EVERYONE)), part(10, 100, Host(node=1)), SECOND, schedule=phases(hot=3)),
+        "hot phases only but the plan does not replicate all rows",
+    ),
+    "a device's table under a model on hosts": (
+        plan(part(0, 100, Host(node=0)), SECOND, dense=DenseHome.HOSTS),
+        "the dense model is on hosts but table 'table1' is not",
     ),
 }
 
@@ -108,8 +128,11 @@ VALID = {
     "tiers": plan(part(0, 10, OnRank(rank=0)), part(10, 100, OnRank(rank=0, tier=Tier.UVM)), SECOND),
     "host": plan(
         part(0, 10, Replicated(ranks=(0, 1, 2, 3))), part(10, 100, Host(node=1)), SECOND,
-        schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=2), Phase(kind=PhaseKind.HOT, batches=1))),
+        schedule=phases(cold=2, hot=1),
     ),
+    "all hot": plan(*(whole_table(table, Replicated(ranks=EVERYONE)) for table in TABLES), schedule=phases(hot=3)),
+    "dealt": plan(part(0, 100, RowWise(ranks=EVERYONE)), whole_table(TABLES[1], RowWise(ranks=(0, 1)))),
+    "node copies": plan(part(0, 98, OnRank(rank=0)), part(98, 100, NodeSharded()), SECOND),
 }  # fmt: skip
 
 
@@ -119,8 +142,11 @@ def test_valid_plans_pass_and_round_trip(case):
     memory = validate(good, PROBLEM, EVERY)
     assert Plan.from_json(good.to_json()) == good
     # Hot rows of a schedule have a master copy on a host besides the replicas.
-    copies = {"rows": 40 * 3, "groups": 100 * 3, "host": 10 * 4, "grid": 80}
-    weights = 100 * 8 + 30 * 16 + copies.get(case, 0) * (4 if case == "grid" else 8)
+    copies = {
+        "rows": 40 * 3 * 8, "groups": 100 * 3 * 8, "host": 10 * 4 * 8, "grid": 80 * 4, "node copies": 2 * 8,
+        "all hot": 3 * (100 * 8 + 30 * 16),
+    }  # fmt: skip
+    weights = 100 * 8 + 30 * 16 + copies.get(case, 0)
     assert memory.hbm.sum() + memory.uvm.sum() + memory.host.sum() == 4 * weights
 
 
@@ -131,19 +157,50 @@ def test_moves_are_told_apart():
         "columns": {Move.COLUMNS, Move.TABLE},
         "tiers": {Move.ROWS, Move.UVM, Move.TABLE},
         "host": {Move.ROWS, Move.REPLICATE, Move.HOST, Move.SCHEDULE, Move.TABLE},
+        "all hot": {Move.REPLICATE, Move.SCHEDULE},
+        "dealt": {Move.ROWS},
+        "node copies": {Move.ROWS, Move.REPLICATE, Move.TABLE},
     }
     for case, moves in expected.items():
         assert used_moves(VALID[case], PROBLEM) == moves, case
+    copied = plan(*(whole_table(table, NodeSharded()) for table in TABLES))
+    assert used_moves(copied, PROBLEM) == {Move.ROWS, Move.REPLICATE}
     with pytest.raises(InvalidPlan, match="moves its strategy does not declare: uvm"):
         validate(VALID["tiers"], PROBLEM, frozenset({Move.TABLE, Move.ROWS}))
 
 
-def test_capacity_is_exact():
-    need = 100 * 8 * 4
-    fits = WORKLOAD.problem(machine(2, 2, hbm=need))
-    validate(plan(*WHOLE), fits, EVERY)
-    with pytest.raises(InvalidPlan, match=r"device 0 needs 3200 bytes of HBM but has 3199 \(1.00x over\)"):
-        validate(plan(*WHOLE), WORKLOAD.problem(machine(2, 2, hbm=need - 1)), EVERY)
+@pytest.mark.parametrize(
+    ("place", "limit", "words"),
+    [
+        (OnRank(rank=1), "hbm_bytes", r"device 1 needs 3200 bytes of HBM but has 3199 \(1.00x over\)"),
+        (OnRank(rank=1, tier=Tier.UVM), "uvm_bytes", "device 1 needs 3200 bytes of UVM but has 3199"),
+        (Host(node=1), "host_bytes", "node 1 needs 3200 bytes of host memory but has 3199"),
+    ],
+)
+def test_capacity_is_exact(place, limit, words):
+    # The other table is smaller, and on the other side of the machine.
+    tight = plan(part(0, 100, place), whole_table(TABLES[1], OnRank(rank=0)))
+
+    def on(capacity):
+        topology = replace(PROBLEM.topology, **{limit: capacity})
+        return WORKLOAD.problem(replace(PROBLEM.machine, topology=topology))
+
+    validate(tight, on(100 * 8 * 4), EVERY)
+    with pytest.raises(InvalidPlan, match=words):
+        validate(tight, on(100 * 8 * 4 - 1), EVERY)
+
+
+def test_masters_of_hot_rows_are_where_their_cold_rows_are():
+    placed = VALID["host"].by_table()
+    assert (master_node(placed["table0"]), master_node(placed["table1"])) == (1, 0)
+    # Rows of 32 bytes: 10 hot ones on every rank and 90 cold ones; every one of the 100 has its home on node 1.
+    memory = memory_bytes(VALID["host"], PROBLEM)
+    assert memory.hbm.tolist() == [320, 320 + 30 * 64, 320, 320]
+    assert memory.host.tolist() == [0, 100 * 32]
+    # Wholly hot, and in two groups: one master on the first node; none without a cold phase.
+    groups = plan(*VALID["groups"].segments, schedule=phases(cold=1, hot=1))
+    assert memory_bytes(groups, PROBLEM).host.tolist() == [100 * 32, 0]
+    assert memory_bytes(VALID["all hot"], PROBLEM).host.tolist() == [0, 0]
 
 
 def test_memory_counts_optimizer_state_and_dealt_rows():
