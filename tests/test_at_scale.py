@@ -20,10 +20,9 @@ batch_size = 8192
 profile_samples = 8192
 test_batches = 1
 dense = {{ bottom = [64, 16], top = [64, 1] }}
-[[jobs]]
-workload = "meta856"
-machine = "{machine}"
-backend = "simulated"
+[[grids]]
+machines = ["{machine}"]
+backends = ["simulated"]
 iterations = 1
 plan_s = {plan_s}
 strategies = ["greedy-lookup", "search", "torchrec-table-wise", "torchrec-fused"]

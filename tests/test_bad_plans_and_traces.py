@@ -19,10 +19,9 @@ files = ["rows.txt"]
 rows = [10]
 batch_size = 2
 pooling = 1
-[[jobs]]
-workload = "mine"
-machine = "cpu-1x2"
-backend = "simulated"
+[[grids]]
+machines = ["cpu-1x2"]
+backends = ["simulated"]
 iterations = 1
 """
 

@@ -21,10 +21,9 @@ description = "for the tests of the command line"
 name = "drawn"
 dataset = "{dataset}"
 batch_size = 16
-[[jobs]]
-workload = "drawn"
-machine = "{machine}"
-backend = "simulated"
+[[grids]]
+machines = ["{machine}"]
+backends = ["simulated"]
 iterations = 1
 """
 

@@ -121,7 +121,7 @@ def test_the_command_line_refuses_wrong_files_with_one_line(tmp_path: Path, caps
     suite = tmp_path / "suite.toml"
     suite.write_text(
         'name = "own"\ndescription = "own machine"\n[[workloads]]\nname = "w"\ndataset = "synthetic"\n'
-        f'[[jobs]]\nworkload = "w"\nmachine = "{tmp_path / "mine.toml"}"\nbackend = "simulated"\niterations = 1\n'
+        f'[[grids]]\nmachines = ["{tmp_path / "mine.toml"}"]\nbackends = ["simulated"]\niterations = 1\n'
     )
     assert run_command(["run", str(suite), "--results", str(tmp_path / "results")]) == 2
     printed = capsys.readouterr()

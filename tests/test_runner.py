@@ -236,16 +236,14 @@ pooling = 4
 batch_size = 32
 test_batches = 2
 dense = {{ features = 4, bottom = [8], top = [8, 1] }}
-[[jobs]]
-workload = "made-up"
-machine = "{machine}"
-backend = "simulated"
+[[grids]]
+machines = ["{machine}"]
+backends = ["simulated"]
 iterations = 2
 strategies = ["shuffle", "greedy-size"]
-[[jobs]]
-workload = "made-up"
-machine = "{machine}"
-backend = "measured"
+[[grids]]
+machines = ["{machine}"]
+backends = ["measured"]
 iterations = 3
 warmup = 1
 repeats = 2

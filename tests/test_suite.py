@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import pydantic
 import pytest
@@ -12,7 +14,7 @@ from shardbench.model.machine import load_machine
 from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.records.trial import Backend
 from shardbench.runs.jobcheck import check_job, lacking_devices
-from shardbench.runs.suite import Job, load_suite
+from shardbench.runs.suite import Job, load_suite, read_suite
 
 WORKLOAD = """
 [[workloads]]
@@ -20,11 +22,11 @@ name = "drawn"
 dataset = "synthetic"
 batch_size = 16
 """
-JOB = """
-[[jobs]]
-workload = "drawn"
-machine = "cpu-1x2"
-backend = "simulated"
+GRID = """
+[[grids]]
+workloads = ["drawn"]
+machines = ["cpu-1x2"]
+backends = ["simulated"]
 iterations = 1
 """
 HEAD = 'name = "tiny"\ndescription = "for tests"\n'
@@ -37,25 +39,119 @@ def load(tmp_path, text):
 
 
 def test_a_suite_loads(tmp_path):
-    other = JOB.replace("simulated", "measured")
-    larger = JOB + "batch_size = 32\n"
-    suite = load(tmp_path, HEAD + WORKLOAD + JOB + other + larger)
+    other = GRID.replace("simulated", "measured")
+    larger = GRID + "batch_size = 32\n"
+    suite = load(tmp_path, HEAD + WORKLOAD + GRID + other + larger)
     assert [job.warmup for job in suite.jobs] == [3, 3, 3]
 
 
+ALL = """
+[defaults]
+iterations = 4
+strategies = ["shuffle", "greedy-size"]
+[[grids]]
+machines = ["a100-40gb-2x8", "cpu-1x2"]
+overrides = [{}, { uvm_bandwidth = "16 GB/s" }]
+backends = ["simulated", "measured"]
+without = ["shuffle"]
+exceptions = [
+  { workload = "drawn", plan_s = 1, iterations = 2 },
+  { machine = "cpu-1x2", override = {}, backend = "measured", quick = true, without = [], plan_s = 2 },
+  { override = { uvm_bandwidth = "16 GB/s" }, repeats = 2 },
+]
+[[grids]]
+workloads = ["other"]
+machines = ["h100-1x8"]
+backends = ["simulated"]
+iterations = 1
+"""
+
+
+def test_a_grid_is_every_combination_and_the_closest_statement_counts(tmp_path):
+    jobs = load(tmp_path, HEAD + WORKLOAD + WORKLOAD.replace("drawn", "other") + ALL).jobs
+    axes = [(job.workload, job.machine, len(job.override), job.backend.value) for job in jobs]
+    backends = ("simulated", "measured")
+    machines = ("a100-40gb-2x8", "cpu-1x2")
+    combinations = product(("drawn", "other"), machines, (0, 1), backends)
+    assert axes == [*combinations, ("other", "h100-1x8", 0, "simulated")]
+    assert [job.iterations for job in jobs] == [2] * 8 + [4] * 8 + [1]
+    chosen = [job.machine == "cpu-1x2" and not job.override and job.backend is Backend.MEASURED for job in jobs]
+    assert sum(chosen) == 2
+    assert [job.quick for job in jobs] == chosen
+    assert [job.without == ("shuffle",) for job in jobs] == [not one for one in chosen[:-1]] + [False]
+    assert [job.plan_s for job in jobs[:8]] == [2 if one else 1 for one in chosen[:8]]
+    assert [job.plan_s for job in jobs[8:]] == [2 if one else 60 for one in chosen[8:]]
+    assert [job.repeats for job in jobs] == [1 + len(job.override) for job in jobs]
+    assert {job.strategies for job in jobs} == {("shuffle", "greedy-size")}
+
+
+def test_the_example_of_the_guide_loads(tmp_path):
+    guide = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(
+        "```toml\n(.*?)```", guide.partition("## Write a suite")[2].partition("\n## ")[0], re.DOTALL
+    )
+    jobs = load(tmp_path, HEAD + WORKLOAD.replace("drawn", "mine") + example).jobs
+    assert [(job.machine, job.batch_size, job.plan_s, job.quick) for job in jobs] == [
+        ("a100-40gb-2x8", None, 60, True),
+        ("a100-40gb-2x8", None, 60, False),
+        ("h100-1x8", 4096, 180, True),
+        ("h100-1x8", 4096, 180, False),
+    ]
+
+
+def test_suites_are_counted_without_making_their_workloads(tmp_path):
+    path = tmp_path / "odd.toml"
+    path.write_text(HEAD + WORKLOAD.replace("synthetic", "of-no-kind") + GRID)
+    assert len(read_suite(str(path)).jobs) == 1
+    with pytest.raises(BadInput, match="unknown dataset 'of-no-kind'"):
+        load_suite(str(path))
+
+
+def changed(text):
+    """A grid with one exception, or with one more line."""
+    return WORKLOAD + GRID + text + "\n"
+
+
 REFUSED = [
-    (WORKLOAD + WORKLOAD + JOB, "two workloads have the name 'drawn'"),
-    (WORKLOAD + JOB + JOB, "two jobs are alike: drawn cpu-1x2 simulated 16 fp32 sgd"),
-    (WORKLOAD + JOB + JOB + "batch_size = 16\n", "two jobs are alike"),
-    (WORKLOAD + JOB + 'strategies = ["shuffle", "shuffle"]', "strategy 'shuffle' is listed twice"),
-    (WORKLOAD.replace('"synthetic"', '["synthetic"]') + JOB, "workload drawn states dataset ['synthetic'], which is"),
-    (WORKLOAD.replace('dataset = "synthetic"', "") + JOB, "workload drawn states no dataset; known: "),
-    (WORKLOAD + JOB + "plan_s = inf", "jobs.0.plan_s: "),
-    (WORKLOAD + JOB + "fit_s = nan", "jobs.0.fit_s: "),
-    (WORKLOAD + JOB + "timeout_s = 604801", "jobs.0.timeout_s: "),
-    (WORKLOAD + JOB.replace("simulated", "measured") + "warmup = 0", "a measured job needs warmup of at least 1"),
-    (WORKLOAD + "dense = { top = [8, 2] }" + JOB, "must end in 1, the logit"),
-    (WORKLOAD + "dense = { bottom = [] }" + JOB, "needs at least one layer width"),
+    (
+        changed("exceptions = [{ machine = 'cpu-1x4', quick = true }]"),
+        "grids.0.exceptions.0: the grid has no machine c",
+    ),
+    (
+        changed("exceptions = [{ backend = 'measured', quick = true }]"),
+        "the grid has no backend measured; it has ",
+    ),
+    (
+        changed("exceptions = [{ override = { launch = '1 us' }, quick = true }]"),
+        "the grid has no override {",
+    ),
+    (changed("exceptions = [{ quick = true }]"), "grids.0.exceptions.0: choose cells by workload, machine, override"),
+    (changed("exceptions = [{ workload = 'drawn' }]"), "and state what is different there"),
+    (changed("exceptions = [{ workload = 'drawn', speed = 1 }]"), "grids.0.exceptions.0.speed: Extra inputs"),
+    (changed("exceptions = [{ workload = 'drawn', warmup = -1 }]"), "grids.0.exceptions.0.warmup: "),
+    (changed("machine = 'cpu-1x2'"), "grids.0.machine: Extra inputs are not permitted"),
+    (changed("[defaults]\nplan_s = -1"), "defaults.plan_s: "),
+    (changed("[defaults]\nexceptions = []"), "defaults.exceptions: Extra inputs are not permitted"),
+    (changed("[[grids]]\nbackends = ['simulated']"), "grids.1: states no machines; state them here or in [defaults]"),
+    (changed("overrides = []"), "grids.0.overrides: "),
+    (changed("").replace('"drawn"]', '"drown"]'), "a grid asks for workload 'drown'; it has drawn"),
+    (changed("").replace("iterations = 1", ""), "grids.0 (drawn on cpu-1x2, simulated): iterations: Field required"),
+    (
+        changed("strategies = ['shuffle']\nwithout = ['search']"),
+        "leaves out 'search', which is not among the str",
+    ),
+    (WORKLOAD + WORKLOAD + GRID, "two workloads have the name 'drawn'"),
+    (WORKLOAD + GRID + GRID, "two jobs are alike: drawn cpu-1x2 simulated 16 fp32 sgd"),
+    (WORKLOAD + GRID + GRID + "batch_size = 16\n", "two jobs are alike"),
+    (WORKLOAD + GRID + 'strategies = ["shuffle", "shuffle"]', "strategy 'shuffle' is listed twice"),
+    (WORKLOAD.replace('"synthetic"', '["synthetic"]') + GRID, "workload drawn states dataset ['synthetic'], which is"),
+    (WORKLOAD.replace('dataset = "synthetic"', "") + GRID, "workload drawn states no dataset; known: "),
+    (WORKLOAD + GRID + "plan_s = inf", "grids.0.plan_s: "),
+    (WORKLOAD + GRID + "fit_s = nan", "grids.0.fit_s: "),
+    (WORKLOAD + GRID + "timeout_s = 604801", "grids.0.timeout_s: "),
+    (WORKLOAD + GRID.replace("simulated", "measured") + "warmup = 0", "a measured job needs warmup of at least 1"),
+    (WORKLOAD + "dense = { top = [8, 2] }" + GRID, "must end in 1, the logit"),
+    (WORKLOAD + "dense = { bottom = [] }" + GRID, "needs at least one layer width"),
 ]
 
 

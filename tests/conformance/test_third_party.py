@@ -24,10 +24,9 @@ name = "traces"
 dataset = "trace"
 batch_size = 512
 dense = { bottom = [64], top = [1] }
-[[jobs]]
-workload = "traces"
-machine = "v100-32gb-1x8"
-backend = "simulated"
+[[grids]]
+machines = ["v100-32gb-1x8"]
+backends = ["simulated"]
 iterations = 1
 """
 

@@ -1,13 +1,11 @@
 """What there is to choose from: strategies, workloads, machines, suites, as plain data."""
 
-import tomllib
 from collections.abc import Callable, Mapping
-from importlib import resources
 from typing import Any
 
 from shardbench.model.discovery import missing_modules, strategies
 from shardbench.model.machine import load_machine, machine_names
-from shardbench.runs.suite import suite_names
+from shardbench.runs.suite import read_suite, suite_names
 
 Entry = dict[str, Any]
 
@@ -38,7 +36,8 @@ def list_workloads() -> list[Entry]:
     """Workloads of the suites that come with the project, and which suites use them."""
     entries: dict[str, Entry] = {}
     for suite in suite_names():
-        for config in _suite(suite)["workloads"]:
+        # Not load_suite: validating workloads imports every data set's packages, which takes seconds.
+        for config in read_suite(suite).workloads:
             entry = entries.setdefault(config["name"], {"name": config["name"], "datasets": [], "suites": []})
             if config["dataset"] not in entry["datasets"]:
                 entry["datasets"].append(config["dataset"])
@@ -68,13 +67,8 @@ def list_machines() -> list[Entry]:
 
 def list_suites() -> list[Entry]:
     """Name, description and size of every suite that comes with the project."""
-    loaded = [_suite(name) for name in suite_names()]
-    return [{"name": s["name"], "description": s["description"], "jobs": len(s["jobs"])} for s in loaded]
-
-
-def _suite(name: str) -> dict[str, Any]:
-    # Not load_suite: validating workloads imports every data set's packages, which takes seconds.
-    return tomllib.loads((resources.files("shardbench.suites") / f"{name}.toml").read_text())
+    loaded = [read_suite(name) for name in suite_names()]
+    return [{"name": s.name, "description": s.description, "jobs": len(s.jobs)} for s in loaded]
 
 
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {

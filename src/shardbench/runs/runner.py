@@ -181,8 +181,7 @@ def _selected(job: Job, wanted: Sequence[str]) -> list[str]:
         get_strategy(name)
     if EVERY in job.strategies:
         named = {*job.strategies, *wanted}
-        left_out = [name for name, one in strategies().items() if one.role is Role.VARIANT or name in job.without]
-        names = [name for name in strategies() if name not in left_out or name in named]
+        names = [name for name, one in strategies().items() if one.role is not Role.VARIANT or name in named]
     else:
         names = [get_strategy(name).name for name in job.strategies]
-    return [name for name in names if not wanted or name in wanted]
+    return [name for name in names if (name in wanted if wanted else name not in job.without)]

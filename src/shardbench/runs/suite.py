@@ -1,10 +1,11 @@
-"""Suites: which workloads, machines, backends and strategies make up a job list."""
+"""Suites: grids of workloads, machines, backends and strategies, and the jobs that they stand for."""
 
 import pkgutil
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module, metadata, resources
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,32 +27,42 @@ Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 """A budget: at most a week."""
 
 
-class Job(pydantic.BaseModel):
-    """One workload on one machine by one backend, for some or all strategies."""
+class Settings(pydantic.BaseModel):
+    """How trials are run; each may be stated for a suite, a grid or some of its cells, and the closest one counts."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    workload: Name
-    machine: str
-    backend: Backend
     batch_size: PositiveInt | None = None
     """Overrides the workload's; the measured backend of a small machine needs smaller batches."""
-    iterations: PositiveInt
+    iterations: PositiveInt | None = None
     warmup: NonNegativeInt = 3
     """Untimed steps of a measured trial: the first ones set things up and rebuild buckets."""
     repeats: PositiveInt = 1
     strategies: tuple[str, ...] = (EVERY,)
     without: tuple[str, ...] = ()
-    """What ``*`` leaves out here, such as strategies that learn for minutes; ``--strategy`` still runs them."""
-    override: dict[str, str] = Field(default_factory=dict)
-    """Constants of the machine to replace, such as ``uvm_bandwidth = "16 GB/s"``; its name then says so."""
+    """Strategies to leave out here, such as those that learn for minutes; ``--strategy`` still runs them."""
     quick: bool = False
-    """Whether the job is part of a quick run, where one is asked for."""
+    """Whether the trials are part of a quick run, where one is asked for."""
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
     plan_s: Seconds = 60.0
     fit_s: Seconds = 600.0
     timeout_s: Seconds = 300.0
+
+    def stated(self) -> dict[str, Any]:
+        """Those settings that somebody stated."""
+        return self.model_dump(include=set(Settings.model_fields), exclude_unset=True)
+
+
+class Job(Settings):
+    """A cell of a grid: one workload on one machine by one backend, for some or all strategies."""
+
+    workload: Name
+    machine: str
+    backend: Backend
+    iterations: PositiveInt
+    override: dict[str, str] = Field(default_factory=dict)
+    """Constants of the machine to replace, such as ``uvm_bandwidth = "16 GB/s"``; its name then says so."""
 
     @model_validator(mode="after")
     def _runnable(self) -> "Job":
@@ -60,6 +71,9 @@ class Job(pydantic.BaseModel):
         twice = _twice(self.strategies)
         if twice is not None:
             raise ValueError(f"strategy '{twice}' is listed twice")
+        strange = sorted(set(self.without) - set(self.strategies))
+        if strange and EVERY not in self.strategies:
+            raise ValueError(f"without leaves out '{strange[0]}', which is not among the strategies")
         return self
 
     def load_machine(self) -> Machine:
@@ -67,8 +81,67 @@ class Job(pydantic.BaseModel):
         return overridden(load_machine(self.machine), self.override)
 
 
+class Exceptional(Settings):
+    """What the cells of a grid that are chosen by one or more axes have otherwise."""
+
+    workload: Name | None = None
+    machine: str | None = None
+    override: dict[str, str] | None = None
+    """``{}`` chooses the machine as it is."""
+    backend: Backend | None = None
+
+
+_AXES = {"workload": "workloads", "machine": "machines", "override": "overrides", "backend": "backends"}
+
+
+class Defaults(Settings):
+    """What every grid has that states nothing else."""
+
+    workloads: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    """All of the suite's where none are stated."""
+    machines: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    overrides: Annotated[tuple[dict[str, str], ...], Field(min_length=1)] = ({},)
+    """Each machine is run with each of them; ``{}`` is the machine as it is."""
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1)] | None = None
+
+
+class Grid(Defaults):
+    """Every workload on every machine with every override by every backend."""
+
+    exceptions: tuple[Exceptional, ...] = ()
+    """Later ones count where several choose a cell."""
+
+    def jobs(self, what: str) -> Iterator[Job]:
+        """Its cells, workload by workload; raises BadInput, which begins with ``what``."""
+        axes = {one: getattr(self, many) for one, many in _AXES.items()}
+        for one, values in axes.items():
+            if values is None:
+                raise BadInput(f"{what}: states no {_AXES[one]}; state them here or in [defaults]")
+        for number, exception in enumerate(self.exceptions):
+            _check_exception(exception, axes, f"{what}.exceptions.{number}")
+        for cell in (dict(zip(axes, values, strict=True)) for values in product(*axes.values())):
+            settings = self.stated()
+            for exception in self.exceptions:
+                if all(getattr(exception, one) in (None, value) for one, value in cell.items()):
+                    settings |= exception.stated()
+            try:
+                yield Job.model_validate({**cell, **settings})
+            except pydantic.ValidationError as error:
+                where = f"{cell['workload']} on {cell['machine']}, {cell['backend'].value}"
+                raise BadInput(f"{what} ({where}): {first_error(error)}") from error
+
+
+def _check_exception(exception: Exceptional, axes: dict[str, Any], what: str) -> None:
+    chosen = {one: getattr(exception, one) for one in axes if getattr(exception, one) is not None}
+    if not chosen or not exception.stated():
+        raise BadInput(f"{what}: choose cells by {', '.join(axes)}, and state what is different there")
+    for one, value in chosen.items():
+        if value not in axes[one]:
+            raise BadInput(f"{what}: the grid has no {one} {value}; it has {', '.join(map(str, axes[one]))}")
+
+
 class Suite(pydantic.BaseModel):
-    """A TOML file of ``benchmarks/suites`` or the user's own."""
+    """Workloads, and the jobs of all grids in the order in which they run."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +164,7 @@ class Suite(pydantic.BaseModel):
         ]  # fmt: skip
         job = _twice([" ".join(map(str, facts)) for facts in jobs])
         if job is not None:
-            raise ValueError(f"two jobs are alike: {job}; list all their strategies in one")
+            raise ValueError(f"two jobs are alike: {job}; list all their strategies in one grid")
         return self
 
     def workload(self, job: Job) -> WorkloadConfig:
@@ -101,7 +174,26 @@ class Suite(pydantic.BaseModel):
                 size = {"batch_size": job.batch_size} if job.batch_size else {}
                 return workload_config({**config, **size}, f"suite {self.name}")
         known = ", ".join(str(config.get("name")) for config in self.workloads)
-        raise BadInput(f"suite {self.name}: job asks for workload '{job.workload}'; it has {known}")
+        raise BadInput(f"suite {self.name}: a grid asks for workload '{job.workload}'; it has {known}")
+
+
+class _SuiteFile(pydantic.BaseModel):
+    """A TOML file of ``benchmarks/suites`` or the user's own."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    description: str
+    seeds: tuple[NonNegativeInt, ...] = (0,)
+    workloads: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    defaults: Defaults = Defaults()
+    grids: Annotated[tuple[Grid, ...], Field(min_length=1)]
+
+    def jobs(self, what: str) -> Iterator[Job]:
+        names = {"workloads": [str(config.get("name")) for config in self.workloads]}
+        for number, grid in enumerate(self.grids):
+            whole = {**names, **self.defaults.model_dump(exclude_unset=True), **grid.model_dump(exclude_unset=True)}
+            yield from Grid.model_validate(whole).jobs(f"{what}: grids.{number}")
 
 
 def _twice(names: Iterable[str]) -> str | None:
@@ -168,25 +260,35 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """Suite by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
-    if name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise BadInput(f"suite file {name} does not exist")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise BadInput(f"suite file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    elif name in suite_names():
-        text = (resources.files("shardbench.suites") / f"{name}.toml").read_text()
-    else:
-        raise BadInput(f"unknown suite '{name}'; known: {', '.join(suite_names())}, or a path to a .toml file")
-    try:
-        suite = Suite.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"suite {name}: not TOML: {error}") from error
-    except pydantic.ValidationError as error:
-        raise BadInput(f"suite {name}: {first_error(error)}") from error
+    """Suite by its name, or by the path of a TOML file (anything that ends in ``.toml``); raises BadInput."""
+    suite = read_suite(name)
     for job in suite.jobs:
         suite.workload(job)
     return suite
+
+
+def read_suite(name: str) -> Suite:
+    """The same with workloads as they are written, which takes no import of data sets; raises BadInput."""
+    what = f"suite {name}"
+    try:
+        file = _SuiteFile.model_validate(tomllib.loads(_text(name)))
+        facts = {field: getattr(file, field) for field in ("name", "description", "seeds", "workloads")}
+        return Suite(**facts, jobs=tuple(file.jobs(what)))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{what}: not TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def _text(name: str) -> str:
+    if not name.endswith(".toml"):
+        if name not in suite_names():
+            raise BadInput(f"unknown suite '{name}'; known: {', '.join(suite_names())}, or a path to a .toml file")
+        return (resources.files("shardbench.suites") / f"{name}.toml").read_text()
+    path = Path(name)
+    if not path.is_file():
+        raise BadInput(f"suite file {name} does not exist")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"suite file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
