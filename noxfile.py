@@ -75,17 +75,18 @@ def reproduce(session: nox.Session) -> None:
 
 @nox.session
 def publish(session: nox.Session) -> None:
-    """Make the committed records and tables of a suite again, under results/."""
+    """Make the committed records and tables of a suite again, under results/, and the numbers in the documents."""
     install(session)
     name = session.posargs[0] if session.posargs else DEFAULT_SUITE
     (ROOT / "results" / "records" / f"{name}.jsonl").unlink(missing_ok=True)
     if is_paper(name):
         shutil.rmtree(ROOT / "results" / "studies" / name, ignore_errors=True)
         run(session, "shardbench", "reproduce", name, "--results", "results")
-        return
-    run(session, "shardbench", "run", name, "--results", "results")
-    run(session, "shardbench", "report", "prediction", "--results", "results")
-    run(session, "python", "-m", "shardbench.cost.published.agreement")
+    else:
+        run(session, "shardbench", "run", name, "--results", "results")
+        run(session, "shardbench", "report", "prediction", "--results", "results")
+        run(session, "python", "-m", "shardbench.cost.published.agreement")
+    run(session, "python", "-m", "shardbench.report.numbers")
 
 
 @nox.session
