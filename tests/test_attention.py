@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.traffic import count
 from shardbench.engine.attention import History, HistoryAttention
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.measure import measure, rank_job
@@ -140,7 +141,7 @@ def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_fifty_steps(tm
     for batch in (0, 49):
         traffic = count(plan, problem, lambda i, n=batch: batches.bags(n, i), workload.dense)
         for rank in measured.ranks:
-            for name in COLLECTIVES:
+            for name in CollectiveName:
                 link = traffic.collectives[name]
                 counted = (link.sent_intra[rank.rank], link.sent_inter[rank.rank])
                 assert rank.sent[batch].get(name, (0.0, 0.0)) == pytest.approx(counted, rel=1e-12), name

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from problems import CONSTANTS, RandomWorkload, machine
 from random_plans import random_plans
 
+from shardbench.cost.collectives import collective_s, pairwise
 from shardbench.cost.costmodel import (
     StepTime,
     backward_s,
     backward_work_s,
-    collective_s,
     embedding_ms,
     estimate,
     forward_s,
@@ -26,7 +26,6 @@ from shardbench.cost.costmodel import (
     synchronisation_s,
     work_ms,
 )
-from shardbench.cost.links import pairwise
 from shardbench.cost.load import LONGEST, Load, in_uvm, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import Synchronisation, count

@@ -12,7 +12,8 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds import table_loads
-from shardbench.cost.costmodel import backward_s, collective_s, forward_s
+from shardbench.cost.collectives import collective_s
+from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import DenseShape

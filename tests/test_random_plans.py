@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_plans import random_plans
 
-from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.model.strategy import Move
@@ -36,11 +37,11 @@ def check(workload, problem, plan) -> None:
         measured = measure(job, folder / "job")
         traffic = count(plan, problem, lambda i: batches.bags(0, i), workload.dense)
         for rank in measured.ranks:
-            for name in COLLECTIVES:
+            for name in CollectiveName:
                 counted = traffic.collectives[name]
                 expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
                 assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (rank.rank, name)
-            assert set(rank.sent[0]) <= set(COLLECTIVES)
+            assert set(rank.sent[0]) <= set(CollectiveName)
             for name in CALLED if plan.world_size > 1 else ():
                 counted = traffic.collectives[name]
                 assert rank.calls[0].get(name, 0) == counted.calls + counted.node_calls, (rank.rank, name)

@@ -164,9 +164,3 @@ def test_a_start_keeps_to_the_programs_order_of_devices():
     part = milp.Part(tables=np.arange(3), devices=3, choices=everything, hbm_bytes=LARGE, uvm_bytes=LARGE)
     for device, renamed in (([2, 1, 0], [1, 2, 0]), ([0, 1, 1], [1, 0, 0]), ([2, 2, 2], [0, 0, 0])):
         assert milp.in_order(steps, part, np.array(device)).tolist() == renamed
-
-
-def test_pigeonhole_by_hand():
-    # Three devices: 9; or one of them holds two of 9, 8, 7, 6: 6 + 7; or three of seven: 4 + 4 + 4.
-    assert relaxation.pigeonhole_ms(np.array([9.0, 8.0, 7.0, 6.0]), 3) == 13.0
-    assert relaxation.pigeonhole_ms(np.array([9.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0]), 3) == 12.0

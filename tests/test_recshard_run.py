@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.cost.traffic import COLLECTIVES, count
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.model.discovery import get_strategy
@@ -49,7 +50,7 @@ def test_two_ranks_equal_the_unsplit_tables_and_send_what_is_counted(tmp_path: P
         np.testing.assert_allclose(ours, theirs, atol=5e-6)
     traffic = count(plan, problem, lambda i: batches.bags(0, i), workload.dense)
     for rank in measured.ranks:
-        for name in COLLECTIVES:
+        for name in CollectiveName:
             expected = traffic.collectives[name].sent_intra[rank.rank]
             assert rank.sent[0].get(name, (0.0, 0.0))[0] == pytest.approx(expected, rel=1e-12)
 

@@ -8,13 +8,14 @@ import pytest
 import records as make
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.traffic import COLLECTIVES
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables, csv_text, json_rows, markdown_text, write_tables
 from shardbench.report.groups import current
-from shardbench.report.tables import ALL_REDUCE, ALL_TO_ALL, PHASES, balance, tables, throughput, traffic
+from shardbench.report.tables import balance, tables, throughput, traffic
 from shardbench.report.terminal import plain_text
 from shardbench.report.view import readable_bytes, sections, significant
 
@@ -105,8 +106,8 @@ def test_traffic_by_hand():
     assert (greedy.hbm_memory_bytes_max, greedy.distinct_rows_max) == (6000, 60)
 
 
-def test_every_collective_is_in_one_sum():
-    assert sorted(ALL_TO_ALL + ALL_REDUCE) == sorted(COLLECTIVES)
+def test_every_collective_is_waited_for_in_one_phase():
+    assert sorted(name for names in WAITS.values() for name in names) == sorted(CollectiveName)
 
 
 def test_unknown_collective_is_refused():
@@ -116,9 +117,9 @@ def test_unknown_collective_is_refused():
 
 
 def test_phases_are_the_cost_models_in_order():
-    phases = dict.fromkeys(sorted(PHASES), 1.0)
+    phases = dict.fromkeys(sorted(StepPhase), 1.0)
     frame = throughput([make.ok(changes={"timing": make.timing((1.0,), (1.0,), **phases)})])
-    assert [c.removesuffix("_ms") for c in frame.columns if c.removesuffix("_ms") in PHASES] == list(PHASES)
+    assert [c.removesuffix("_ms") for c in frame.columns if c.removesuffix("_ms") in list(StepPhase)] == list(StepPhase)
 
 
 @pytest.mark.parametrize("name", ["throughput", "balance", "traffic"])

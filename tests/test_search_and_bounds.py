@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, table_loads
+from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, pigeonhole_ms, table_loads
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import LONGEST, Load, in_uvm
 from shardbench.cost.traffic import count, expect
@@ -295,6 +295,25 @@ def test_hand_computed_bounds(weights: list[float], world: int, expected: float)
     load.bags[:] = 1.0
     bound = lower_bound_ms(load, linear_machine(world), frozenset({Move.TABLE}))
     assert bound == pytest.approx(expected, rel=1e-6)
+
+
+def test_pigeonhole_by_hand() -> None:
+    # Three devices: 9; or one of them holds two of 9, 8, 7, 6: 6 + 7; or three of seven: 4 + 4 + 4.
+    assert pigeonhole_ms(np.array([9.0, 8.0, 7.0, 6.0]), 3) == 13.0
+    assert pigeonhole_ms(np.array([9.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0]), 3) == 12.0
+
+
+@given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=7), world=st.integers(1, 3))
+def test_the_pigeonhole_bound_is_below_every_way_to_hand_out(weights: list[int], world: int) -> None:
+    def least(given: list[int]) -> int:
+        """Slowest device of the best way, by enumeration."""
+        ways = itertools.product(range(world), repeat=len(given))
+        return min(max(np.bincount(way, weights=given, minlength=world)) for way in ways)
+
+    bound = pigeonhole_ms(np.array(weights, dtype=np.float64), world)
+    assert max(weights) <= bound <= least(weights)
+    # Weights that are all alike reach it.
+    assert pigeonhole_ms(np.ones(len(weights)), world) == least([1] * len(weights))
 
 
 @pytest.mark.parametrize("move", [Move.HOST, Move.SCHEDULE])

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.cost.costmodel import collective_s
+from shardbench.cost.collectives import collective_s
 from shardbench.cost.traffic import expect
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.cost.links import Collective, cross_all_reduce, pairwise, world_reduction
+from shardbench.cost.collectives import Collective, cross_all_reduce, pairwise, world_reduction
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem

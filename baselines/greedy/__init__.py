@@ -8,11 +8,11 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.cost.bounds import expected_table_loads
+from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
-from shardbench.tasks.oracle import exchange_s
 
 
 class _Greedy(Strategy):
@@ -86,7 +86,7 @@ class GreedyCost(_Greedy):
         load = expected_table_loads(problem)
         alone = np.zeros((len(problem.tables), problem.world_size))
         alone[:, 0] = load.bag_bytes
-        return embedding_ms(load, problem.machine.constants) + 2e3 * exchange_s(alone, problem.machine)[:, 0]
+        return embedding_ms(load, problem.machine.constants) + 2e3 * vectors_exchange_s(alone, problem.machine)[:, 0]
 
 
 def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], list[Tier]]:

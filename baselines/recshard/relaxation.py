@@ -8,13 +8,11 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
+from shardbench.cost.bounds import ROUNDING, pigeonhole_ms
 from shardbench.model.problem import Problem
 
 from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
 from .steps import Steps
-
-ROUNDING = 1e-9
-"""Share by which the bound is lowered so that rounding in sums cannot lift it over an optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +63,6 @@ def _check_sums(steps: Steps, size: int, world: int, limits: tuple[int, int]) ->
                 f"the tables need at least {need} bytes of {what}, the {world} devices have {limit} together; "
                 "use more or larger devices"
             )
-
-
-def pigeonhole_ms(least_ms: Floats, devices: int) -> float:
-    """Among the k W + 1 dearest tables some device of W holds k + 1: the k + 1 cheapest of those, for the best k."""
-    ordered = np.sort(least_ms)[::-1]
-    sums = np.concatenate([[0.0], np.cumsum(ordered)])
-    ends = np.arange(0, len(ordered), devices) + 1
-    held = np.arange(1, len(ends) + 1)
-    return float((sums[ends] - sums[ends - held]).max())
 
 
 def _prices(

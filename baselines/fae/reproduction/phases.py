@@ -10,6 +10,7 @@ import numpy as np
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.traffic import count
+from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE
 from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel
 from shardbench.model.machine import load_machine
@@ -125,7 +126,7 @@ class Counted:
 
 def _sent(results: Sequence[PhasedResult], batch: int) -> float:
     """Bytes that all ranks sent in one step, but for what the counter leaves out: 8 bytes of row counts a pair."""
-    left_out = ("synchronise", "rows_splits")
+    left_out = (SYNCHRONISE, ROWS_SPLITS)
     return sum(b for r in results for name, b in r.sent[batch].items() if name not in left_out)
 
 

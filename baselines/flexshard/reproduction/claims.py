@@ -3,15 +3,15 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from shardbench.cost.collectives import EXCHANGES
+from shardbench.cost.phases import WAITS
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.studies.claim import Evidence
 
-from .conditions import EXCHANGES
-
 WORKLOAD, CONTROL_WORKLOAD = "production", "taobao"
 OURS, COMPARED, LEAST, PLANNER = "flexshard", "table-row-wise", "row-wise", "torchrec-fused"
-COMMUNICATION = ("input", "output", "output_backward", "all_reduce")
+COMMUNICATION = tuple(WAITS)
 
 Measure = Callable[[Record], float]
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from shardbench.cost.costmodel import collective_s, step_time
+from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName, collective_s
+from shardbench.cost.costmodel import step_time
+from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
 from shardbench.model.machine import Machine, load_machine
@@ -20,11 +22,6 @@ from shardbench.workloads.workload import Workload
 
 LOCAL_BATCH = 256
 BASE_MACHINE = "a100-40gb-2x8"
-EXCHANGES = (
-    "input_splits", "input_all_to_all", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all",
-    "backward_all_gather",
-)  # fmt: skip
-"""Collectives that exchange lookups, vectors or their gradients; the other two all-reduce gradients."""
 
 
 def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
@@ -87,7 +84,7 @@ def outcome(strategy: Strategy, given: Condition) -> Row:
         "step_ms": step.step_ms,
         "exchanged_bytes": sum(float(traffic.collectives[name].sent.sum()) for name in EXCHANGES),
         "exchanged_between_nodes_bytes": sum(float(traffic.collectives[c].sent_inter.sum()) for c in EXCHANGES),
-        "synchronised_bytes": float(traffic.collectives["rows_all_reduce"].sent.sum()),
+        "synchronised_bytes": float(traffic.collectives[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
         "fullest_device_bytes": int(memory.max()),
         "mean_device_bytes": float(memory.mean()),
         "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
@@ -97,16 +94,17 @@ def outcome(strategy: Strategy, given: Condition) -> Row:
 
 
 def _waits_ms(traffic: Traffic, machine: Machine) -> dict[str, float]:
-    def wait(*names: str) -> float:
-        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
+    waited_s = {name: collective_s(collective, machine) for name, collective in traffic.collectives.items()}
+
+    def phase_ms(phase: StepPhase) -> float:
+        return 1e3 * sum(waited_s[name] for name in WAITS[phase])
 
     waits = {
-        "lookups_ms": wait("input_splits", "input_all_to_all"),
-        "vectors_ms": wait("output_all_to_all", "output_reduce_scatter"),
-        "gradients_ms": wait("backward_all_to_all", "backward_all_gather"),
-        "rows_all_reduce_ms": wait("rows_all_reduce"),
-        "dense_all_reduce_ms": wait("dense_all_reduce"),
+        "lookups_ms": phase_ms(StepPhase.INPUT),
+        "vectors_ms": phase_ms(StepPhase.OUTPUT),
+        "gradients_ms": phase_ms(StepPhase.OUTPUT_BACKWARD),
     }
+    waits |= {f"{name}_ms": 1e3 * waited_s[name] for name in ALL_REDUCES}
     return {"communication_ms": sum(waits.values()), **waits}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES
+from shardbench.cost.collectives import latencies_s
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.validate import memory_bytes
@@ -96,6 +97,7 @@ class _Program:
 
     def __init__(self, problem: Problem, left: float, made: Floats) -> None:
         self.problem, self.left = problem, left
+        self.latencies_us = [1e6 * seconds for seconds in latencies_s(problem.machine)]
         self.units, self.shares = make_units(problem, with_warm=True), link_shares(problem)
         self.solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
         self.solver.setOptionValue("output_flag", False)
@@ -115,7 +117,7 @@ class _Program:
         lower = np.zeros(ends[-1])
         calls = np.concatenate([self.cold_calls, self.warm_calls, self.replicas])
         lower[calls] = upper[calls] = made
-        world_us, node_us = self._latencies_us()
+        world_us, node_us = self.latencies_us
         cost = np.zeros(ends[-1])
         cost[self.waits] = 1.0, 1.0, 2.0, 1.0
         cost[self.vector_calls] = 2.0
@@ -181,7 +183,7 @@ class _Program:
     def _vector_calls(self) -> None:
         """Where vectors are sent, every exchange there is returns some, empty or not."""
         calls = np.concatenate([self.cold_calls, self.warm_calls])
-        latency = np.repeat(self._latencies_us(), len(self.cold_calls))
+        latency = np.repeat(self.latencies_us, len(self.cold_calls))
         # vector_calls >= calls - all (1 - sends)
         at_most = np.full(1, latency.sum())
         terms = (self.vector_calls, np.ones(1)), (calls, -latency), (self.sends, -at_most)
@@ -217,11 +219,3 @@ class _Program:
             hot, warm = (weights * share[link] / rate for share in (self.shares.hot_sync, self.shares.warm_sync))
             wait = self.waits[[SYNCHRONISATION]], np.ones(1)
             self._row(0.0, highspy.kHighsInf, wait, (self.hot, -hot), (self.warm, -warm))
-
-    def _latencies_us(self) -> tuple[float, float]:
-        """Of a call over all ranks, and of one inside nodes."""
-        constants, topology = self.problem.machine.constants, self.problem.topology
-        first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-        world = first + constants.peer_latency_s * (topology.world_size - 1)
-        node = constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
-        return 1e6 * world, 1e6 * node

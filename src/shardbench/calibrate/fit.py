@@ -11,6 +11,7 @@ from shardbench.base.arrays import Floats
 from shardbench.calibrate.points import problem_of
 from shardbench.calibrate.session import KernelTime, Measurements, ProbeTime
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
+from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.machine import Constants, Machine
 
 FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
@@ -143,7 +144,7 @@ def residuals(measured: Measurements) -> list[Residual]:
     found: list[Residual] = []
     for kernel in measured.kernels:
         found += _of_kernel(kernel)
-    floor = min(probe.phases_ms["dense"] for probe in measured.probes)
+    floor = min(probe.phases_ms[StepPhase.DENSE] for probe in measured.probes)
     for probe in measured.probes:
         found += _of_probe(probe, measured.machine, floor)
     return found
@@ -175,11 +176,11 @@ def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Resid
     probe = time.probe
     tables = problem_of(probe.point, on).tables
     # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
-    exchanges = sum(time.phases_ms[name] for name in ("input", "output", "output_backward"))
-    dense = time.phases_ms["dense"]
+    exchanges = sum(time.phases_ms[name] for name in (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD))
+    dense = time.phases_ms[StepPhase.DENSE]
     busy = dense > _BUSY * dense_floor_ms
 
-    def predicted(*phases: str) -> Callable[[Machine], float]:
+    def predicted(*phases: StepPhase) -> Callable[[Machine], float]:
         def seconds(machine: Machine) -> float:
             step = step_time(time.traffic, machine, probe.dense, tables, probe.point.batch)
             return 1e-3 * sum(step.phases_ms[phase] for phase in phases)
@@ -205,9 +206,9 @@ def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Resid
 
     return [
         made("embedding in step", float(time.embedding_ms.mean()), embedding_s, _IN_STEP),
-        made("collectives in step", exchanges, predicted("input", "output", "output_backward", "all_reduce"), 1.0),
+        made("collectives in step", exchanges, predicted(*WAITS), 1.0),
         # A dense model that is mostly overhead says nothing about its rate.
-        made("dense in step" if busy else "small dense in step", dense, predicted("dense"), float(busy)),
+        made("dense in step" if busy else "small dense in step", dense, predicted(StepPhase.DENSE), float(busy)),
         made("whole step", time.step_ms, whole_s, 0.0),
     ]
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from shardbench.calibrate.kernels import Kernels
 from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
+from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, CpuClock, CudaClock
-from shardbench.engine.job import PHASES
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.rank import seeded_inputs
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
@@ -65,7 +65,7 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
         kernels=tuple(tuple(t for turn in turns for t in turn[1][i]) for i in range(len(order.kernels))),
         messages=tuple(tuple(turn[2][i] for turn in turns) for i in range(len(messages.buffers))),
         probes=tuple(
-            {phase: tuple(ms for turn in turns for ms in turn[0][i][phase]) for phase in (*PHASES, "step")}
+            {phase: tuple(ms for turn in turns for ms in turn[0][i][phase]) for phase in (*MEASURED_PHASES, "step")}
             for i in range(len(probes))
         ),
         stream_bytes_per_s=stream,
@@ -112,7 +112,7 @@ class Probe:
 
     def round(self) -> dict[str, list[float]]:
         """One step of every batch, the first uncounted: ms by phase."""
-        times: dict[str, list[float]] = {name: [] for name in (*PHASES, "step")}
+        times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for number in range(BATCHES + 1):
             dist.barrier()
             _, stamps = self.step(self.batches[number % BATCHES])

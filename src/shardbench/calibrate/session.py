@@ -24,14 +24,13 @@ from shardbench.calibrate.points import (
 )
 from shardbench.calibrate.rank import Order, RankTimes, measure_rank
 from shardbench.cost.load import Load
+from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.engine.job import PHASES
 from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
 
 TIMEOUT_S = 600.0
-KERNELS = ("lookup", "lookup_backward")
 """Phases of a step that are embedding kernels."""
 
 
@@ -162,7 +161,7 @@ def _probe(order: Order, i: int, ranks: Sequence[RankTimes]) -> ProbeTime:
     return ProbeTime(
         probe=probe,
         traffic=traffic,
-        phases_ms={phase: slowest(phase) for phase in PHASES},
+        phases_ms={phase: slowest(phase) for phase in MEASURED_PHASES},
         step_ms=slowest("step"),
         embedding_ms=np.asarray([typical(_kernels_ms(r.probes[i]), order.rounds) for r in ranks]),
     )

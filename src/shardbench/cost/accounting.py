@@ -12,7 +12,14 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints, zeros
 from shardbench.base.errors import Unsupported
-from shardbench.cost.links import Collective, cross_all_reduce, node_reduction, pairwise, world_reduction
+from shardbench.cost.collectives import (
+    Collective,
+    CollectiveName,
+    cross_all_reduce,
+    node_reduction,
+    pairwise,
+    world_reduction,
+)
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.lookups import TableLookups
 from shardbench.model.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier, deal_start
@@ -196,7 +203,7 @@ class Account:
             self._replicated_weights += segment.rows * segment.columns
             self._replicas.add(_module_columns(table, segment))
 
-    def collectives(self, dense_weights: int) -> dict[str, Collective]:
+    def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
         """Every collective of the step by name."""
         topology = self.topology
         sample_bytes = self.local_batch * VECTOR_BYTES
@@ -218,17 +225,17 @@ class Account:
         copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
         lookups, vectors, sums = self._calls()
         return {
-            "input_splits": pairwise(self._splits(node), topology).called(*lookups),
-            "input_all_to_all": pairwise(self._to, topology).called(*lookups),
-            "output_all_to_all": pairwise(forward, topology).called(*vectors),
-            "output_reduce_scatter": scatter.called(*sums),
-            "backward_all_to_all": pairwise(forward.T, topology).called(*vectors),
-            "backward_all_gather": scatter.called(*sums),
+            CollectiveName.INPUT_SPLITS: pairwise(self._splits(node), topology).called(*lookups),
+            CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to, topology).called(*lookups),
+            CollectiveName.OUTPUT_ALL_TO_ALL: pairwise(forward, topology).called(*vectors),
+            CollectiveName.OUTPUT_REDUCE_SCATTER: scatter.called(*sums),
+            CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(*vectors),
+            CollectiveName.BACKWARD_ALL_GATHER: scatter.called(*sums),
             # One a module of replicas, and one for all copies.
-            "rows_all_reduce": (replicas + copies).called(
+            CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
                 len(self._replicas) + (self._copied_weights > 0 and topology.nodes > 1)
             ),
-            "dense_all_reduce": world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
+            CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
         }
 
     def _calls(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

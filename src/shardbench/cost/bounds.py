@@ -100,7 +100,7 @@ def lower_bound_ms(table_loads: Load | Sequence[Load], machine: Machine, moves: 
         weights = np.mean([_cheaper(work_ms, loads, constants, moves) for loads in batches], axis=0)
         alone = np.mean([_cheaper(embedding_ms, loads, constants, moves) for loads in batches], axis=0)
         bound = max(
-            float(alone.max()), launch_ms + float(weights.sum() / world), launch_ms + _pigeonhole(weights, world)
+            float(alone.max()), launch_ms + float(weights.sum() / world), launch_ms + pigeonhole_ms(weights, world)
         )
     else:
         work = float(np.mean([_split_ms(loads, constants, moves).sum() for loads in batches])) / world
@@ -117,7 +117,12 @@ def _cheaper(
     return np.minimum(times, time_ms(in_uvm(loads), constants)) if Move.UVM in moves else times
 
 
-def _pigeonhole(weights: Floats, world: int) -> float:
+def pigeonhole_ms(weights: Floats, world: int) -> float:
+    """Largest, over k, sum of the k + 1 smallest among the ``k world + 1`` largest weights, at least one of them.
+
+    No way to hand the weights [n] to ``world`` devices leaves every device less: of any k world + 1 weights some
+    device gets k + 1, which together are no less than the k + 1 smallest.
+    """
     descending = np.sort(weights)[::-1]
     ends = np.concatenate([[0.0], np.cumsum(descending)])
     k = np.arange((len(weights) - 1) // world + 1)

@@ -5,7 +5,6 @@ Per rank, backward:  launch + gradients + sort + update
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
-Collective: latency a call + bytes over the slower link, done when the slowest rank is.
 Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
 """
 
@@ -17,8 +16,9 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.links import Collective
+from shardbench.cost.collectives import collective_s
 from shardbench.cost.load import Load, TierRows
+from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan, Tier
@@ -35,7 +35,7 @@ class StepTime:
 
     forward_ms: Floats
     backward_ms: Floats
-    phases_ms: dict[str, float]
+    phases_ms: dict[StepPhase, float]
     """Duration of each phase for the whole world (slowest rank), in order; they add up to the step."""
 
     @property
@@ -171,25 +171,6 @@ def embedding_ms(load: Load, constants: Constants) -> Floats:
     return np.asarray(1e3 * (forward_s(load, constants) + backward_s(load, constants)))
 
 
-def collective_s(collective: Collective, machine: Machine) -> float:
-    """Seconds of the collectives of one name over all ranks; zero where nothing is sent.
-
-    Every call costs its latency; the bytes of all calls are one sum a rank. Latency + bytes /
-    bandwidth is also the size-dependent efficiency: half of the bandwidth is reached at latency x
-    bandwidth bytes.
-    """
-    constants, topology = machine.constants, machine.topology
-    intra = np.maximum(collective.sent_intra, collective.received_intra)
-    inter = np.maximum(collective.sent_inter, collective.received_inter)
-    if not (intra.any() or inter.any()):
-        return 0.0
-    times = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
-    first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    world = first + constants.peer_latency_s * (topology.world_size - 1)
-    node = constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
-    return float(collective.calls * world + collective.node_calls * node + times.max())
-
-
 def step_time(
     traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int
 ) -> StepTime:
@@ -207,23 +188,23 @@ def step_time(
     forward[first] += host_forward_s(traffic.host, constants, copy_rate)
     backward[first] += host_backward_s(traffic.host, constants, copy_rate)
 
-    def wire(*names: str) -> float:
-        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in names)
+    def waits_ms(phase: StepPhase) -> float:
+        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in WAITS[phase])
 
     copies_s = synchronisation_s(traffic.synchronisation, machine)
     return StepTime(
         forward_ms=1e3 * forward,
         backward_ms=1e3 * backward,
         phases_ms={
-            "input": wire("input_splits", "input_all_to_all"),
-            "lookup": 1e3 * float(forward.max()),
-            "output": wire("output_all_to_all", "output_reduce_scatter"),
-            "dense": 1e3 * dense_s(traffic, machine, dense, tables, batch_size),
-            "output_backward": wire("backward_all_to_all", "backward_all_gather"),
-            "lookup_backward": 1e3 * float(backward.max()),
-            "all_reduce": wire("rows_all_reduce", "dense_all_reduce"),
+            StepPhase.INPUT: waits_ms(StepPhase.INPUT),
+            StepPhase.LOOKUP: 1e3 * float(forward.max()),
+            StepPhase.OUTPUT: waits_ms(StepPhase.OUTPUT),
+            StepPhase.DENSE: 1e3 * dense_s(traffic, machine, dense, tables, batch_size),
+            StepPhase.OUTPUT_BACKWARD: waits_ms(StepPhase.OUTPUT_BACKWARD),
+            StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward.max()),
+            StepPhase.ALL_REDUCE: waits_ms(StepPhase.ALL_REDUCE),
         }
-        | ({"synchronise": 1e3 * copies_s} if copies_s else {}),
+        | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {}),
     )
 
 

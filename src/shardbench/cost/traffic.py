@@ -11,40 +11,14 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES, Account
-from shardbench.cost.links import BYTES, Collective
+from shardbench.cost.accounting import Account
+from shardbench.cost.collectives import BYTES, Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
 from shardbench.workloads.trace import Bags
-
-__all__ = [
-    "COLLECTIVES",
-    "INDEX_BYTES",
-    "LENGTH_BYTES",
-    "SPLIT_BYTES",
-    "Collective",
-    "Synchronisation",
-    "Traffic",
-    "count",
-    "expect",
-    "mean",
-]
-
-
-COLLECTIVES = (
-    "input_splits",
-    "input_all_to_all",
-    "output_all_to_all",
-    "output_reduce_scatter",
-    "backward_all_to_all",
-    "backward_all_gather",
-    "rows_all_reduce",
-    "dense_all_reduce",
-)
-"""In the order of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +37,7 @@ class Traffic:
 
     load: Load
     host: Load
-    collectives: dict[str, Collective]
+    collectives: dict[CollectiveName, Collective]
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
     synchronisation: Synchronisation = Synchronisation()

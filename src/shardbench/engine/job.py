@@ -9,9 +9,6 @@ from shardbench.model.machine import Topology
 from shardbench.model.plan import Plan
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
 
-PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "update")
-"""In the order they run; ``lookup`` and ``lookup_backward`` are the embedding kernels."""
-
 JOB = "job.json"
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.serialise import from_json, to_json
-from shardbench.engine.job import JOB, PHASES, RankJob, RankResult
+from shardbench.cost.phases import KERNELS, MEASURED_PHASES
+from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.launch import TrialFailed, run_ranks
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -76,10 +77,10 @@ def _timing(ranks: list[RankResult]) -> Timing:
     def slowest(phase: str) -> Floats:
         return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
 
-    embedding = [np.median(np.add(r.ms["lookup"], r.ms["lookup_backward"])) for r in ranks]
+    embedding = [np.median(np.sum([r.ms[phase] for phase in KERNELS], axis=0)) for r in ranks]
     return Timing(
         step_ms=tuple(slowest("step").tolist()),
-        phases_ms={phase: float(np.median(slowest(phase))) for phase in PHASES},
+        phases_ms={phase: float(np.median(slowest(phase))) for phase in MEASURED_PHASES},
         embedding_ms=tuple(float(ms) for ms in embedding),
     )
 

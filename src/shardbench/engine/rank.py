@@ -18,8 +18,9 @@ import torch.distributed as dist
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_json
+from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, CpuClock, CudaClock
-from shardbench.engine.job import JOB, PHASES, RankJob, RankResult
+from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.sent import SentBytes
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
@@ -123,7 +124,7 @@ class Rank:
         for i in range(self.job.warmup):
             step(batches[i % len(batches)])
         self.phase("time")
-        ms: dict[str, list[float]] = {name: [] for name in (*PHASES, "step")}
+        ms: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for i in range(self.job.iterations):
             dist.barrier()
             _, stamps = step(batches[i % len(batches)])

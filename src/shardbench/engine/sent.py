@@ -1,10 +1,11 @@
 """Algorithmic bytes of every collective a rank takes part in, seen by a dispatch mode.
 
 It sees the backward pass and DDP's all-reduce, and slows a step down, so bytes are recorded
-in steps of their own. The conventions are those of ``shardbench.cost.traffic``.
+in steps of their own. The conventions are those of ``shardbench.cost.collectives``.
 """
 
 from collections import defaultdict
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -12,19 +13,28 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardbench.base.errors import Unsupported
-from shardbench.cost.traffic import SPLIT_BYTES
+from shardbench.cost.accounting import SPLIT_BYTES
+from shardbench.cost.collectives import CollectiveName
+
+
+class Part(StrEnum):
+    """The parts of a step between which its exchanges are told apart."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    BACKWARD = "backward"
 
 
 class SentBytes(TorchDispatchMode):
     """``totals[name] = [bytes inside the node, bytes across nodes]`` that this rank sent.
 
-    ``calls[name]`` is how many collectives that was. ``phase`` ("input", "output", "backward") is
-    set by the step; ``dense_group`` is the name of the process group that all-reduces the dense model.
+    ``calls[name]`` is how many collectives that was. ``part`` is set by the step;
+    ``dense_group`` is the name of the process group that all-reduces the dense model.
     """
 
     def __init__(self, devices_per_node: int, dense_group: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.phase = "input"
+        self.part = Part.INPUT
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.calls: dict[str, int] = defaultdict(int)
         self._local = devices_per_node
@@ -40,17 +50,25 @@ class SentBytes(TorchDispatchMode):
         if name == "alltoall_base_":
             self._all_to_all(args)
         elif name == "_reduce_scatter_base_":
-            self._reduction(f"{self.phase}_reduce_scatter", args[1], args[2], 1.0)
+            self._reduction(self._exchange("reduce_scatter"), args[1], args[2], 1.0)
         elif name == "_allgather_base_":
-            self._reduction(f"{self.phase}_all_gather", args[0], args[2], 1.0)
+            self._reduction(self._exchange("all_gather"), args[0], args[2], 1.0)
         elif name == "allreduce_":
             dense = dist.ProcessGroup.unbox(args[1]).group_name == self._dense_group
             for tensor in args[0]:
-                self._reduction("dense_all_reduce" if dense else "rows_all_reduce", tensor, args[1], 2.0)
+                called = CollectiveName.DENSE_ALL_REDUCE if dense else CollectiveName.ROWS_ALL_REDUCE
+                self._reduction(called, tensor, args[1], 2.0)
         elif name not in ("barrier", "monitored_barrier_"):
             raise Unsupported(f"the executor used collective '{name}', which the counter does not know")
 
-    def _add(self, name: str, intra: float, inter: float) -> None:
+    def _exchange(self, kind: str) -> CollectiveName:
+        """Name of a kind of exchange in this part of the step."""
+        try:
+            return CollectiveName(f"{self.part}_{kind}")
+        except ValueError as error:
+            raise Unsupported(f"the executor's {self.part} used a {kind}, which the counter does not know") from error
+
+    def _add(self, name: CollectiveName, intra: float, inter: float) -> None:
         self.totals[name][0] += intra
         self.totals[name][1] += inter
 
@@ -62,15 +80,15 @@ class SentBytes(TorchDispatchMode):
         even = not splits
         shares = [sent.shape[0] // len(ranks)] * len(ranks) if even else list(splits)
         me = dist.get_rank()
-        control = self.phase == "input" and even and sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
-        name = "input_splits" if control else f"{self.phase}_all_to_all"
+        control = self.part is Part.INPUT and even and sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
+        name = CollectiveName.INPUT_SPLITS if control else self._exchange("all_to_all")
         self.calls[name] += len(ranks) > 1
         for rank, share in zip(ranks, shares):
             same = rank // self._local == me // self._local
             size = float(share * row_bytes) if rank != me else 0.0
             self._add(name, size if same else 0.0, 0.0 if same else size)
 
-    def _reduction(self, name: str, payload: torch.Tensor, boxed: Any, times: float) -> None:
+    def _reduction(self, name: CollectiveName, payload: torch.Tensor, boxed: Any, times: float) -> None:
         ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(boxed))
         nodes = len({rank // self._local for rank in ranks})
         local = len(ranks) // nodes

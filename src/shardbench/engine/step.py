@@ -10,13 +10,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.optim import RowWiseAdagrad
 
 from shardbench.base.errors import Unsupported
+from shardbench.cost.phases import StepPhase
 from shardbench.engine.attention import History
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.lower import LocalLookups, Lowered, Scope
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
-from shardbench.engine.sent import SentBytes
+from shardbench.engine.sent import Part, SentBytes
 from shardbench.model.table import DenseShape, Optimizer, Pooling
 
 _OPTIMIZERS: dict[Optimizer, Any] = {
@@ -55,13 +56,13 @@ class Stamps:
         lookups = sum(clock.ms(a, b) for a, b in self.lookups)
         dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
         return {
-            "input": clock.ms(start, after_input),
-            "lookup": clock.ms(after_input, after_lookup),
-            "output": clock.ms(after_lookup, after_output),
-            "dense": clock.ms(after_output, dense_done),
-            "output_backward": max(0.0, clock.ms(dense_done, after_backward) - lookups),
-            "lookup_backward": lookups,
-            "update": clock.ms(after_backward, end),
+            StepPhase.INPUT: clock.ms(start, after_input),
+            StepPhase.LOOKUP: clock.ms(after_input, after_lookup),
+            StepPhase.OUTPUT: clock.ms(after_lookup, after_output),
+            StepPhase.DENSE: clock.ms(after_output, dense_done),
+            StepPhase.OUTPUT_BACKWARD: max(0.0, clock.ms(dense_done, after_backward) - lookups),
+            StepPhase.LOOKUP_BACKWARD: lookups,
+            StepPhase.UPDATE: clock.ms(after_backward, end),
             "step": clock.ms(start, end),
         }
 
@@ -114,12 +115,12 @@ class TrainingStep:
         """Train on one batch; returns the logits [b] (detached) and the stamps."""
         now, stamps = self.clock.now, Stamps()
         stamps.marks.append(now())
-        self._phase("input")
+        self._enter(Part.INPUT)
         received = [module.input(batch.sparse.jagged[module.key]) for module in self.modules]
         stamps.marks.append(now())
         looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
-        self._phase("output")
+        self._enter(Part.OUTPUT)
         self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
@@ -128,7 +129,7 @@ class TrainingStep:
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
         stamps.marks.append(now())
-        self._phase("backward")
+        self._enter(Part.BACKWARD)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -139,9 +140,9 @@ class TrainingStep:
         stamps.marks.append(now())
         return logits.detach(), stamps
 
-    def _phase(self, name: str) -> None:
+    def _enter(self, part: Part) -> None:
         if self.bytes is not None:
-            self.bytes.phase = name
+            self.bytes.part = part
 
     def _assembled(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor | History]:
         """What each table gives the dense model: [b, dim], or its history where unpooled."""

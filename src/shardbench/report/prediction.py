@@ -13,6 +13,7 @@ from scipy.stats import kendalltau
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.statistics import noise_floor_pct
+from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.records.record import Record, Timing
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend
@@ -30,12 +31,15 @@ _IDLE_MS = 0.1
 """A rank with less embedding work than this has none to speak of; a ratio to it says nothing."""
 
 # What the ranks wait for in these measured phases is predicted as one more phase.
-_PHASES = {
-    "exchange of lookups": (("input",), ("input",)),
-    "embedding kernels": (("lookup", "lookup_backward"), ("lookup", "lookup_backward")),
-    "exchange of vectors and all-reduce": (("output", "output_backward"), ("output", "output_backward", "all_reduce")),
-    "dense model": (("dense",), ("dense",)),
-    "optimiser of the rest": (("update",), ("update",)),
+_PHASES: dict[str, tuple[tuple[StepPhase, ...], tuple[StepPhase, ...]]] = {
+    "exchange of lookups": ((StepPhase.INPUT,), (StepPhase.INPUT,)),
+    "embedding kernels": (KERNELS, KERNELS),
+    "exchange of vectors and all-reduce": (
+        (StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD),
+        (StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.ALL_REDUCE),
+    ),
+    "dense model": ((StepPhase.DENSE,), (StepPhase.DENSE,)),
+    "optimiser of the rest": ((StepPhase.UPDATE,), (StepPhase.UPDATE,)),
 }
 """Part of a step -> (phases measured, phases predicted)."""
 

@@ -6,26 +6,18 @@ over trials. A row whose trials did not all end ``ok`` shows the worst outcome, 
 many were ok, and no number. Times in ms, bytes per iteration summed over ranks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.base.statistics import median_ratio
+from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName
+from shardbench.cost.phases import StepPhase
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups
-
-ALL_TO_ALL = (
-    "input_splits", "input_all_to_all", "output_all_to_all", "output_reduce_scatter", "backward_all_to_all",
-    "backward_all_gather",
-)  # fmt: skip
-"""Collectives that exchange lookups or vectors."""
-ALL_REDUCE = ("rows_all_reduce", "dense_all_reduce")
-
-PHASES = ("input", "lookup", "output", "dense", "output_backward", "lookup_backward", "all_reduce", "update")
-"""Known phases in the order they run; records store names sorted."""
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n")
 TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
@@ -153,7 +145,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
 
 def _traffic(grouped: list[Group]) -> pd.DataFrame:
     names = collectives_of(_records(grouped))
-    unknown = [name for name in names if name not in ALL_TO_ALL + ALL_REDUCE]
+    unknown = [name for name in names if name not in list(CollectiveName)]
     if unknown:
         raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
     return _frame(grouped, (*HEAD, *_TRAFFIC, *(f"{name}_bytes" for name in names), *_MEMORY, *TAIL), _traffic_cells)
@@ -164,10 +156,10 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
         "hbm_bytes": row.typical(_of_traffic(lambda totals: totals.hbm_bytes)),
         "uvm_bytes": row.typical(_of_traffic(lambda totals: totals.uvm_bytes)),
         "host_bytes": row.typical(_of_traffic(lambda totals: totals.host_bytes)),
-        "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, ALL_TO_ALL, 0))),
-        "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, ALL_TO_ALL, 1))),
+        "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 0))),
+        "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 1))),
         "allreduce_bytes": row.typical(
-            _of_traffic(lambda totals: _link_bytes(totals, ALL_REDUCE, 0) + _link_bytes(totals, ALL_REDUCE, 1))
+            _of_traffic(lambda totals: _link_bytes(totals, ALL_REDUCES, 0) + _link_bytes(totals, ALL_REDUCES, 1))
         ),
         "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
         "tiers": row.worst.tiers.value if row.worst.tiers else None,
@@ -237,16 +229,16 @@ def _records(grouped: list[Group]) -> Iterator[Record]:
 
 def phases_of(records: Iterable[Record]) -> list[str]:
     """Phases that the records time, in the order they run; unknown ones last."""
-    return _ordered((name for record in records if record.timing for name in record.timing.phases_ms), PHASES)
+    return _ordered((name for record in records if record.timing for name in record.timing.phases_ms), list(StepPhase))
 
 
 def collectives_of(records: Iterable[Record]) -> list[str]:
     """Collectives that the records count, exchanges before reductions."""
     named = (name for record in records if record.traffic for name in record.traffic.collectives)
-    return _ordered(named, ALL_TO_ALL + ALL_REDUCE)
+    return _ordered(named, list(CollectiveName))
 
 
-def _ordered(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
+def _ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
     place = {name: number for number, name in enumerate(known)}
     return sorted(set(names), key=lambda name: (place.get(name, len(known)), name))
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
+from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import LONGEST, Load
-from shardbench.tasks.oracle import exchange_s
 from shardbench.tasks.task import Task, load_matrix
 
 RESTARTS = 4
@@ -34,7 +34,7 @@ class _Costs:
         own = loads[..., _BAGS]
         pair = np.zeros((*own.shape, machine.topology.world_size))
         pair[..., 0], pair[..., 1] = own, everyone - own
-        exchange = exchange_s(pair, machine)[..., 0]
+        exchange = vectors_exchange_s(pair, machine)[..., 0]
         seconds = forward_s(load, machine.constants) + backward_s(load, machine.constants) + 2.0 * exchange
         return np.asarray(1e3 * seconds)
 

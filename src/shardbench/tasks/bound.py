@@ -15,10 +15,8 @@ the k W + 1 largest v; (3) c of the dearest single table, f({t}) + x + 2 q b_t, 
 set (``shardbench.cost.bounds``). Memory limits and UVM are not used: the bound holds with any capacity.
 """
 
-import numpy as np
-
-from shardbench.base.arrays import Floats
-from shardbench.cost.bounds import ROUNDING
+from shardbench.cost.bounds import ROUNDING, pigeonhole_ms
+from shardbench.cost.collectives import bytes_s, latencies_s
 from shardbench.cost.costmodel import embedding_ms, work_ms
 from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task
@@ -39,7 +37,7 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
     start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
     bound = max(
         start_ms + float(weights.sum()) / world,
-        start_ms + _pigeonhole_ms(weights, world),
+        start_ms + pigeonhole_ms(weights, world),
         2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms).max()),
     )
     return bound * (1.0 - ROUNDING)
@@ -47,19 +45,9 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
 
 def _exchange(machine: Machine) -> tuple[float, float]:
     """Fixed ms of one exchange, and ms a byte of pooled vectors takes to leave its device."""
-    topology, constants = machine.topology, machine.constants
-    world, local = topology.world_size, topology.devices_per_node
+    topology, world = machine.topology, machine.topology.world_size
     if world == 1:
         return 0.0, 0.0
-    latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    intra = (local - 1) / world / constants.intra_bytes_per_s
-    inter = (world - local) / world / constants.inter_bytes_per_s
-    return 1e3 * (latency + constants.peer_latency_s * (world - 1)), 1e3 * max(intra, inter)
-
-
-def _pigeonhole_ms(weights: Floats, world: int) -> float:
-    """Largest, over k, sum of the k + 1 smallest among the k world + 1 largest weights."""
-    descending = np.sort(weights)[::-1]
-    ends = np.concatenate([[0.0], np.cumsum(descending)])
-    k = np.arange((len(weights) - 1) // world + 1)
-    return float((ends[k * world + 1] - ends[k * world - k]).max())
+    local = topology.devices_per_node
+    per_byte_s = bytes_s((local - 1) / world, (world - local) / world, machine.constants)
+    return 1e3 * latencies_s(machine)[0], 1e3 * float(per_byte_s)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import LONGEST, Load
-from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task, load_matrix, one_hot
 
 _FIELDS = tuple(f.name for f in fields(Load))
@@ -114,7 +114,7 @@ class SimulatedOracle(Oracle):
     def _measure(self, task: Task, assignments: Ints) -> Costs:
         load = device_loads(task.loads(counted=self.counted), assignments, task.devices)
         machine = task.problem.machine
-        exchange_ms = 1e3 * exchange_s(load.bag_bytes, machine)
+        exchange_ms = 1e3 * vectors_exchange_s(load.bag_bytes, machine)
         return Costs(
             forward_ms=1e3 * forward_s(load, machine.constants),
             forward_comm_ms=exchange_ms,
@@ -134,23 +134,3 @@ def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:
         sums[first : first + step] = held @ values
         sums[first : first + step, :, _LONGEST] = (held * values[:, _LONGEST]).max(axis=2, initial=0.0)
     return Load(**{name: sums[:, :, i] for i, name in enumerate(_FIELDS)})
-
-
-def exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
-    """Seconds that each device spends in the all-to-all of pooled vectors, [..., devices].
-
-    Latency + the device's own bytes over its slower link; bytes are the larger of sent and
-    received. ``bag_bytes`` [..., devices] are its tables' pooled vectors for the whole batch, of
-    which a rank keeps its own samples' share. The slowest device's time is ``collective_s``.
-    """
-    topology, constants = machine.topology, machine.constants
-    world, local = topology.world_size, topology.devices_per_node
-    everyone = bag_bytes.sum(axis=-1, keepdims=True)
-    shape = (*bag_bytes.shape[:-1], topology.nodes, local)
-    node = np.repeat(bag_bytes.reshape(shape).sum(axis=-1), local, axis=-1)
-    intra = np.maximum((local - 1) * bag_bytes, node - bag_bytes) / world
-    inter = np.maximum((world - local) * bag_bytes, everyone - node) / world
-    own = np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
-    latency = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    fixed = latency + constants.peer_latency_s * (world - 1)
-    return np.where((everyone > 0) & (world > 1), fixed + own, 0.0)

@@ -18,8 +18,9 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT, content_hash, from_json, to_json
+from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.model.table import Table
-from shardbench.tasks.oracle import Costs, Oracle, exchange_s
+from shardbench.tasks.oracle import Costs, Oracle
 from shardbench.tasks.task import Task, one_hot
 
 
@@ -114,7 +115,7 @@ class SetOracle(Oracle):
     def _exchange_ms(self, task: Task, assignments: Ints) -> tuple[Floats, Floats]:
         """Forward and backward all-to-all ms, [episodes, devices] each: modelled, not measured."""
         bag_bytes = one_hot(assignments, task.devices) @ task.expected.bag_bytes
-        modelled = 1e3 * exchange_s(bag_bytes, task.problem.machine)
+        modelled = 1e3 * vectors_exchange_s(bag_bytes, task.problem.machine)
         return modelled, modelled.copy()
 
     def _measure(self, task: Task, assignments: Ints) -> Costs:

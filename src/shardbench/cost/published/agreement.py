@@ -16,8 +16,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shardbench.base.atomic import write_atomically
-from shardbench.cost.costmodel import backward_s, collective_s, forward_s
-from shardbench.cost.links import pairwise
+from shardbench.cost.collectives import collective_s, pairwise
+from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.costmodel import BACKWARD_DENSE, backward_work_s, collective_s, forward_work_s, work_ms
-from shardbench.cost.links import pairwise, world_reduction
+from shardbench.cost.collectives import collective_s, pairwise, world_reduction
+from shardbench.cost.costmodel import BACKWARD_DENSE, backward_work_s, forward_work_s, work_ms
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.published.points import PublishedModel, power_law_distinct
 from shardbench.model.machine import Machine

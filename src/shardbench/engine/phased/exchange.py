@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+ROWS_SPLITS = "rows_splits"
+"""How many rows each rank touched."""
+SYNCHRONISE = "synchronise"
+"""The part of the copies of hot rows that other ranks get."""
 HOST_RANK = 0
 """The rank beside the master tables: the first of its node."""
 
@@ -13,10 +17,9 @@ HOST_RANK = 0
 class Wire:
     """Collectives over the default process group, or none where a process trains alone.
 
-    ``sent`` holds bytes that this rank sent to others, by the collectives' names in
-    ``shardbench.cost.traffic``, plus ``rows_splits`` (how many rows each rank touched) and
-    ``synchronise``, the part of the copies of hot rows that other ranks get. ``copied`` holds all
-    bytes of such copies at this rank: ``to_device`` into its replica, ``to_host`` out of it.
+    ``sent`` holds bytes that this rank sent to others, by the collectives' names, plus
+    ``ROWS_SPLITS`` and ``SYNCHRONISE``. ``copied`` holds all bytes of copies of hot rows at this
+    rank: ``to_device`` into its replica, ``to_host`` out of it.
     """
 
     def __init__(self) -> None:

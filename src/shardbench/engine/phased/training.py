@@ -15,8 +15,9 @@ import torch
 
 from shardbench.base.arrays import Floats32
 from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.collectives import CollectiveName
 from shardbench.engine.dlrm import DenseModel
-from shardbench.engine.phased.exchange import Wire
+from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE, Wire
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce, flat_lookups
 from shardbench.model.plan import PhaseKind, Plan, Replicated
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
@@ -134,7 +135,7 @@ class PhasedTrainer:
             rows = torch.empty(len(self._hot_rows), width, device=self.device)
             if self.master is not None:
                 rows.copy_(self.master.select(self._hot_rows))
-            self.wire.broadcast("synchronise", rows)
+            self.wire.broadcast(SYNCHRONISE, rows)
             self.replica.copy(torch.arange(len(rows), device=self.device), rows)
             self.wire.copied["to_device"] += rows.numel() * rows.element_size()
         elif self.master is not None:
@@ -186,17 +187,19 @@ class PhasedTrainer:
 
     def _cold(self, local: GlobalBatch, samples: int) -> torch.Tensor:
         own = flat_lookups(local.tables, self._starts)
-        counts = self.wire.sizes("input_splits", (len(own.lengths), len(own.rows), len(local.labels)), self.device)
+        counts = self.wire.sizes(
+            CollectiveName.INPUT_SPLITS, (len(own.lengths), len(own.rows), len(local.labels)), self.device
+        )
         bags, lookups = [n for n, _, _ in counts], [n for _, n, _ in counts]
         asked = FlatLookups(
-            lengths=self.wire.to_host("input_all_to_all", own.lengths.to(self.device), bags).cpu(),
-            rows=self.wire.to_host("input_all_to_all", own.rows.to(self.device), lookups).cpu(),
+            lengths=self.wire.to_host(CollectiveName.INPUT_ALL_TO_ALL, own.lengths.to(self.device), bags).cpu(),
+            rows=self.wire.to_host(CollectiveName.INPUT_ALL_TO_ALL, own.rows.to(self.device), lookups).cpu(),
         )
         # Whose bags follow one another on the host: rank by rank, each table by table.
         pooled = self.master.pooled(asked) if self.master is not None else torch.empty(0, self.model.dim)
-        vectors = self.wire.from_host("output_all_to_all", pooled.to(self.device), bags)
+        vectors = self.wire.from_host(CollectiveName.OUTPUT_ALL_TO_ALL, pooled.to(self.device), bags)
         logits, gradients = self._train_dense(local, vectors, samples)
-        returned = self.wire.to_host("backward_all_to_all", gradients, bags).cpu()
+        returned = self.wire.to_host(CollectiveName.BACKWARD_ALL_TO_ALL, gradients, bags).cpu()
         if self.master is not None:
             self.master.step(*coalesce(asked.rows, returned[asked.bag_of]))
         return logits
@@ -206,9 +209,9 @@ class PhasedTrainer:
         own = FlatLookups(rows=own.rows.to(self.device), lengths=own.lengths.to(self.device))
         logits, gradients = self._train_dense(local, self.replica.pooled(own), samples)
         rows, summed = coalesce(own.rows, gradients[own.bag_of])
-        sizes = [n for (n,) in self.wire.sizes("rows_splits", (len(rows),), self.device)]
-        all_rows = self.wire.gather("rows_all_reduce", rows, sizes)
-        self.replica.step(*coalesce(all_rows, self.wire.gather("rows_all_reduce", summed, sizes)))
+        sizes = [n for (n,) in self.wire.sizes(ROWS_SPLITS, (len(rows),), self.device)]
+        all_rows = self.wire.gather(CollectiveName.ROWS_ALL_REDUCE, rows, sizes)
+        self.replica.step(*coalesce(all_rows, self.wire.gather(CollectiveName.ROWS_ALL_REDUCE, summed, sizes)))
         return logits
 
     def _train_dense(
@@ -222,7 +225,7 @@ class PhasedTrainer:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / samples
         gradients = torch.autograd.grad(loss, [vectors, *self._parameters])
         flat = torch.cat([g.flatten() for g in gradients[1:]])
-        self.wire.add("dense_all_reduce", flat)
+        self.wire.add(CollectiveName.DENSE_ALL_REDUCE, flat)
         with torch.no_grad():
             parts = torch.split(flat, [p.numel() for p in self._parameters])
             for parameter, part in zip(self._parameters, parts):

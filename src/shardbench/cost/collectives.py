@@ -1,0 +1,162 @@
+"""The collectives of a step: their names, their bytes by rank and link, and the time they take.
+
+Bytes are algorithmic: what a rank sends to *other* ranks. Reductions are counted as two-level
+(inside the node, then across nodes between equal local ranks), whose total equals the ring's,
+(W-1)/W of the payload for a reduce-scatter or an all-gather and twice that for an all-reduce.
+Time is latency a call + bytes over the slower link, done when the slowest rank is.
+"""
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, zeros
+from shardbench.model.machine import Constants, Machine, Topology
+
+
+class CollectiveName(StrEnum):
+    """What the collectives of a step are called, in its order."""
+
+    INPUT_SPLITS = "input_splits"
+    INPUT_ALL_TO_ALL = "input_all_to_all"
+    OUTPUT_ALL_TO_ALL = "output_all_to_all"
+    OUTPUT_REDUCE_SCATTER = "output_reduce_scatter"
+    BACKWARD_ALL_TO_ALL = "backward_all_to_all"
+    BACKWARD_ALL_GATHER = "backward_all_gather"
+    ROWS_ALL_REDUCE = "rows_all_reduce"
+    DENSE_ALL_REDUCE = "dense_all_reduce"
+
+
+ALL_REDUCES = (CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE)
+EXCHANGES = tuple(name for name in CollectiveName if name not in ALL_REDUCES)
+"""Collectives that exchange lookups, vectors or their gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """Bytes each rank sends to and receives from other ranks, inside its node and across; [..., world]."""
+
+    sent_intra: Floats
+    sent_inter: Floats
+    received_intra: Floats
+    received_inter: Floats
+    calls: float = 1.0
+    """Collectives over the whole world that follow one another; each waits for its latency."""
+    node_calls: float = 0.0
+    """The same inside each node."""
+
+    @classmethod
+    def zeros(cls, n: int) -> "Collective":
+        """Nothing sent."""
+        none = [zeros(n) for _ in BYTES]
+        return cls(sent_intra=none[0], sent_inter=none[1], received_intra=none[2], received_inter=none[3], calls=0.0)
+
+    @property
+    def sent(self) -> Floats:
+        """Bytes sent, both links."""
+        return self.sent_intra + self.sent_inter
+
+    def __add__(self, other: "Collective") -> "Collective":
+        return Collective(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def called(self, world: float, node: float = 0.0) -> "Collective":
+        """The same bytes in that many collectives."""
+        return replace(self, calls=world, node_calls=node)
+
+
+BYTES = ("sent_intra", "sent_inter", "received_intra", "received_inter")
+"""Fields that hold bytes."""
+
+
+def pairwise(sent: Floats, topology: Topology) -> Collective:
+    """All-to-all in which rank s sends ``sent[s, r]`` bytes to rank r; what stays on a rank is free."""
+    nodes, local = topology.nodes, topology.devices_per_node
+    away = sent.copy()
+    np.fill_diagonal(away, 0.0)
+    blocks = away.reshape(nodes, local, nodes, local)
+    # [node, local] of what stays in the node, sent and received.
+    inside = np.einsum("nlnm->nlm", blocks)
+    sent_intra, received_intra = inside.sum(axis=2).ravel(), inside.sum(axis=1).ravel()
+    return Collective(
+        sent_intra=sent_intra,
+        sent_inter=away.sum(axis=1) - sent_intra,
+        received_intra=received_intra,
+        received_inter=away.sum(axis=0) - received_intra,
+    )
+
+
+def _both_ways(intra: Floats, inter: Floats) -> Collective:
+    return Collective(sent_intra=intra, sent_inter=inter, received_intra=intra, received_inter=inter)
+
+
+def world_reduction(payload: float, passes: float, topology: Topology) -> Collective:
+    """Reduction over all ranks of ``payload`` bytes on each: 1 pass (scatter, gather) or 2 (all-reduce)."""
+    nodes, local, world = topology.nodes, topology.devices_per_node, topology.world_size
+    intra = np.full(world, passes * payload * (local - 1) / local)
+    inter = np.full(world, passes * payload / local * (nodes - 1) / nodes)
+    return _both_ways(intra, inter)
+
+
+def node_reduction(payload: Floats, topology: Topology) -> Collective:
+    """Reduce-scatter or all-gather inside each node; ``payload`` [nodes] bytes on each of its ranks."""
+    local = topology.devices_per_node
+    intra = np.repeat(np.asarray(payload, dtype=np.float64), local) * (local - 1) / local
+    return _both_ways(intra, zeros(topology.world_size))
+
+
+def cross_all_reduce(payload: float, topology: Topology) -> Collective:
+    """All-reduce of ``payload`` bytes between the equal local ranks of all nodes."""
+    nodes, world = topology.nodes, topology.world_size
+    return _both_ways(zeros(world), np.full(world, 2.0 * payload * (nodes - 1) / nodes))
+
+
+def latencies_s(machine: Machine) -> tuple[float, float]:
+    """Seconds that a call costs whatever its bytes: over all ranks, and inside nodes."""
+    constants, topology = machine.constants, machine.topology
+    first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+    world = first + constants.peer_latency_s * (topology.world_size - 1)
+    return world, constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
+
+
+def bytes_s(intra: Floats | float, inter: Floats | float, constants: Constants) -> Floats:
+    """Seconds of bytes inside the node and across, which travel at once: those of the slower link."""
+    return np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
+
+
+def ranks_s(collective: Collective, machine: Machine) -> Floats:
+    """Seconds of the collectives of one name on each rank if it waited for no other, [..., world].
+
+    Zero where no rank sends anything. Every call costs its latency; the bytes of all calls are one
+    sum a rank, the larger of sent and received. Latency + bytes / bandwidth is also the
+    size-dependent efficiency: half of the bandwidth is reached at latency x bandwidth bytes.
+    """
+    intra = np.maximum(collective.sent_intra, collective.received_intra)
+    inter = np.maximum(collective.sent_inter, collective.received_inter)
+    world, node = latencies_s(machine)
+    own = collective.calls * world + collective.node_calls * node + bytes_s(intra, inter, machine.constants)
+    return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
+
+
+def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
+    """Seconds of each device in the all-to-all of pooled vectors, as ``ranks_s``, [..., devices].
+
+    ``bag_bytes`` [..., devices] are its tables' pooled vectors for the whole batch, of which a rank
+    keeps its own samples' share.
+    """
+    world, local = machine.topology.world_size, machine.topology.devices_per_node
+    everyone = bag_bytes.sum(axis=-1, keepdims=True)
+    shape = (*bag_bytes.shape[:-1], machine.topology.nodes, local)
+    node = np.repeat(bag_bytes.reshape(shape).sum(axis=-1), local, axis=-1)
+    exchange = Collective(
+        sent_intra=(local - 1) * bag_bytes / world,
+        sent_inter=(world - local) * bag_bytes / world,
+        received_intra=(node - bag_bytes) / world,
+        received_inter=(everyone - node) / world,
+    )
+    return ranks_s(exchange, machine)
+
+
+def collective_s(collective: Collective, machine: Machine) -> float:
+    """Seconds of the collectives of one name over all ranks: the slowest one's."""
+    return float(ranks_s(collective, machine).max())
