@@ -181,6 +181,31 @@ def test_simulated_trials_of_a_schedule_give_the_mean_step_every_time(tmp_path):
     ) == pytest.approx(1.0)
 
 
+def test_every_mean_of_a_schedule_weighs_mini_batches_by_their_fresh_samples(tmp_path):
+    plan = scheduled((200, 50), [("cold", 3), ("hot", 2)])
+    batches = materialise(WORKLOAD, tmp_path / "b", range(2))
+    done = simulate(plan, PROBLEM, batches, WORKLOAD.dense, 2)
+    found = simulate_schedule(plan, PROBLEM, everything, WORKLOAD.dense)
+    # Of 32 samples the hot ones fill one mini-batch and part of a second, the cold ones part of one.
+    hot = sum(all(v < 200 for v in bag) for bag in lists(everything(0)))
+    assert 16 < hot < 32
+    fresh = {PhaseKind.HOT: [16, hot - 16], PhaseKind.COLD: [32 - hot]}
+    for kind, samples in fresh.items():
+        assert [w * 32 for w, k in zip(found.weights, found.kinds) if k is kind] == samples
+    shares = [fresh[kind].pop(0) / 32 for kind in found.kinds]
+
+    def by_hand(numbers):
+        return pytest.approx(sum(share * np.asarray(number) for share, number in zip(shares, numbers)), rel=1e-12)
+
+    assert done.totals.lookups == by_hand([t.load.lookups.sum() + t.host.lookups.sum() for t in found.traffics])
+    assert done.totals.host_bytes == by_hand([t.host.lookup_bytes.sum() for t in found.traffics])
+    for name, links in done.totals.collectives.items():
+        assert sum(links) == by_hand([t.collectives[name].sent.sum() for t in found.traffics]), name
+    for name, ms in done.timing.phases_ms.items():
+        assert ms == by_hand([t.phases_ms[name] for t in found.times]), name
+    assert done.timing.embedding_ms == by_hand([t.embedding_ms for t in found.times])
+
+
 def test_a_cold_batch_costs_what_tables_on_the_host_cost():
     plan = scheduled((200, 50), [("cold", 3), ("hot", 2)])
     hosts = Plan(world_size=2, segments=tuple(whole_table(table, Host(node=0)) for table in WORKLOAD.tables))

@@ -91,7 +91,7 @@ with ProcessPoolExecutor(2, mp_context=context, initializer=end_with, initargs=(
     finally:
         program.kill()
         said = program.communicate(timeout=20)
-    assert within(10, lambda: not any(runs(pid) for pid in workers)), said
+    assert within(60, lambda: not any(runs(pid) for pid in workers)), said
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -110,7 +110,7 @@ call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phas
         assert all(runs(pid) for pid in children)
         program.send_signal(how)
         # Ends only when nobody holds the output: neither the fork server nor a child.
-        program.communicate(timeout=10)
+        program.communicate(timeout=60)
     finally:
         program.kill()
-    assert within(10, lambda: not any(runs(pid) for pid in children))
+    assert within(60, lambda: not any(runs(pid) for pid in children))

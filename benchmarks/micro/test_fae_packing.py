@@ -1,4 +1,6 @@
-"""Samples that FAE's input processor classifies and packs per second, on one core."""
+"""Samples that FAE's input processor classifies and packs per CPU second."""
+
+import time
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import pytest
 from shardbench.workloads.hotness import HotPrefix, Packer
 from shardbench.workloads.trace import Bags
 
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
 TABLES, CHUNK, CHUNKS, BATCH = 26, 65_536, 4, 4096
 ROWS, HOT = 1_000_000, 200_000
 SAMPLES_PER_MINUTE = 10_000_000
