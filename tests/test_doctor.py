@@ -46,6 +46,16 @@ def test_too_little_memory_is_said_per_job(monkeypatch, tmp_path):
     assert doctor.lines(diagnosis)[-1] == "suite quick cannot run here"
 
 
+def test_a_job_that_no_plan_fits_is_said_to_not_fit(monkeypatch, tmp_path):
+    machine_like(monkeypatch)
+    suite = load_suite("quick")
+    job = next(job for job in suite.jobs if job.backend is Backend.SIMULATED).model_copy(update={"batch_size": 30})
+    fit = doctor._fit(suite, job, tmp_path, doctor.Environment.here(), 10**10, engine=True)
+    assert not fit.fits
+    assert not fit.missing_data
+    assert "batch size 30 is not a multiple of the 4 devices; set batch_size = 28 there" in fit.reason
+
+
 def test_memory_is_the_tables_and_the_ranks():
     job = next(job for job in load_suite("quick").jobs if job.backend is Backend.MEASURED)
     tables = load_suite("quick").workload(job).build(None).tables

@@ -18,6 +18,7 @@ from shardbench.model.plan import Plan
 from shardbench.records.record import Record
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.report.tables import throughput
 from shardbench.runs.runner import RunOptions, list_trials, run_suite, settled_records
 from shardbench.runs.suite import Job, load_suite
 from shardbench.runs.tryout import JobContext, try_out
@@ -329,11 +330,39 @@ def test_job_folders_may_be_kept(tiny, tmp_path):
     assert path.parents[1].name == "made-up-toy-measured-fp32-sgd-32"
 
 
-def test_jobs_that_cannot_end_well_are_refused_before_the_first_trial(tiny):
+def test_an_impossible_pair_is_infeasible_rows_and_the_rest_runs(tiny):
     suite, options = tiny
-    jobs = (suite.jobs[0], suite.jobs[1].model_copy(update={"batch_size": 31}))
-    with pytest.raises(BadInput, match="batch size 31 is not a multiple of the 2 devices; set batch_size = 30"):
-        run_suite(suite.model_copy(update={"jobs": jobs}), options, Log())
+    small = suite.jobs[0].model_copy(
+        update={"override": dict.fromkeys(("hbm_capacity", "uvm_capacity", "host_capacity"), "1 B")}
+    )
+    jobs = (suite.jobs[0].model_copy(update={"batch_size": 31}), small, suite.jobs[0])
+    impossible = suite.model_copy(update={"jobs": jobs})
+    log = Log()
+    records = run_suite(impossible, options, log)
+    assert log.calls[0] == ("planned", 6, 0)
+    assert [record.outcome.value for record in records] == ["infeasible"] * 4 + ["ok"] * 2
+    causes = [record.failure.cause for record in records[:4]]
+    assert all("batch size 31 is not a multiple of the 2 devices; set batch_size = 30" in one for one in causes[:2])
+    assert all("the tables need " in one for one in causes[2:])
+    assert {record.failure.phase for record in records[:4]} == {"start"}
+    again = Log()
+    assert run_suite(impossible, options, again) == records
+    assert again.calls == [("planned", 6, 6)]
+    outcomes = throughput(RecordStore(options.results, "tiny").read())["outcome"]
+    assert sorted(outcomes) == ["infeasible"] * 4 + ["ok"] * 2
+
+
+def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tmp_path):
+    suite, options = tiny
+    broken = tmp_path / "broken.txt"
+    broken.write_text("no number\n")
+    (config,) = suite.workloads
+    workloads = (config, {**config, "name": "broken", "files": [str(broken)]})
+    jobs = (*suite.jobs, suite.jobs[0].model_copy(update={"workload": "broken"}))
+    log = Log()
+    with pytest.raises(BadInput, match=r"broken.txt line 1: 'no number' is not a row index"):
+        run_suite(suite.model_copy(update={"workloads": workloads, "jobs": jobs}), options, log)
+    assert log.calls == []
     assert not options.results.exists()
 
 

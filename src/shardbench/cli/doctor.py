@@ -12,6 +12,7 @@ from shardbench.datasets.card import load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend
+from shardbench.runs.jobcheck import impossible
 from shardbench.runs.suite import Job, Suite, dataset_kinds, load_suite, suite_names, workload_config
 
 DEFAULT_SUITE = "quick"
@@ -82,12 +83,14 @@ def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int
     machine = job.load_machine()
     fits, reason, missing_data = True, "", False
     try:
-        tables = suite.workload(job).build(data).tables
+        workload = suite.workload(job).build(data)
     except BadInput as error:
         fits, reason, missing_data = False, str(error), True
     else:
-        if job.backend is Backend.MEASURED:
-            need = memory_bytes(tables, job, machine)
+        reason = impossible(workload, machine, job)
+        fits = not reason
+        if fits and job.backend is Backend.MEASURED:
+            need = memory_bytes(workload.tables, job, machine)
             fits, reason = _runs(machine, need, environment, free, engine=engine)
     return JobFit(
         suite=suite.name,

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
     OK = "ok"
     INFEASIBLE = "infeasible"
-    """The strategy declined: no plan fits."""
+    """No plan fits: the strategy declined, or the workload cannot run on the machine at all."""
     OOM = "oom"
     TIMEOUT = "timeout"
     ERROR = "error"

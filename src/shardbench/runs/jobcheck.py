@@ -1,10 +1,9 @@
-"""What can be known to fail before the first trial of a job runs."""
+"""What can be known of a trial before it runs: that no plan could end well, or that devices are missing."""
 
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from shardbench.base.errors import BadInput
 from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.records.trial import Backend
@@ -15,25 +14,24 @@ _COUNT_S = 120.0
 _GIB = 2.0**30
 
 
-def check_job(workload: Workload, machine: Machine, job: Job) -> None:
-    """Raises BadInput, which says what to do, where no trial of the job could end well."""
+def impossible(workload: Workload, machine: Machine, job: Job) -> str:
+    """Why no trial of the job could end well whatever the strategy, and what to do; or an empty string."""
     what, topology = f"workload {workload.name} on machine {machine.name}", machine.topology
     world, size = topology.world_size, workload.batch_size
     if size < world or size % world:
         near = max(world, size - size % world)
-        raise BadInput(
-            f"{what}: batch size {size} is not a multiple of the {world} devices; set batch_size = {near} in the job"
-        )
+        return f"{what}: batch size {size} is not a multiple of the {world} devices; set batch_size = {near} there"
     odd = next((table for table in workload.tables if table.dim % 4), None)
     if odd is not None:
-        raise BadInput(f"{what}: table {odd.name} has dim {odd.dim}; the kernels need a multiple of 4")
+        return f"{what}: table {odd.name} has dim {odd.dim}; the kernels need a multiple of 4"
     needed = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in workload.tables)
     there = world * (topology.hbm_bytes + topology.uvm_bytes) + topology.nodes * topology.host_bytes
     if needed > there:
-        raise BadInput(
+        return (
             f"{what}: the tables need {needed / _GIB:.1f} GiB with optimizer state, the machine has "
             f"{there / _GIB:.1f} GiB in all; take a larger machine or smaller tables"
         )
+    return ""
 
 
 def lacking_devices(machine: Machine, backend: Backend) -> str:

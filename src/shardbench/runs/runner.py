@@ -19,7 +19,6 @@ from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.store import RecordStore, is_settled
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs.jobcheck import check_job
 from shardbench.runs.suite import EVERY, Job, Suite
 from shardbench.runs.tryout import JobContext, try_out
 from shardbench.workloads.workload import Workload, WorkloadConfig
@@ -82,9 +81,6 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
     store = RecordStore(options.results, suite.name)
     known = store.latest()
     jobs = _list_jobs(suite, options)
-    for listed in jobs:
-        if listed.specs:
-            check_job(listed.workload, listed.job.load_machine(), listed.job)
     specs = [spec for listed in jobs for spec in listed.specs]
     environment = Environment.here()
     settled = partial(is_settled, force=options.force, retry=options.retry, environment=environment.hash)

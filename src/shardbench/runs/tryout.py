@@ -18,7 +18,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.records.record import Planned, Record, Tiers
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
-from shardbench.runs.jobcheck import lacking_devices
+from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.sealed import Planning, plan_sealed, simulated_bounds
 from shardbench.runs.simulate import simulate
 from shardbench.runs.suite import Job
@@ -144,6 +144,9 @@ def try_out(spec: TrialSpec, strategy: Strategy, context: JobContext, environmen
 
 
 def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Failure | None:
+    cause = impossible(context.workload, context.machine, context.job)
+    if cause:
+        return Failure(outcome=Outcome.INFEASIBLE, cause=cause, phase="start")
     missing = missing_modules(strategy)
     cause = f"needs {', '.join(missing)}, which cannot be imported here" if missing else ""
     if not cause and not context.folder_stays:
