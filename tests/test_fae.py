@@ -15,7 +15,6 @@ from shardbench.baselines.fae.calibrator import (
     estimate_hot_rows,
     expected_hot_share,
     hot_access_share,
-    search_threshold,
 )
 from shardbench.baselines.fae.scheduler import RateRule, next_turn, turns
 from shardbench.model.discovery import get_strategy
@@ -72,11 +71,9 @@ def test_small_tables_that_exceed_the_budget_are_treated_as_large():
     assert calibrate((SMALL,), (10,), 30).rows == (3,)
     with pytest.raises(BadInput, match="a budget of 9 bytes holds no row of 10 bytes: raise it"):
         calibrate(TABLES, BYTES, 9)
-    with pytest.raises(BadInput, match="holds no row"):
-        search_threshold([np.ones(5, dtype=np.int64)], [10], 9)
-    for calibrator, tables, row_bytes in ((calibrate, (), ()), (calibrate, TABLES, (10,)), (search_threshold, (), ())):
+    for tables, row_bytes in (((), ()), (TABLES, (10,))):
         with pytest.raises(BadInput, match="at least one table and a row size for each"):
-            calibrator(tables, row_bytes, 10)
+            calibrate(tables, row_bytes, 10)
 
 
 @settings(deadline=None, max_examples=60)
@@ -135,20 +132,6 @@ def test_tables_that_the_chunks_would_cover_are_read_whole():
     assert estimate_hot_rows(counts[:0], 1, np.random.default_rng(0)).rows == 0
     with pytest.raises(BadInput, match="need 2 chunks"):
         estimate_hot_rows(counts, 3, np.random.default_rng(0), chunks=1)
-
-
-@pytest.mark.parametrize("budget_mb", [1, 4, 20, 1000])
-def test_a_searched_threshold_fits_and_is_not_far_from_the_exact_one(budget_mb):
-    tables = [skewed_counts(300_000, seed) for seed in range(3)] + [np.zeros(100, dtype=np.int64)]
-    row_bytes = [64, 64, 64, 64]
-    found = search_threshold(tables, row_bytes, budget_mb * MB)
-    hot = [c >= found.least_count for c in tables[:3]]
-    assert 6400 + sum(64 * h.sum() for h in hot) <= budget_mb * MB
-    profiles = [AccessProfile.from_counts(c, rows=len(c), samples=1, present=1) for c in tables]
-    exact = calibrate(profiles, row_bytes, budget_mb * MB).least_count
-    # The upper ends of the estimates ask for more than the exact sizes do, but not for much more.
-    assert exact <= found.least_count <= 1.5 * exact + 1
-    assert found.high_bytes <= budget_mb * MB
 
 
 def test_shares_are_judged_without_the_lookup_itself():

@@ -130,56 +130,6 @@ def estimate_hot_rows(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimated:
-    """A threshold found with estimated sizes: a row is hot with at least ``least_count`` lookups."""
-
-    least_count: int
-    high_bytes: float
-    """Upper end of the estimated size, small tables included; within the budget."""
-    scanned_rows: int
-    """Rows that were read for it, repeats included."""
-
-
-def search_threshold(
-    counts: Sequence[Ints],
-    row_bytes: Sequence[int],
-    budget_bytes: int,
-    seed: int = 0,
-    *,
-    confidence: float = CONFIDENCE,
-) -> Estimated:
-    """The lowest threshold whose hot rows fit the budget by the upper ends of their estimates.
-
-    ``counts[i]`` int64 [rows] are a log's lookups of every row of table i, in no order that has to do
-    with them (see ``estimate_hot_rows``). Bisects
-    over counts, at least 1, so never-seen rows of large tables are cold. Raises BadInput for a
-    budget that holds not one row.
-    """
-    _check_budget(len(counts), row_bytes, budget_bytes)
-    small = is_small(row_bytes, [len(c) for c in counts], budget_bytes)
-    used = sum(size * len(c) for size, c, chosen in zip(row_bytes, counts, small) if chosen)
-    large = [(c, size) for c, size, chosen in zip(counts, row_bytes, small) if not chosen]
-    rng = np.random.default_rng(seed)
-    scanned = 0
-
-    def high_bytes(least: int) -> float:
-        nonlocal scanned
-        scanned += sum(min(len(c), CHUNKS * CHUNK_ROWS) for c, _ in large)
-        return used + sum(size * estimate_hot_rows(c, least, rng, confidence=confidence).high for c, size in large)
-
-    low, high = 1, max((int(c.max(initial=0)) for c, _ in large), default=0) + 1
-    found = float(used)
-    while low < high:
-        middle = (low + high) // 2
-        size = high_bytes(middle)
-        if size <= budget_bytes:
-            high, found = middle, size
-        else:
-            low = middle + 1
-    return Estimated(least_count=high, high_bytes=found, scanned_rows=scanned)
-
-
 def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> float:
     """Share of new inputs whose lookups are all hot, 0..1, if lookups were independent (deviation 3).
 

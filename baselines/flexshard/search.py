@@ -55,15 +55,12 @@ def _searched(asked: Search) -> Found:
     problem = asked.problem
     homes_of = all_homes(problem)
     kept = [homes for homes in homes_of if cold_bytes(problem, homes) <= asked.limit_bytes]
-    best: Found | None = None
-    for homes in kept or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]:
-        for tiers in dict.fromkeys(_tried(asked, homes)):
-            seconds = communication_s(problem, homes, tiers)
-            if best is None or seconds < best.seconds:
-                best = Found(homes=homes, tiers=tiers, seconds=seconds)
-    if best is None:
-        raise AssertionError("no copies at all is always tried")
-    return _closed(asked, best)
+    found = (
+        Found(homes=homes, tiers=tiers, seconds=communication_s(problem, homes, tiers))
+        for homes in kept or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]
+        for tiers in dict.fromkeys(_tried(asked, homes))
+    )
+    return _closed(asked, min(found, key=lambda one: one.seconds))
 
 
 def _tried(asked: Search, homes: Homes) -> Iterator[Tiers]:

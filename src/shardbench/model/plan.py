@@ -144,12 +144,6 @@ class BatchSchedule:
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
 
     @property
-    def synchronisations(self) -> int:
-        """Copies of the hot rows between host and devices in an epoch, that where the next begins included."""
-        kinds = [phase.kind for phase in self.phases]
-        return sum(a is not b for a, b in zip(kinds, kinds[1:] + kinds[:1]))
-
-    @property
     def has_cold(self) -> bool:
         """Whether any mini-batch uses the master copies."""
         return any(phase.kind is PhaseKind.COLD for phase in self.phases)
