@@ -9,6 +9,7 @@ from learned_tasks import random_task
 from problems import machine
 
 from shardbench.base.errors import Infeasible
+from shardbench.cost.load import Load
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
@@ -17,7 +18,9 @@ from shardbench.tasks.task import Task
 
 def _with_bags(task: Task, seed: int) -> Task:
     longest = np.random.default_rng(seed).integers(0, 4000, task.tables).astype(np.float64)
-    return replace(task, counted=replace(task.expected, longest_bag=longest))
+    counted = Load(task.expected.values.copy())
+    counted.longest_bag[:] = longest
+    return replace(task, counted=counted)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,7 +1,7 @@
 """The cost model: formulas as arithmetic, monotonicity, what fusing tables costs, the longest bag."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from shardbench.cost.costmodel import (
     synchronisation_s,
     work_ms,
 )
-from shardbench.cost.load import LONGEST, Load, in_uvm, segment_load
+from shardbench.cost.load import Load, in_uvm, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.machine import Constants
@@ -47,8 +47,11 @@ def one_table(
 ) -> Load:  # fmt: skip
     """A rank with one fp32 table."""
     load = Load.zeros(1)
-    rows = {"lookups": lookups, "distinct": distinct, "bags": bags, LONGEST: longest}
-    load.add(0, segment_load(dict(rows), dim, tier, Precision.FP32, optimizer.state_bytes(dim)))
+    alone = segment_load(
+        lookups=lookups, distinct=distinct, bags=bags, longest_bag=longest, columns=dim, tier=tier,
+        precision=Precision.FP32, state=optimizer.state_bytes(dim),
+    )  # fmt: skip
+    load.add_at(0, alone)
     return load
 
 
@@ -56,8 +59,21 @@ def together(*loads: Load) -> Load:
     """One rank with the tables of all loads."""
     whole = Load.zeros(1)
     for load in loads:
-        whole.add(slice(None), {f.name: getattr(load, f.name) for f in fields(Load)})
+        whole.add_at([0], load)
     return whole
+
+
+def test_loads_of_one_device_add_up_but_for_the_longest_bag() -> None:
+    tables = Load.joined([one_table(10, 4, 5, 5, longest=7), one_table(6, 6, 2, 5, longest=3), one_table(1, 1, 1, 5)])
+    devices = Load.zeros(2)
+    devices.add_at(np.array([1, 1, 0]), tables)
+    devices.add_at(0, one_table(2, 2, 2, 5, tier=Tier.UVM, longest=9)[np.array(0)])
+    assert devices.lookups.tolist() == [1, 16]
+    assert devices.uvm.lookups.tolist() == [2, 0]
+    assert devices.all_lookups.tolist() == [3, 16]
+    assert devices.bag_bytes.tolist() == [(1 + 2) * 20, (5 + 2) * 20]
+    assert devices.longest_bag.tolist() == [9, 7]
+    assert devices[np.array([1])].values.tolist() == devices.values[1:].tolist()
 
 
 def test_forward_by_hand() -> None:
@@ -98,8 +114,7 @@ def test_in_uvm_moves_what_the_counter_moves() -> None:
     for optimizer in Optimizer:
         moved = in_uvm(one_table(10, 4, 5, 5, optimizer=optimizer))
         counted = one_table(10, 4, 5, 5, tier=Tier.UVM, optimizer=optimizer)
-        for field in fields(Load):
-            np.testing.assert_array_equal(getattr(moved, field.name), getattr(counted, field.name), field.name)
+        np.testing.assert_array_equal(moved.values, counted.values)
 
 
 def test_floors_by_hand() -> None:
@@ -265,7 +280,7 @@ def test_a_better_machine_is_never_slower(one: Load, two: Load, rates: Constants
 
 @given(st.lists(tables, min_size=2, max_size=4), constants)
 def test_arrays_of_any_shape_are_rated_like_single_devices(loads: list[Load], rates: Constants) -> None:
-    stacked = Load(**{f.name: np.array([[getattr(x, f.name)[0] for x in loads]] * 2) for f in fields(Load)})
+    stacked = Load(np.array([[x.values[0] for x in loads]] * 2))
     rated = embedding_ms(stacked, rates)
     assert rated.shape == (2, len(loads))
     np.testing.assert_array_equal(rated[1], [embedding_ms(x, rates)[0] for x in loads])

@@ -124,9 +124,9 @@ def test_kernel_loads_by_hand() -> None:
     assert load.longest_bag.tolist() == [10]
     cached = points("tbe_h100")["uvm_cache/backward/adam/cfr0.8"]
     load = kernel_load(cached)
-    assert load.uvm_lookups.tolist() == [0]
+    assert load.uvm.lookups.tolist() == [0]
     assert load.state_bytes.tolist() == [0]
-    assert load.uvm_state_bytes[0] == pytest.approx(433722.73 * 8 * 128, rel=1e-4)
+    assert load.uvm.state_bytes[0] == pytest.approx(433722.73 * 8 * 128, rel=1e-4)
     assert 0 < missed_bytes(cached) < 0.01 * load.lookup_bytes[0]
     assert missed_bytes(points("tbe_h100")["uvm/forward/sgd"]) == 0
 

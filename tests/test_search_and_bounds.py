@@ -3,7 +3,7 @@
 import importlib
 import itertools
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible
 from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, pigeonhole_ms, table_loads
 from shardbench.cost.costmodel import embedding_ms
-from shardbench.cost.load import LONGEST, Load, in_uvm
+from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Constants, Machine, Topology
@@ -94,13 +94,11 @@ def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> Fl
     places = list(itertools.product(range(world), range(len(tiers))))
     chosen = np.array(list(itertools.product(range(len(places)), repeat=len(load.bags))))
     rank, tier = np.array(places)[chosen].transpose(2, 0, 1)
-    sums = {}
-    for field in fields(Load):
-        values = np.array([getattr(x, field.name) for x in tiers])[tier, np.arange(len(load.bags))]
-        held = [values * (rank == device) for device in range(world)]
-        together = [v.max(axis=1) if field.name == LONGEST else v.sum(axis=1) for v in held]
-        sums[field.name] = np.stack(together, axis=1)
-    return embedding_ms(Load(**sums), constants).max(axis=1)
+    loads = np.array([x.values for x in tiers])[tier, np.arange(len(load.bags))]
+    held = np.stack([loads * (rank == device)[..., None] for device in range(world)], axis=1)
+    together = Load(held.sum(axis=2))
+    together.longest_bag[...] = Load(held).longest_bag.max(axis=2)
+    return embedding_ms(together, constants).max(axis=1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -250,19 +248,9 @@ def test_table_loads_equal_the_accounting_of_one_table_a_rank(kind: Callable[[Pr
     problem = kind(problem)
     plan = Plan(world_size=WORLD, segments=whole_tables(problem.tables, range(WORLD)))
     counted = count(plan, problem, lambda i: bags[i], DenseShape()).load
-    for field in fields(Load):
-        np.testing.assert_allclose(
-            getattr(counted, field.name),
-            getattr(table_loads(problem, lambda i: bags[i]), field.name),
-            err_msg=field.name,
-        )
+    np.testing.assert_allclose(counted.values, table_loads(problem, lambda i: bags[i]).values)
     spilled = Plan(world_size=WORLD, segments=whole_tables(problem.tables, range(WORLD), [Tier.UVM] * WORLD))
-    for field in fields(Load):
-        np.testing.assert_allclose(
-            getattr(expect(spilled, problem).load, field.name),
-            getattr(in_uvm(expected_table_loads(problem)), field.name),
-            err_msg=field.name,
-        )
+    np.testing.assert_allclose(expect(spilled, problem).load.values, in_uvm(expected_table_loads(problem)).values)
 
 
 def linear_machine(world: int) -> Machine:

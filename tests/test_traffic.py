@@ -120,7 +120,7 @@ def test_two_nodes_split_links():
 
 def test_uvm_precision_and_state():
     load = counted(OnRank(rank=0, tier=Tier.UVM), OnRank(rank=0), precision=Precision.FP16).load
-    assert load.uvm_lookup_bytes.tolist() == [6 * 8, 0]
+    assert load.uvm.lookup_bytes.tolist() == [6 * 8, 0]
     assert load.lookup_bytes.tolist() == [4 * 8, 0]
     assert load.state_bytes.sum() == 0
     adagrad = counted(OnRank(rank=0), OnRank(rank=1), optimizer=Optimizer.ROWWISE_ADAGRAD).load
@@ -224,7 +224,7 @@ def test_segments_that_meet_on_a_rank_send_one_vector():
     # Lengths of both segments are sent, lookups once: one more length for each of rank 1's two samples.
     extra = cut.collectives["input_all_to_all"].sent - whole.collectives["input_all_to_all"].sent
     assert extra.tolist() == [0, 2 * 4]
-    assert (cut.load.lookups[0], cut.load.uvm_lookups[0]) == (3, 3)
+    assert (cut.load.lookups[0], cut.load.uvm.lookups[0]) == (3, 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), max_size=6))

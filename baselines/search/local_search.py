@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from shardbench.model.problem import Problem
 
 TIERS = (Tier.HBM, Tier.UVM)
 SPILL = TIERS.index(Tier.UVM)
-_FIELDS = tuple(f.name for f in fields(Load))
 CHUNK = 20_000
 """Swaps that are rated at once; the best of the first chunk with an improvement is taken."""
 GAIN = 1e-12
@@ -26,8 +25,7 @@ class Tables:
     """What the search knows: load of every table in each tier, bytes, capacities, cost constants."""
 
     def __init__(self, loads: Load, problem: Problem, constants: Constants) -> None:
-        by_tier = (loads, in_uvm(loads))
-        self.loads: Floats = np.array([[getattr(x, name) for name in _FIELDS] for x in by_tier]).transpose(0, 2, 1)
+        self.loads: Floats = np.stack([loads.values, in_uvm(loads).values])
         """[tier, table, field]."""
         self.constants = constants
         self.sizes: Ints = np.array([problem.weight_bytes(t) for t in problem.tables], dtype=np.int64)
@@ -41,7 +39,7 @@ class Tables:
 
     def ms(self, sums: Floats) -> Floats:
         """Milliseconds of devices with these summed loads, [..., field] -> [...]."""
-        return embedding_ms(Load(**{name: sums[..., i] for i, name in enumerate(_FIELDS)}), self.constants)
+        return embedding_ms(Load(sums), self.constants)
 
 
 @dataclass
@@ -62,7 +60,7 @@ class State:
 
     def __init__(self, tables: Tables, rank: Ints, tier: Ints) -> None:
         self.tables, self.rank, self.tier = tables, rank, tier
-        self.sums: Floats = np.zeros((tables.world, len(_FIELDS)))
+        self.sums: Floats = Load.zeros(tables.world).values
         self.used: Ints = np.zeros((len(TIERS), tables.world), dtype=np.int64)
         np.add.at(self.sums, rank, tables.loads[tier, np.arange(len(tables))])
         np.add.at(self.used, (tier, rank), tables.sizes)

@@ -16,7 +16,7 @@ def bandwidth_by_width(measured: Measurements) -> list[Cells]:
     """Forward lookup bandwidth (GB/s of weight bytes) by row width in bytes, the best point of each."""
     best: dict[tuple[str, int], float] = {}
     for kernel in measured.kernels:
-        nbytes = float((kernel.load.lookup_bytes + kernel.load.uvm_lookup_bytes)[0])
+        nbytes = float((kernel.load.lookup_bytes + kernel.load.uvm.lookup_bytes)[0])
         key = (kernel.point.tier.value, 4 * kernel.point.dim)
         best[key] = max(best.get(key, 0.0), nbytes / kernel.forward_ms / 1e6)
     return [{"tier": tier, "row_bytes": width, "gb_per_s": rate} for (tier, width), rate in sorted(best.items())]

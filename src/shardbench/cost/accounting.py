@@ -112,11 +112,10 @@ class Account:
             else:
                 self._copied_columns += columns
 
-    def _put(
-        self, load: Load, at: int | list[int] | slice, segment: Segment, tier: Tier, **rows: Floats | float
-    ) -> None:
+    def _put(self, load: Load, at: int | list[int], segment: Segment, tier: Tier, **rows: Floats | float) -> None:
         state = self.problem.optimizer.state_bytes(segment.columns)
-        load.add(at, segment_load(rows, segment.columns, tier, self.problem.precision, state))
+        kind = self.problem.precision
+        load.add_at(at, segment_load(**rows, columns=segment.columns, tier=tier, precision=kind, state=state))
 
     def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
         """Vectors that a kernel writes: one a sample where pooled, one a lookup where not."""
@@ -177,7 +176,7 @@ class Account:
         total = owned.sum(axis=1)
         bags = self._vectors(table, self.local_batch * local, total)
         self._put(
-            self.load, slice(None), segment, tier,
+            self.load, list(range(self.world)), segment, tier,
             lookups=total.ravel(), distinct=distinct.ravel(), bags=np.asarray(bags).ravel(),
             longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
         )  # fmt: skip

@@ -34,7 +34,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.costmodel import embedding_ms, gather_rate, work_ms
-from shardbench.cost.load import LONGEST, Load, in_uvm, segment_load
+from shardbench.cost.load import Load, in_uvm, segment_load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import Tier
@@ -70,14 +70,17 @@ def _alone(problem: Problem, lookups: Callable[[int], TableLookups]) -> Load:
         source = lookups(i)
         asked = float(source.by_source(0, table.rows).sum())
         pooled = table.pooling is Pooling.SUM
-        rows: dict[str, Floats | float] = {
-            "lookups": asked,
-            "distinct": float(source.distinct(0, table.rows, 1)[0]),
-            "bags": float(problem.batch_size) if pooled else asked,
-            LONGEST: float(source.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
-        }
-        state = problem.optimizer.state_bytes(table.dim)
-        load.add([i], segment_load(rows, table.dim, Tier.HBM, problem.precision, state))
+        alone = segment_load(
+            lookups=asked,
+            distinct=float(source.distinct(0, table.rows, 1)[0]),
+            bags=float(problem.batch_size) if pooled else asked,
+            longest_bag=float(source.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
+            columns=table.dim,
+            tier=Tier.HBM,
+            precision=problem.precision,
+            state=problem.optimizer.state_bytes(table.dim),
+        )
+        load.add_at(i, alone)
     return load
 
 

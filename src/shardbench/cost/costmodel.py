@@ -21,7 +21,7 @@ from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
-from shardbench.model.plan import DenseHome, Plan, Tier
+from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table
 
@@ -90,8 +90,8 @@ def gather_rate(constants: Constants) -> float:
 
 def forward_work_s(load: Load, constants: Constants) -> Floats:
     """Seconds of memory traffic of the forward lookup, [n]."""
-    hbm = _gather_s(load.tier(Tier.HBM), gather_rate(constants), constants)
-    uvm = _gather_s(load.tier(Tier.UVM), constants.uvm_bytes_per_s, constants)
+    hbm = _gather_s(load, gather_rate(constants), constants)
+    uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants)
     return np.asarray(hbm + uvm + (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s)
 
 
@@ -105,7 +105,8 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
     update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
     # Written back while the next rows are read: the host link is full duplex.
-    uvm = load.uvm_distinct_bytes + overhead * load.uvm_distinct + load.uvm_state_bytes
+    rows = load.uvm
+    uvm = rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes
     return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s)
 
 

@@ -1,10 +1,11 @@
 """What embedding kernels of a set of devices do in one iteration."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, zeros
+from shardbench.base.arrays import Floats, Ints
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
@@ -12,115 +13,130 @@ VECTOR_BYTES = 4
 """Pooled vectors and their gradients travel as fp32, whatever the weights are."""
 ROWWISE_STATE_BYTES = 4
 """Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
-LONGEST = "longest_bag"
-"""The one field that is a maximum over a device's tables; all others are sums."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One field of a load: a view, [...], of one number of all of its devices."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __get__(self, load: "TierRows", owner: type) -> Floats:
+        column: Floats = load.values[..., self.at]
+        return column
+
+
+@dataclass(frozen=True, eq=False)
 class TierRows:
-    """What is looked up in one tier: the fields of Load without their prefix."""
+    """What is looked up in one tier, [...] each; ``*_bytes`` are weight bytes."""
 
-    lookups: Floats
-    lookup_bytes: Floats
-    distinct: Floats
-    distinct_bytes: Floats
-    repeat_set_bytes2: Floats
+    values: Floats
+    """float64 [..., fields], in the order below, which tasks' keys depend on."""
+
+    lookups = Column(0)
+    lookup_bytes = Column(1)
+    distinct = Column(2)
+    distinct_bytes = Column(3)
+    repeat_set_bytes2 = Column(4)
+    """Sum over tables of repeated bytes x distinct bytes: over the repeated bytes, the mean working set of a repeat."""
+    state_bytes = Column(5)
+    """Optimiser state of distinct rows that is in this tier; small state of rows in UVM is in HBM."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What embedding kernels of ``n`` devices do in one iteration; float64 [n] each.
+_TIER = 6
+_WIDTH = 2 * _TIER + 6
 
-    ``*_bytes`` of lookups and rows are weight bytes; ``state_bytes`` is optimiser state of the
-    distinct rows. ``bags`` are pooled output vectors of ``bag_bytes`` (fp32) in all. Every field
-    but ``longest_bag`` adds up over the tables of a device.
+
+class Load(TierRows):
+    """What embedding kernels of devices do in one iteration, [...] each; the tier's own fields are HBM's.
+
+    On a host they are its memory's. ``bags`` are pooled output vectors of ``bag_bytes`` (fp32) in
+    all. Every field but ``longest_bag`` adds up over the tables of a device. Fields are views: what
+    is written to one is written to the load.
     """
 
-    lookups: Floats
-    lookup_bytes: Floats
-    distinct: Floats
-    distinct_bytes: Floats
-    repeat_set_bytes2: Floats
-    """Sum over tables of repeated bytes x distinct bytes: over the repeated bytes, the mean working set of a repeat."""
-    state_bytes: Floats
-    """Optimiser state that is in HBM."""
-    uvm_lookups: Floats
-    uvm_lookup_bytes: Floats
-    uvm_distinct: Floats
-    uvm_distinct_bytes: Floats
-    uvm_repeat_set_bytes2: Floats
-    uvm_state_bytes: Floats
-    """Optimiser state that is in host memory."""
-    bags: Floats
-    bag_bytes: Floats
-    gradient_bytes: Floats
+    bags = Column(2 * _TIER)
+    bag_bytes = Column(2 * _TIER + 1)
+    gradient_bytes = Column(2 * _TIER + 2)
     """fp32 gradient bytes read, one row a lookup."""
-    gradient_first_bytes: Floats
+    gradient_first_bytes = Column(2 * _TIER + 3)
     """Those that are read for the first time: a table's bags, or its lookups where there are fewer."""
-    gradient_set_bytes2: Floats
+    gradient_set_bytes2 = Column(2 * _TIER + 4)
     """Sum over tables of gradient bytes read again x those read first."""
-    longest_bag: Floats
+    longest_bag = Column(2 * _TIER + 5)
     """Lookups of the longest single bag; zero where only expected values are known."""
 
     @classmethod
-    def zeros(cls, n: int) -> "Load":
-        """No load on ``n`` devices."""
-        return cls(**{f.name: zeros(n) for f in fields(cls)})
+    def zeros(cls, *shape: int) -> "Load":
+        """No load on devices of this shape."""
+        return cls(np.zeros((*shape, _WIDTH)))
 
-    def add(self, at: int | list[int] | slice, other: "dict[str, Floats | float]") -> None:
-        """Add values to the devices ``at``, in place; the longest bag stays the longer one."""
-        for name, value in other.items():
-            own = getattr(self, name)
-            own[at] = np.maximum(own[at], value) if name == LONGEST else own[at] + value
+    @classmethod
+    def joined(cls, loads: "Sequence[Load]") -> "Load":
+        """The devices of all loads, one after another."""
+        return cls(np.concatenate([load.values for load in loads]))
 
-    def tier(self, tier: Tier) -> TierRows:
-        """Rows of one tier."""
-        prefix = "uvm_" if tier is Tier.UVM else ""
-        return TierRows(**{f.name: getattr(self, prefix + f.name) for f in fields(TierRows)})
+    def __getitem__(self, devices: Ints) -> "Load":
+        """Some of the devices."""
+        return Load(self.values[devices])
+
+    def add_at(self, devices: int | list[int] | Ints, load: "Load") -> None:
+        """Add ``load`` to the devices, in place: one for all, or one for each, of which some may be the same."""
+        np.add.at(self.values[..., :-1], devices, load.values[..., :-1])
+        np.maximum.at(self.longest_bag, devices, load.longest_bag)
+
+    @property
+    def uvm(self) -> TierRows:
+        """What is looked up in host memory by the devices."""
+        return TierRows(self.values[..., _TIER : 2 * _TIER])
 
     @property
     def all_lookups(self) -> Floats:
         """Lookups of both tiers."""
-        return self.lookups + self.uvm_lookups
+        return self.lookups + self.uvm.lookups
 
 
 def segment_load(
-    rows: dict[str, Floats | float], columns: int, tier: Tier, precision: Precision, state: int
-) -> dict[str, Floats | float]:
-    """Load of a segment from its ``lookups``, ``distinct`` rows, ``bags`` (same shapes out as in).
+    *,
+    lookups: Floats | float,
+    distinct: Floats | float,
+    bags: Floats | float,
+    longest_bag: Floats | float = 0.0,
+    columns: Floats | int,
+    tier: Tier,
+    precision: Precision,
+    state: int,
+) -> Load:
+    """Load of a segment on devices, from their ``lookups``, ``distinct`` rows and so on, [...] each.
 
-    ``longest_bag``, if given, goes through; ``state`` is bytes of optimiser state a row.
+    ``state`` is bytes of optimiser state a row.
     """
-    width = columns * precision.bytes
-    prefix = "uvm_" if tier is Tier.UVM else ""
-    lookups, distinct = rows["lookups"], rows["distinct"]
-    first = np.minimum(rows["bags"], lookups) * columns * VECTOR_BYTES
-    gradients = lookups * columns * VECTOR_BYTES
+    load = Load.zeros(*np.shape(lookups))
+    rows = load.uvm if tier is Tier.UVM else load
+    width, vector = columns * precision.bytes, columns * VECTOR_BYTES
+    rows.lookups[...] = lookups
+    rows.lookup_bytes[...] = lookups * width
+    rows.distinct[...] = distinct
+    rows.distinct_bytes[...] = distinct * width
     # Expected distinct rows may exceed the lookups by rounding.
-    repeats = np.maximum(lookups - distinct, 0.0)
-    load = {
-        prefix + "lookups": lookups,
-        prefix + "lookup_bytes": lookups * width,
-        prefix + "distinct": distinct,
-        prefix + "distinct_bytes": distinct * width,
-        prefix + "repeat_set_bytes2": repeats * width * distinct * width,
-        ("uvm_" if state > ROWWISE_STATE_BYTES else "") * bool(prefix) + "state_bytes": distinct * state,
-        "bags": rows["bags"],
-        "bag_bytes": rows["bags"] * columns * VECTOR_BYTES,
-        "gradient_bytes": gradients,
-        "gradient_first_bytes": first,
-        "gradient_set_bytes2": (gradients - first) * first,
-    }
-    return load | ({LONGEST: rows[LONGEST]} if LONGEST in rows else {})
+    rows.repeat_set_bytes2[...] = np.maximum(lookups - distinct, 0.0) * width * distinct * width
+    (rows if state > ROWWISE_STATE_BYTES else load).state_bytes[...] = distinct * state
+    load.bags[...] = bags
+    load.bag_bytes[...] = bags * vector
+    gradients, first = lookups * vector, np.minimum(bags, lookups) * vector
+    load.gradient_bytes[...] = gradients
+    load.gradient_first_bytes[...] = first
+    load.gradient_set_bytes2[...] = (gradients - first) * first
+    load.longest_bag[...] = longest_bag
+    return load
 
 
 def in_uvm(load: Load) -> Load:
     """The same load with every row read from host memory, as ``segment_load`` counts that tier."""
-    values = {f.name: getattr(load, f.name) for f in fields(Load)}
-    for name in (f.name for f in fields(TierRows)):
-        values[f"uvm_{name}"] = values[f"uvm_{name}"] + values[name]
-        values[name] = np.zeros_like(values[name])
-    moves = load.state_bytes > ROWWISE_STATE_BYTES * load.distinct
-    values["uvm_state_bytes"] = values["uvm_state_bytes"] + np.where(moves, load.state_bytes, 0.0)
-    values["state_bytes"] = np.where(moves, 0.0, load.state_bytes)
-    return Load(**values)
+    moved = Load(load.values.copy())
+    moves = np.where(load.state_bytes > ROWWISE_STATE_BYTES * load.distinct, load.state_bytes, 0.0)
+    moved.uvm.values[..., : _TIER - 1] += load.values[..., : _TIER - 1]
+    moved.values[..., : _TIER - 1] = 0.0
+    moved.uvm.state_bytes[...] += moves
+    moved.state_bytes[...] -= moves
+    return moved

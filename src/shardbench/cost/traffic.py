@@ -5,7 +5,7 @@ that what a strategy plans with and what it is judged on differ only in the data
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -168,9 +168,6 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     def average(arrays: list[Floats]) -> Floats:
         return np.asarray(np.average(arrays, axis=0, weights=weights))
 
-    def loads(chosen: list[Load]) -> Load:
-        return Load(**{f.name: average([getattr(load, f.name) for load in chosen]) for f in fields(Load)})
-
     collectives = {
         name: Collective(
             **{f: average([getattr(t.collectives[name], f) for t in several]) for f in BYTES},
@@ -180,8 +177,8 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         for name in several[0].collectives
     }
     return Traffic(
-        load=loads([t.load for t in several]),
-        host=loads([t.host for t in several]),
+        load=Load(average([t.load.values for t in several])),
+        host=Load(average([t.host.values for t in several])),
         collectives=collectives,
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         synchronisation=several[0].synchronisation,

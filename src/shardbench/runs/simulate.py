@@ -116,10 +116,10 @@ def totals(traffic: Traffic) -> TrafficTotals:
     load = traffic.load
     return TrafficTotals(
         lookups=float(load.all_lookups.sum() + traffic.host.lookups.sum()),
-        off_hbm_lookups=float(load.uvm_lookups.sum() + traffic.host.lookups.sum()),
-        distinct_rows=tuple((load.distinct + load.uvm_distinct).tolist()),
+        off_hbm_lookups=float(load.uvm.lookups.sum() + traffic.host.lookups.sum()),
+        distinct_rows=tuple((load.distinct + load.uvm.distinct).tolist()),
         hbm_bytes=float(load.lookup_bytes.sum()),
-        uvm_bytes=float(load.uvm_lookup_bytes.sum()),
+        uvm_bytes=float(load.uvm.lookup_bytes.sum()),
         host_bytes=float(traffic.host.lookup_bytes.sum()),
         collectives={
             name: (float(c.sent_intra.sum()), float(c.sent_inter.sum())) for name, c in traffic.collectives.items()

@@ -8,16 +8,14 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
-from shardbench.cost.load import LONGEST, Load
-from shardbench.tasks.task import Task, load_matrix
+from shardbench.cost.load import Load
+from shardbench.tasks.task import Task
 
 RESTARTS = 4
 """Starts: one greedy, the others with noise on its order."""
 STEPS = 400
 """Moves or swaps of one start at the most."""
 NOISE = 0.3
-_FIELDS = tuple(Load.__dataclass_fields__)
-_LONGEST, _BAGS = _FIELDS.index(LONGEST), _FIELDS.index("bag_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,12 +24,11 @@ class _Costs:
 
     task: Task
 
-    def ms(self, loads: Floats, everyone: float) -> Floats:
-        """Milliseconds of devices of loads [..., fields], where all devices together hold ``everyone`` bag bytes."""
-        load = Load(**{name: loads[..., i] for i, name in enumerate(_FIELDS)})
+    def ms(self, load: Load, everyone: float) -> Floats:
+        """Milliseconds of devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
         machine = self.task.problem.machine
         # One node: a device's exchange depends on its own bytes and on the sum.
-        own = loads[..., _BAGS]
+        own = load.bag_bytes
         pair = np.zeros((*own.shape, machine.topology.world_size))
         pair[..., 0], pair[..., 1] = own, everyone - own
         exchange = vectors_exchange_s(pair, machine)[..., 0]
@@ -46,9 +43,9 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
     """
     if task.problem.topology.nodes > 1 or task.devices < 2:
         raise Infeasible(f"task {task.problem.name}: best_found is for one node of several devices")
-    loads = load_matrix(task.loads(counted=counted))
+    loads = task.loads(counted=counted)
     costs, rng = _Costs(task=task), np.random.default_rng(seed)
-    alone = costs.ms(loads, float(loads[:, _BAGS].sum()))
+    alone = costs.ms(loads, float(loads.bag_bytes.sum()))
     best, best_ms = None, np.inf
     for start in range(RESTARTS):
         noise = np.exp(NOISE * rng.standard_normal(len(alone))) if start else np.ones(len(alone))
@@ -78,10 +75,10 @@ def _greedy(weights: Floats, task: Task) -> Ints | None:
     return placed
 
 
-def _descend(placed: Ints, loads: Floats, costs: _Costs) -> tuple[Ints, float]:
+def _descend(placed: Ints, loads: Load, costs: _Costs) -> tuple[Ints, float]:
     task, placed = costs.task, placed.copy()
     sizes, devices = task.sizes_bytes, task.devices
-    everyone = float(loads[:, _BAGS].sum())
+    everyone = float(loads.bag_bytes.sum())
     for _ in range(STEPS):
         held, longest = _held(placed, loads, devices)
         device_ms = costs.ms(held, everyone)
@@ -93,14 +90,15 @@ def _descend(placed: Ints, loads: Floats, costs: _Costs) -> tuple[Ints, float]:
         rest = np.delete(np.arange(devices), worst)
         take = np.concatenate([np.tile(others, len(mine)), np.full(len(mine) * len(rest), -1)])
         to = np.concatenate([placed[np.tile(others, len(mine))], np.tile(rest, len(mine))])
-        taken = np.where(take[:, None] >= 0, loads[take], 0.0)
+        given, taken = loads[give], Load(np.where(take[:, None] >= 0, loads.values[take], 0.0))
         taken_size = np.where(take >= 0, sizes[take], 0)
         fits = (used[worst] - sizes[give] + taken_size <= task.capacity_bytes) & (
             used[to] + sizes[give] - taken_size <= task.capacity_bytes
         )
-        here, there = held[worst] - loads[give] + taken, held[to] + loads[give] - taken
-        here[:, _LONGEST] = np.maximum(_without(longest[worst], loads[give, _LONGEST]), taken[:, _LONGEST])
-        there[:, _LONGEST] = np.maximum(_without(longest[to].T, taken[:, _LONGEST]), loads[give, _LONGEST])
+        here = Load(held.values[worst] - given.values + taken.values)
+        there = Load(held.values[to] + given.values - taken.values)
+        here.longest_bag[:] = np.maximum(_without(longest[worst], given.longest_bag), taken.longest_bag)
+        there.longest_bag[:] = np.maximum(_without(longest[to].T, taken.longest_bag), given.longest_bag)
         untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
         untouched[:, worst] = -np.inf
         after = np.maximum(costs.ms(here, everyone), costs.ms(there, everyone))
@@ -114,13 +112,13 @@ def _descend(placed: Ints, loads: Floats, costs: _Costs) -> tuple[Ints, float]:
     return placed, float(costs.ms(_held(placed, loads, devices)[0], everyone).max())
 
 
-def _held(placed: Ints, loads: Floats, devices: int) -> tuple[Floats, Floats]:
-    """Loads of devices, [devices, fields], and the two longest bags of each, [devices, 2]."""
+def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:
+    """Load of devices, [devices], and the two longest bags of each, [devices, 2]."""
     member = placed[None, :] == np.arange(devices)[:, None]
-    held = member.astype(np.float64) @ loads
-    bags = np.sort(np.where(member, loads[:, _LONGEST], 0.0), axis=1)
+    held = Load(member.astype(np.float64) @ loads.values)
+    bags = np.sort(np.where(member, loads.longest_bag, 0.0), axis=1)
     longest = np.concatenate([np.zeros((devices, 2)), bags], axis=1)[:, [-1, -2]]
-    held[:, _LONGEST] = longest[:, 0]
+    held.longest_bag[:] = longest[:, 0]
     return held, longest
 
 

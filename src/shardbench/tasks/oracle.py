@@ -7,18 +7,16 @@ row sum. That is not the cost model's step, where every phase waits for its slow
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
-from shardbench.cost.load import LONGEST, Load
-from shardbench.tasks.task import Task, load_matrix, one_hot
+from shardbench.cost.load import Load
+from shardbench.tasks.task import Task, one_hot
 
-_FIELDS = tuple(f.name for f in fields(Load))
-_LONGEST = _FIELDS.index(LONGEST)
 _CHUNK = 1 << 22
 """(episode, device, table) triples that are summed at once: 32 MiB."""
 
@@ -126,11 +124,10 @@ class SimulatedOracle(Oracle):
 
 def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:
     """Loads of tables [tables] added up per device, fields [episodes, devices]; the longest bag is a maximum."""
-    values = load_matrix(loads)
-    step = max(1, _CHUNK // (devices * max(1, len(values))))
-    sums = np.empty((len(assignments), devices, len(_FIELDS)))
+    step = max(1, _CHUNK // (devices * max(1, len(loads.values))))
+    sums = Load.zeros(len(assignments), devices)
     for first in range(0, len(assignments), step):
         held = one_hot(assignments[first : first + step], devices)
-        sums[first : first + step] = held @ values
-        sums[first : first + step, :, _LONGEST] = (held * values[:, _LONGEST]).max(axis=2, initial=0.0)
-    return Load(**{name: sums[:, :, i] for i, name in enumerate(_FIELDS)})
+        sums.values[first : first + step] = held @ loads.values
+        sums.longest_bag[first : first + step] = (held * loads.longest_bag).max(axis=2, initial=0.0)
+    return sums

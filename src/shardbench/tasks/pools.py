@@ -19,7 +19,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import whole_file
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.cost.load import LONGEST, Load, segment_load
+from shardbench.cost.load import Load, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import Tier
@@ -110,15 +110,10 @@ class Pool:
 
 
 def _load(dims: Floats, lookups: Floats, distinct: Floats, longest: Floats, batch_size: int) -> Load:
-    rows: dict[str, Floats | float] = {
-        "lookups": lookups, "distinct": distinct, "bags": np.full(len(dims), float(batch_size)), LONGEST: longest,
-    }  # fmt: skip
-    load = Load.zeros(len(dims))
-    for dim in np.unique(dims):
-        at = np.flatnonzero(dims == dim)
-        chosen = {name: np.asarray(value)[at] for name, value in rows.items()}
-        load.add(at.tolist(), segment_load(dict(chosen), int(dim), Tier.HBM, Precision.FP16, 0))
-    return load
+    return segment_load(
+        lookups=lookups, distinct=distinct, bags=np.full(len(dims), float(batch_size)), longest_bag=longest,
+        columns=dims, tier=Tier.HBM, precision=Precision.FP16, state=0,
+    )  # fmt: skip
 
 
 def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, name: str) -> Task:
@@ -136,13 +131,9 @@ def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, n
     return Task(
         problem=problem,
         features=table_features(tables, profiles, Precision.FP16),
-        expected=_concatenated([pool.expected(ids) for pool, ids in chosen]),
-        counted=_concatenated([pool.counted(ids) for pool, ids in chosen]),
+        expected=Load.joined([pool.expected(ids) for pool, ids in chosen]),
+        counted=Load.joined([pool.counted(ids) for pool, ids in chosen]),
     )
-
-
-def _concatenated(loads: Sequence[Load]) -> Load:
-    return Load(**{name: np.concatenate([getattr(load, name) for load in loads]) for name in Load.__dataclass_fields__})
 
 
 def machine_of(name: str, devices: int, cap_bytes: int | None = None) -> Machine:

@@ -1,13 +1,12 @@
 """Training tasks out of the problems that a strategy is given."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.cost.load import Load
 from shardbench.model.problem import Problem
 from shardbench.tasks.task import Task
 
@@ -39,9 +38,5 @@ def part(task: Task, ids: Ints) -> Task:
         tables=tuple(problem.tables[i] for i in ids),
         profiles=tuple(problem.profiles[i] for i in ids),
     )
-    counted = None if task.counted is None else _rows(task.counted, ids)
-    return Task(problem=chosen, features=task.features[ids], expected=_rows(task.expected, ids), counted=counted)
-
-
-def _rows(load: Load, ids: Ints) -> Load:
-    return Load(**{field.name: getattr(load, field.name)[ids] for field in fields(Load)})
+    counted = None if task.counted is None else task.counted[ids]
+    return Task(problem=chosen, features=task.features[ids], expected=task.expected[ids], counted=counted)

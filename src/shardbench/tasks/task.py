@@ -77,7 +77,7 @@ class Task(TableSet):
     def key(self) -> str:
         """Hash of what decides the costs of a placement: loads, sizes, machine, batch and precision."""
         problem = self.problem
-        loads = [load_matrix(load) for load in (self.expected, self.counted) if load is not None]
+        loads = [load.values for load in (self.expected, self.counted) if load is not None]
         facts = (problem.machine, problem.topology, problem.batch_size, problem.precision.value)
         return content_hash(*facts, problem.optimizer.value, self.features, self.sizes_bytes, *loads)
 
@@ -107,11 +107,6 @@ class Task(TableSet):
             raise BadInput(
                 f"task {name}: placement {over[0]} puts more than {self.capacity_bytes} bytes on a device; mask it"
             )
-
-
-def load_matrix(load: Load) -> Floats:
-    """A load's fields as columns, float64 [tables, fields], in the order of ``Load``'s fields."""
-    return np.stack([getattr(load, name) for name in load.__dataclass_fields__], axis=-1)
 
 
 def one_hot(assignments: Ints, devices: int) -> Floats:

@@ -186,12 +186,14 @@ def kernel_load(point: KernelPoint) -> Load:
     cached = point.tier == "uvm_cache"
     tier = Tier.UVM if point.tier == "uvm" else Tier.HBM
     state = Optimizer(point.optimizer).state_bytes(point.dim)
-    rows = {"lookups": point.lookups, "distinct": point.distinct, "bags": point.bags, "longest_bag": point.longest_bag}
-    alone = {name: float(value) for name, value in rows.items()}
+    alone = segment_load(
+        lookups=float(point.lookups), distinct=float(point.distinct), bags=float(point.bags),
+        longest_bag=float(point.longest_bag), columns=point.dim, tier=tier, precision=Precision.FP32, state=state,
+    )  # fmt: skip
     for _ in range(point.tables):
-        load.add(0, segment_load(dict(alone), point.dim, tier, Precision.FP32, state))
+        load.add_at(0, alone)
     if cached and state:
-        load.uvm_state_bytes[:], load.state_bytes[:] = load.state_bytes, 0.0
+        load.uvm.state_bytes[:], load.state_bytes[:] = load.state_bytes, 0.0
     return load
 
 

@@ -1,10 +1,10 @@
 """Time of a published model's training step on some GPUs, by the cost model."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.collectives import collective_s, pairwise, world_reduction
 from shardbench.cost.costmodel import BACKWARD_DENSE, backward_work_s, forward_work_s, work_ms
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
@@ -23,15 +23,18 @@ def model_loads(model: PublishedModel, batch: int) -> tuple[Load, Floats]:
     load, columns, at = Load.zeros(count), np.zeros(count), 0
     for kind in model.tables:
         lookups = float(batch * sum(kind.hotness))
-        rows: dict[str, Floats | float] = {
-            "lookups": lookups,
-            "distinct": power_law_distinct(kind.rows, lookups, ALPHA),
-            "bags": float(batch * len(kind.hotness)),
-            "longest_bag": float(max(kind.hotness)),
-        }
-        # Adagrad's accumulator is as wide as the row.
-        alone = segment_load(rows, kind.dim, Tier.HBM, Precision.FP32, state=4 * kind.dim)
-        load.add(slice(at, at + kind.count), alone)
+        alone = segment_load(
+            lookups=lookups,
+            distinct=power_law_distinct(kind.rows, lookups, ALPHA),
+            bags=float(batch * len(kind.hotness)),
+            longest_bag=float(max(kind.hotness)),
+            columns=kind.dim,
+            tier=Tier.HBM,
+            precision=Precision.FP32,
+            # Adagrad's accumulator is as wide as the row.
+            state=4 * kind.dim,
+        )
+        load.add_at(np.arange(at, at + kind.count), alone)
         columns[at : at + kind.count] = kind.dim * len(kind.hotness)
         at += kind.count
     return load, columns
@@ -45,8 +48,7 @@ def step_s(model: PublishedModel, gpus: int, batch: int, machine: Machine) -> fl
     loads, columns = model_loads(model, batch)
     rank = _greedy(work_ms(loads, constants) + 2e3 * constants.launch_s, gpus)
     ranks = Load.zeros(gpus)
-    for field in fields(Load):
-        np.add.at(getattr(ranks, field.name), rank, getattr(loads, field.name))
+    ranks.add_at(rank, loads)
     tables = np.bincount(rank, minlength=gpus)
     forward = constants.launch_s * tables + forward_work_s(ranks, constants)
     backward = constants.launch_s * tables + backward_work_s(ranks, constants)
@@ -65,7 +67,7 @@ def step_s(model: PublishedModel, gpus: int, batch: int, machine: Machine) -> fl
     )
 
 
-def _greedy(times: Floats, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _greedy(times: Floats, ranks: int) -> Ints:
     """Rank of each table: longest first, to the rank with the least."""
     total, rank = np.zeros(ranks), np.zeros(len(times), dtype=np.int64)
     for table in np.argsort(-times, kind="stable").tolist():
