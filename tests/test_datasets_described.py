@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput
 from shardbench.datasets import described
 from shardbench.datasets.described import CONFIG
 from shardbench.model.table import Pooling
-from shardbench.runs.suite import dataset_kinds, workload_config
+from shardbench.workloads.kinds import workload_config, workload_kinds
 from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -110,12 +110,15 @@ def _broken() -> Any:
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def points(*loads: Callable[[], Any]) -> None:
-        found = [SimpleNamespace(name="x", value="pkg:obj", load=load) for load in loads]
+        found = [
+            SimpleNamespace(name="x", value="pkg:obj", dist=SimpleNamespace(name="their-package"), load=load)
+            for load in loads
+        ]
         monkeypatch.setattr(metadata, "entry_points", lambda group: found if group == "shardbench.datasets" else [])
-        dataset_kinds.cache_clear()
+        workload_kinds.cache_clear()
 
     yield points
-    dataset_kinds.cache_clear()
+    workload_kinds.cache_clear()
 
 
 def test_installed_kinds_are_known(install: Callable[..., None]) -> None:
@@ -127,15 +130,15 @@ def test_installed_kinds_are_known(install: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("loads", "words"),
     [
-        ([lambda: CONFIG], r"there is a dataset 'described' already \(shardbench.datasets.described\)"),
-        ([lambda: Theirs, lambda: Theirs], "there is a dataset 'theirs' already"),
+        ([lambda: CONFIG], "is already taken by shardbench.datasets.described: rename it"),
+        ([lambda: Theirs, lambda: Theirs], "is already taken by test_datasets_described: rename it"),
         ([lambda: 3], "gives 3, which is not a subclass of WorkloadConfig"),
         ([lambda: Nameless], "Nameless must give its field 'dataset' a default"),
-        ([_broken], "cannot be imported: no module named x"),
+        ([_broken], "cannot be imported: ImportError: no module named x"),
     ],
 )
 def test_bad_installed_kinds_are_refused(install: Callable[..., None], loads: list[Any], words: str) -> None:
     install(*loads)
-    with pytest.raises(BadInput, match=f"^dataset entry point x = pkg:obj:? ?.*{words}") as caught:
-        dataset_kinds()
+    with pytest.raises(BadInput, match=rf"their-package \(entry point x = pkg:obj\).*{words}") as caught:
+        workload_kinds()
     assert "\n" not in str(caught.value)

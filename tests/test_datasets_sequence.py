@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.datasets.card import load_card
 from shardbench.datasets.sequence import CONFIG, Sequence, history_lengths, production_features
 from shardbench.model.table import Pooling
-from shardbench.runs.suite import workload_config
+from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("no-such-folder")

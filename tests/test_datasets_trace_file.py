@@ -15,7 +15,7 @@ from shardbench.datasets import text
 from shardbench.datasets.card import load_card
 from shardbench.datasets.text import blocks, decimals, hexadecimals
 from shardbench.datasets.trace_file import CONFIG, read_indices
-from shardbench.runs.suite import workload_config
+from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")

@@ -110,6 +110,14 @@ def test_a_folder_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: 
         strategies()
 
 
+def test_a_folder_that_gives_no_strategies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent_folder").mkdir()
+    (tmp_path / "silent_folder" / "__init__.py").write_text("")
+    monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
+    with pytest.raises(BadInput, match=r"^package shardbench.baselines.silent_folder has no strategies\(\): add "):
+        strategies()
+
+
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"unknown strategy 'nope'; known: .*greedy-size, .*shuffle"):
         get_strategy("nope")

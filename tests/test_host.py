@@ -10,7 +10,7 @@ from shardbench.base.serialise import content_hash, to_json
 from shardbench.cost.costmodel import dense_s, host_backward_s, host_forward_s, step_time, synchronisation_s
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import HostConstants, load_machine, machine_names, overridden, parse_machine
+from shardbench.model.machine import HostConstants, load_machine, machine_files, overridden, parse_machine
 from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.validate import validate
@@ -95,7 +95,7 @@ def test_hosts_and_dense_homes_stay_out_of_the_hash_of_those_without():
 
 
 def test_machine_files_state_both_host_rates_or_none():
-    stated = [name for name in machine_names() if load_machine(name).host is not None]
+    stated = [name for name in machine_files() if load_machine(name).host is not None]
     assert "v100-16gb-1x4" in stated
     found = load_machine("v100-16gb-1x4")
     assert found.host.link_bytes_per_s == 12e9

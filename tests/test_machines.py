@@ -1,13 +1,18 @@
 """The machine files that come with the suite, and what a wrong one is answered."""
 
 import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module, metadata
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from shardbench.base.errors import BadInput
+from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
-from shardbench.model.machine import load_machine, machine_names, overridden, parse_machine
+from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (
@@ -24,7 +29,7 @@ def text_of(name: str) -> str:
 def test_the_expected_machines_are_there() -> None:
     expected = {"a100-24gb-2x8", "a100-40gb-2x8", "v100-32gb-1x8", "2080ti-1x4", "h100-1x8", "cpu-1x2", "cpu-1x4"}
     assert expected <= set(NAMES)
-    assert set(NAMES) <= set(machine_names())
+    assert set(NAMES) <= set(machine_files())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,6 +135,53 @@ def test_the_command_line_refuses_wrong_files_with_one_line(tmp_path: Path, caps
     assert says in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+@pytest.fixture
+def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Installs a package that holds files, or whatever else its entry point is to give."""
+
+    def install(files: dict[str, str], given: object = None) -> None:
+        folder = tmp_path / "their_machines"
+        folder.mkdir()
+        for name, text in {"__init__.py": "", **files}.items():
+            (folder / name).write_text(text)
+        dist = SimpleNamespace(name="their-package")
+        load = (lambda: import_module("their_machines")) if given is None else (lambda: given)
+        point = SimpleNamespace(name="x", value="their_machines", dist=dist, load=load)
+        monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "shardbench.machines" else [])
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "their_machines", raising=False)
+    machine_files.cache_clear()
+    yield install
+    sys.modules.pop("their_machines", None)
+    machine_files.cache_clear()
+
+
+def test_machines_of_an_installed_package_are_known(bring) -> None:
+    bring({"mine.toml": text_of("cpu-1x2").replace('name = "cpu-1x2"', 'name = "mine"')})
+    assert load_machine("mine").constants == load_machine("cpu-1x2").constants
+    assert "mine" in [entry["name"] for entry in list_machines()]
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "says"),
+    [
+        ({"cpu-1x2.toml": text_of("cpu-1x2")}, None, "is already taken by shardbench.machines: rename it"),
+        ({"mine.toml": text_of("cpu-1x2")}, None, "the file states the name 'cpu-1x2'; they must be the same"),
+        ({"mine.toml": 'name = "mine"'}, None, "description: Field required"),
+        ({}, None, "holds no machine file (*.toml)"),
+        ({}, 3, "gives 3, not a package that holds machine files"),
+        ({}, ModuleType("alone"), "not a package that holds machine files"),
+    ],
+)
+def test_machines_of_a_faulty_package_are_refused_in_one_line(bring, files, given, says) -> None:
+    bring(files, given)
+    with pytest.raises(BadInput, match=re.escape(says)) as caught:
+        load_machine("mine")
+    assert "their-package (entry point x = their_machines)" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_override_replaces_constants_and_shows_in_the_name():

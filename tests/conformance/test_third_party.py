@@ -1,4 +1,4 @@
-"""An installed package's strategy is found, run and checked like ours."""
+"""The strategy, the data set and the machine of an installed package are found, run and checked like ours."""
 
 import os
 import shutil
@@ -18,14 +18,14 @@ print("conforms")
 
 SUITE = """
 name = "tiny"
-description = "the built-in trace, every strategy"
+description = "a data set and a machine of the package, every strategy"
 [[workloads]]
-name = "traces"
-dataset = "trace"
-batch_size = 512
-dense = { bottom = [64], top = [1] }
+name = "crowd"
+dataset = "crowded"
+tables = 3
+dense = { bottom = [64, 16], top = [1] }
 [[grids]]
-machines = ["v100-32gb-1x8"]
+machines = ["desk-1x2"]
 backends = ["simulated"]
 iterations = 1
 """
@@ -38,7 +38,8 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), str(source)]
     subprocess.run(pip, check=True, capture_output=True, text=True, timeout=120)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    paths = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
@@ -54,10 +55,13 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
         return done.stdout
 
     assert "rank-zero" in command_line("list", "strategies")
+    assert "desk-1x2" in command_line("list", "machines")
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)
     chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
     assert "rank-zero" in command_line("run", str(suite), "--results", str(tmp_path / "results"), *chosen)
     for table in ("throughput", "balance", "traffic"):
         rows = (tmp_path / "results" / "tables" / "tiny" / f"{table}.csv").read_text().splitlines()
-        assert [row.split(",")[3:5] for row in rows[1:]] == [["rank-zero", "ok"], ["shuffle", "ok"]]
+        assert [row.split(",")[:5] for row in rows[1:]] == [
+            ["crowd", "desk-1x2", "simulated", name, "ok"] for name in ("rank-zero", "shuffle")
+        ]

@@ -2,13 +2,12 @@
 
 import tomllib
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
-from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_names, parse_machine
+from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_files, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
@@ -31,9 +30,9 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
     if out.is_file():
         text, own = out.read_text(), True
     else:
-        own = name in machine_names()
-        shipped = resources.files("shardbench.machines") / f"{name if own else TEMPLATES[device]}.toml"
-        text = shipped.read_text()
+        own = name in machine_files()
+        _, known = machine_files()[name if own else TEMPLATES[device]]
+        text = known.read_text(encoding="utf-8")
     machine = parse_machine(text, str(out) if out.is_file() else "machine template")
     if own and (machine.device, machine.topology.nodes, machine.topology.devices_per_node) != (device, 1, ranks):
         shape = f"{machine.topology.nodes}x{machine.topology.devices_per_node} {machine.device}"

@@ -8,12 +8,13 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
-from shardbench.datasets.card import load_card
+from shardbench.datasets.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend
 from shardbench.runs.jobcheck import impossible
-from shardbench.runs.suite import Job, Suite, dataset_kinds, load_suite, suite_names, workload_config
+from shardbench.runs.suite import Job, Suite, load_suite, suite_names
+from shardbench.workloads.kinds import workload_config
 
 DEFAULT_SUITE = "quick"
 ENGINE = {"torch": "torch", "fbgemm_gpu": "fbgemm-gpu", "torchrec": "torchrec"}
@@ -125,9 +126,9 @@ def _runs(machine: Machine, need: int, environment: Environment, free: int, *, e
 
 
 def _datasets(data: Path) -> dict[str, str]:
-    """Data sets that the user must bring, by kind."""
+    """Data sets of ours that the user must bring, by kind."""
     found = {}
-    for kind in sorted(dataset_kinds()):
+    for kind in kinds():
         # A card without a small instance is of data that cannot be made.
         if load_card(kind).instance is not None:
             continue

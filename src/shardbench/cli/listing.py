@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardbench.model.discovery import missing_modules, strategies
-from shardbench.model.machine import load_machine, machine_names
+from shardbench.model.machine import load_machine, machine_files
 from shardbench.runs.suite import read_suite, suite_names
 
 Entry = dict[str, Any]
@@ -48,9 +48,9 @@ def list_workloads() -> list[Entry]:
 
 
 def list_machines() -> list[Entry]:
-    """Name, description, shape and capacity of every machine that comes with the project."""
+    """Name, description, shape and capacity of every machine, of installed packages too."""
     entries = []
-    for name in machine_names():
+    for name in machine_files():
         machine = load_machine(name)
         entries.append(
             {

@@ -9,9 +9,9 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 
 from shardbench.base.errors import BadInput
+from shardbench.base.plugins import brought, one_line
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
@@ -68,17 +68,12 @@ def _providers() -> Iterator[tuple[str, object]]:
         try:
             imported = importlib.import_module(package)
         except Exception as error:
-            raise BadInput(f"package {package} cannot be imported: {_line(error)}") from error
+            raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
         provided = getattr(imported, "strategies", None)
-        if provided is not None:
-            yield package, provided
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
-        package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
-        try:
-            provided = point.load()
-        except Exception as error:
-            raise BadInput(f"package {package} cannot be imported: {_line(error)}") from error
+        if provided is None:
+            raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
         yield package, provided
+    yield from brought(GROUP)
 
 
 def _strategies_of(provided: object, package: str) -> list[Strategy]:
@@ -88,7 +83,7 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
         try:
             given = provided()
         except Exception as error:
-            raise BadInput(f"package {package} failed to make its strategies: {_line(error)}") from error
+            raise BadInput(f"package {package} failed to make its strategies: {one_line(error)}") from error
         given = [given] if isinstance(given, Strategy) else given
     else:
         given = provided
@@ -121,7 +116,3 @@ def declaration_fault(strategy: Strategy) -> str:
     if not isinstance(requires, tuple) or not all(isinstance(module, str) for module in requires):
         return "must state requires as a tuple of module names"
     return ""
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ")

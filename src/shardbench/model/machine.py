@@ -4,8 +4,11 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from importlib import resources
+from functools import cache
+from importlib import import_module, resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -13,9 +16,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput
+from shardbench.base.plugins import brought
 from shardbench.base.serialise import STRICT, first_error
 from shardbench.model.table import Name
 
+GROUP = "shardbench.machines"
+"""Package of our machine files, and the entry-point group of other people's packages."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 UNITS: dict[str, tuple[str, float]] = {
@@ -213,10 +219,27 @@ def _source_name(key: str) -> str:
     return _FIELDS[key][0] if key in _FIELDS else key
 
 
-def machine_names() -> list[str]:
-    """Names of the machines that come with the suite."""
-    folder = resources.files("shardbench.machines")
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+@cache
+def machine_files() -> dict[str, tuple[str, Traversable]]:
+    """Who brings each machine, and its file, by the machine's name, sorted.
+
+    They are the TOML files of shardbench.machines, and of every package that an entry point of
+    the group ``shardbench.machines`` names. Raises BadInput, naming the package, where one is no
+    package with machine files, or brings a name that is taken.
+    """
+    found: dict[str, tuple[str, Traversable]] = {}
+    for package, folder in ((GROUP, import_module(GROUP)), *brought(GROUP)):
+        if not (isinstance(folder, ModuleType) and hasattr(folder, "__path__")):
+            raise BadInput(f"package {package} gives {folder!r}, not a package that holds machine files")
+        files = [file for file in resources.files(folder).iterdir() if file.name.endswith(".toml")]
+        if not files:
+            raise BadInput(f"package {package} holds no machine file (*.toml)")
+        for file in files:
+            name = file.name.removesuffix(".toml")
+            if name in found:
+                raise BadInput(f"machine '{name}' of {package} is already taken by {found[name][0]}: rename it")
+            found[name] = package, file
+    return dict(sorted(found.items()))
 
 
 def load_machine(name: str) -> Machine:
@@ -230,9 +253,13 @@ def load_machine(name: str) -> Machine:
         except UnicodeDecodeError as error:
             raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
         return parse_machine(text, name)
-    if name not in machine_names():
-        raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_names())}, or a path to a .toml file")
-    return parse_machine((resources.files("shardbench.machines") / f"{name}.toml").read_text(), f"machine {name}")
+    if name not in machine_files():
+        raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_files())}, or a path to a .toml file")
+    package, file = machine_files()[name]
+    machine = parse_machine(file.read_text(encoding="utf-8"), f"machine {name} of {package}")
+    if machine.name != name:
+        raise BadInput(f"machine {name} of {package}: the file states the name '{machine.name}'; they must be the same")
+    return machine
 
 
 def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:

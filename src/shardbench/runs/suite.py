@@ -1,10 +1,8 @@
 """Suites: grids of workloads, machines, backends and strategies, and the jobs that they stand for."""
 
-import pkgutil
 import tomllib
 from collections.abc import Iterable, Iterator
-from functools import cache
-from importlib import import_module, metadata, resources
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +15,9 @@ from shardbench.base.serialise import first_error
 from shardbench.model.machine import Machine, load_machine, overridden
 from shardbench.model.table import Name, Optimizer, Precision
 from shardbench.records.trial import Backend
+from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import WorkloadConfig
 
-DATASETS = "shardbench.datasets"
-"""Package whose modules are searched, and the entry-point group of other people's packages."""
 EVERY = "*"
 
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
@@ -203,54 +200,6 @@ def _twice(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
-
-
-@cache
-def dataset_kinds() -> dict[str, type[WorkloadConfig]]:
-    """Every workload kind by its ``dataset`` name.
-
-    They are the modules of shardbench.datasets with a CONFIG, and what installed packages give
-    under the entry-point group ``shardbench.datasets``: subclasses of WorkloadConfig.
-    """
-    kinds: dict[str, type[WorkloadConfig]] = {}
-    for info in pkgutil.iter_modules(import_module(DATASETS).__path__):
-        if info.name.startswith("fit_"):  # scripts that made the data files
-            continue
-        config = getattr(import_module(f"{DATASETS}.{info.name}"), "CONFIG", None)
-        if config is not None:
-            kinds[config.model_fields["dataset"].default] = config
-    for point in sorted(metadata.entry_points(group=DATASETS), key=lambda p: (p.name, p.value)):
-        what = f"dataset entry point {point.name} = {point.value}"
-        try:
-            config = point.load()
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise BadInput(f"{what} cannot be imported: {reason}") from error
-        if not (isinstance(config, type) and issubclass(config, WorkloadConfig)):
-            raise BadInput(f"{what} gives {config!r}, which is not a subclass of WorkloadConfig")
-        kind = config.model_fields["dataset"].default
-        if not isinstance(kind, str):
-            raise BadInput(f"{what}: {config.__name__} must give its field 'dataset' a default, the kind's name")
-        if kind in kinds:
-            raise BadInput(f"{what}: there is a dataset '{kind}' already ({kinds[kind].__module__}): rename it")
-        kinds[kind] = config
-    return kinds
-
-
-def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
-    """Validated parameters of a workload; raises BadInput that names the wrong field."""
-    kind = data.get("dataset")
-    if not isinstance(kind, str):
-        stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
-        raise BadInput(
-            f"{what}: workload {data.get('name')} states {stated}; known: {', '.join(sorted(dataset_kinds()))}"
-        )
-    if kind not in dataset_kinds():
-        raise BadInput(f"{what}: unknown dataset '{kind}'; known: {', '.join(sorted(dataset_kinds()))}")
-    try:
-        return dataset_kinds()[kind].model_validate(data)
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: workload {data.get('name')}: {first_error(error)}") from error
 
 
 def suite_names() -> list[str]:

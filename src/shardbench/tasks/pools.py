@@ -26,9 +26,9 @@ from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Precision, Table
-from shardbench.runs.suite import workload_config
 from shardbench.tasks.features import table_features
 from shardbench.tasks.task import Task
+from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload
 

@@ -1,0 +1,59 @@
+"""Every workload kind there is: the modules of ``shardbench.datasets`` and installed entry points."""
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import pydantic
+
+from shardbench.base.errors import BadInput
+from shardbench.base.plugins import brought
+from shardbench.base.serialise import first_error
+from shardbench.workloads.workload import WorkloadConfig
+
+GROUP = "shardbench.datasets"
+"""Package whose modules are searched, and the entry-point group of other people's packages."""
+
+
+@cache
+def workload_kinds() -> dict[str, type[WorkloadConfig]]:
+    """Every workload kind by its ``dataset`` name.
+
+    They are the modules of shardbench.datasets with a CONFIG, and what installed packages give:
+    subclasses of WorkloadConfig. Raises BadInput, naming the package, for anything else and for a
+    name that is taken.
+    """
+    kinds: dict[str, type[WorkloadConfig]] = {}
+    for info in pkgutil.iter_modules(import_module(GROUP).__path__):
+        if info.name.startswith("fit_"):  # scripts that made the data files
+            continue
+        config = getattr(import_module(f"{GROUP}.{info.name}"), "CONFIG", None)
+        if config is not None:
+            kinds[config.model_fields["dataset"].default] = config
+    for package, config in brought(GROUP):
+        if not (isinstance(config, type) and issubclass(config, WorkloadConfig)):
+            raise BadInput(f"package {package} gives {config!r}, which is not a subclass of WorkloadConfig")
+        kind = config.model_fields["dataset"].default
+        if not isinstance(kind, str):
+            raise BadInput(
+                f"package {package}: {config.__name__} must give its field 'dataset' a default, the kind's name"
+            )
+        if kind in kinds:
+            raise BadInput(f"dataset '{kind}' of {package} is already taken by {kinds[kind].__module__}: rename it")
+        kinds[kind] = config
+    return kinds
+
+
+def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
+    """Validated parameters of a workload; raises BadInput that names the wrong field."""
+    kind, known = data.get("dataset"), ", ".join(sorted(workload_kinds()))
+    if not isinstance(kind, str):
+        stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
+        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {known}")
+    if kind not in workload_kinds():
+        raise BadInput(f"{what}: unknown dataset '{kind}'; known: {known}")
+    try:
+        return workload_kinds()[kind].model_validate(data)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: workload {data.get('name')}: {first_error(error)}") from error
