@@ -12,8 +12,9 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.cost.traffic import count, mean
+from shardbench.engine.failures import TrialFailed
 from shardbench.engine.job import JOB
-from shardbench.engine.launch import TrialFailed, call_in_child
+from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded

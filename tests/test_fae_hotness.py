@@ -169,7 +169,7 @@ def test_the_step_of_a_schedule_is_the_mean_over_samples():
 def test_simulated_trials_of_a_schedule_give_the_mean_step_every_time(tmp_path):
     plan = scheduled((200, 50), [("cold", 3), ("hot", 2)])
     batches = materialise(WORKLOAD, tmp_path / "b", range(2))
-    timing = simulate(plan, PROBLEM, batches, WORKLOAD.dense, 5).timing
+    timing = simulate(plan, PROBLEM, batches, WORKLOAD.dense, 5).timing(5)
     found = simulate_schedule(plan, PROBLEM, everything, WORKLOAD.dense)
     assert timing.step_ms == (found.step_ms,) * 5
     assert sum(timing.phases_ms.values()) == pytest.approx(found.step_ms)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.engine.launch import TrialFailed, call_in_child
+from shardbench.engine.failures import TrialFailed
+from shardbench.engine.launch import call_in_child
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent

@@ -18,7 +18,7 @@ def counted(some):
 
 
 def test_a_training_is_kept_with_what_it_took(tmp_path):
-    some, budget = tasks(2), scaled_budget(0.5)
+    some, budget = tasks(2), scaled_budget(30.0)
     strategy, cpu_s = fitted("dreamshard", some, budget, 0, tmp_path)
     assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
     again, of_that = fitted("dreamshard", some, budget, 0, tmp_path)

@@ -19,9 +19,9 @@ from shardbench.records.record import Record
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.report.tables import throughput
+from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.runner import RunOptions, list_trials, run_suite, settled_records
 from shardbench.runs.suite import Job, load_suite
-from shardbench.runs.tryout import JobContext, try_out
 
 MACHINE = """
 name = "toy"
@@ -68,7 +68,7 @@ def spec_of(context, strategy, backend=Backend.SIMULATED, **changes):
 def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     context.folder.mkdir(exist_ok=True)
     strategy = kind()
-    record = try_out(spec_of(context, strategy, backend, **changes), strategy, context, "e")
+    record = run_trial(spec_of(context, strategy, backend, **changes), strategy, context, "e")
     assert record == Record.model_validate_json(record.model_dump_json())
     return record
 
@@ -95,7 +95,7 @@ def test_fitting_time_is_recorded(context):
 FAILURES = [
     (misbehaving.Slow, Outcome.TIMEOUT, "plan", "its budget is 1 s"),
     (misbehaving.Declines, Outcome.INFEASIBLE, "plan", "nothing fits"),
-    (misbehaving.Raises, Outcome.ERROR, "plan", "ZeroDivisionError: one two"),
+    (misbehaving.Raises, Outcome.ERROR, "plan", "ZeroDivisionError: one two (misbehaving.py:"),
     (misbehaving.Dies, Outcome.ERROR, "plan", "killed by signal 15"),
     (misbehaving.IsKilled, Outcome.OOM, "plan", "killed by signal 9"),
     (misbehaving.Peeks, Outcome.INVALID, "plan", "without declaring Sees.ACCESS_PROFILE"),
@@ -146,10 +146,10 @@ def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
     def fail(*_):
         raise RuntimeError("one\ntwo")
 
-    monkeypatch.setattr("shardbench.runs.tryout.validate", fail)
+    monkeypatch.setattr("shardbench.runs.evaluate.validate", fail)
     record = outcome(context, misbehaving.Honest)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
-    assert record.failure.cause == "RuntimeError: one two"
+    assert re.fullmatch(r"RuntimeError: one two \(test_runner\.py:\d+\)", record.failure.cause)
 
 
 def test_a_fault_of_the_users_files_ends_the_run(context, monkeypatch):
@@ -208,7 +208,7 @@ def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):
 
 
 def test_a_hanging_planner_is_killed(context, monkeypatch):
-    monkeypatch.setattr("shardbench.runs.tryout.START_S", 1.0)
+    monkeypatch.setattr("shardbench.runs.evaluate.START_S", 1.0)
     record = outcome(context, misbehaving.Hangs)
     assert record.outcome is Outcome.TIMEOUT
     assert "no result from plan after 2 s" in record.failure.cause

@@ -1,6 +1,5 @@
 """Studies of AutoShard: its own tasks, DreamShard's, transfer, what training does, and how long placing takes."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -8,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contest import (
     BEST_FOUND,
     cheapest,
@@ -226,11 +226,9 @@ class Placing(Study):
         own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
         parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
         problem = join(parts, machine_of(row.machine, int(cell["devices"] or 0), ROOMY_BYTES), "placing").problem
-        spent = []
-        for _ in range(self.REPEATS):
-            start = time.process_time()
-            strategy.plan(problem, budget, 0)
-            spent.append(time.process_time() - start)
+        question = RulesOnly(problem)
+        answers = [answer_of(question, strategy, budget, fitted=True) for _ in range(self.REPEATS)]
+        spent = [answer.spent.plan_cpu_s for answer in answers]
         return [
             {
                 "backend": "measured",

@@ -4,18 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from shardbench.cost.costmodel import step_time
-from shardbench.cost.traffic import count
 from shardbench.datasets.drawn import DrawnWorkload
 from shardbench.model.machine import load_machine, overridden
 from shardbench.model.plan import PhaseKind
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
-from shardbench.model.validate import validate
-from shardbench.runs.simulate import simulate_schedule
+from shardbench.model.strategy import Strategy
+from shardbench.runs.evaluate import answer_of
+from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row, Scalar
-from shardbench.workloads.hotness import join
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae
 from .hot_shares import workload
@@ -46,16 +43,12 @@ class Condition:
 
     def row(self, others: Mapping[str, Strategy]) -> Row:
         """Mean step of FAE and of the ``others`` by name, FAE's speed-up over each, and its hot share."""
-        source, bags = _drawn(self.workload, self.batch_size, round(EPOCH_INPUTS * self.sample_pct / 100.0))
-        override = {"host_link": f"{self.host_link_gb_per_s} GB/s", "intra_bandwidth": f"{self.intra_gb_per_s} GB/s"}
-        machine = overridden(load_machine(MACHINE), override)
-        problem = Problem.of(source.name, source.tables, source.profiles, machine, batch_size=self.batch_size)
+        question = self._question()
         fae = Fae(
             budget_bytes=round(self.budget_mib * 2**20), rate_pct=self.rate_pct, sample_rate=self.sample_pct / 100.0
         )
-        plan = fae.plan(problem.restricted_to(fae.sees), Budget(), 0)
-        validate(plan, problem, fae.moves)
-        found = simulate_schedule(plan, problem, bags.__getitem__, source.dense)
+        answer = answer_of(question, fae)
+        plan, found = answer.plan, answer.judged
         row: Row = {
             "backend": "simulated",
             "hot_inputs_pct": 100.0 * found.share(PhaseKind.HOT),
@@ -69,19 +62,24 @@ class Condition:
         for kind in PhaseKind:
             times = [t.step_ms for t, k in zip(found.times, found.kinds) if k is kind]
             row[f"fae_{kind.value}_ms"] = sum(times) / len(times) if times else None
+        one_batch = CountedQuestion(question.problem, question.batches, question.dense)
         for name, strategy in others.items():
-            other = strategy.plan(problem.restricted_to(strategy.sees), Budget(), 0)
-            traffic = count(other, problem, lambda i: bags[i].samples(0, self.batch_size), source.dense)
-            ms = step_time(traffic, machine, source.dense, source.tables, self.batch_size).step_ms
+            ms = answer_of(one_batch, strategy).judged.step_ms
             column = name.replace("-", "_")
             row[f"{column}_ms"], row[f"over_{column}_x"] = ms, ms / found.step_ms
         return row
 
+    def _question(self) -> CountedQuestion:
+        source, batches = _drawn(self.workload, self.batch_size, round(EPOCH_INPUTS * self.sample_pct / 100.0))
+        override = {"host_link": f"{self.host_link_gb_per_s} GB/s", "intra_bandwidth": f"{self.intra_gb_per_s} GB/s"}
+        machine = overridden(load_machine(MACHINE), override)
+        problem = Problem.of(source.name, source.tables, source.profiles, machine, batch_size=self.batch_size)
+        return CountedQuestion(problem, batches, source.dense, iterations=len(batches.numbers))
+
 
 @lru_cache(maxsize=1)
-def _drawn(name: str, batch_size: int, logged: int) -> tuple[DrawnWorkload, list[Bags]]:
+def _drawn(name: str, batch_size: int, logged: int) -> tuple[DrawnWorkload, DrawnBatches]:
     # Neighbouring cells often share it, and drawing takes most of their time.
-    source = workload(name, batch_size=batch_size, logged=logged)
     batches = max(1, TEST_INPUTS // batch_size)
-    tables = range(len(source.tables))
-    return source, [join([source.bags(Split.TEST, b, i) for b in range(batches)]) for i in tables]
+    source = workload(name, batch_size=batch_size, logged=logged, test_batches=batches)
+    return source, DrawnBatches(source, batches)

@@ -40,11 +40,13 @@ class PowerLawKaggle(CriteoLike):
         self.name = f"kaggle-exponent-{exponent:g}"
 
 
-def workload(name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0) -> DrawnWorkload:
+def workload(
+    name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0, test_batches: int = TEST_BATCHES
+) -> DrawnWorkload:
     """One of WORKLOADS, or ``kaggle-exponent-E``; ``logged`` train samples rank its rows and make its profiles."""
     shared: dict[str, Any] = {
         "batch_size": batch_size,
-        "test_batches": TEST_BATCHES,
+        "test_batches": test_batches,
         "profile_samples": logged,
         "seed": seed,
     }

@@ -1,24 +1,23 @@
 """Conditions of the studies: the sequence workloads on clusters of any shape, and what a plan sends there."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName, collective_s
-from shardbench.cost.costmodel import step_time
 from shardbench.cost.phases import WAITS, StepPhase
-from shardbench.cost.traffic import Traffic, count, expect
+from shardbench.cost.traffic import Traffic, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import NodeSharded, Plan, Replicated
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.strategy import Strategy
 from shardbench.model.table import DenseShape
-from shardbench.model.validate import validate
+from shardbench.runs.evaluate import answer_of
+from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import Workload
+from shardbench.workloads.materialise import DrawnBatches
 
 LOCAL_BATCH = 256
 BASE_MACHINE = "a100-40gb-2x8"
@@ -38,17 +37,8 @@ def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Condition:
-    """A workload, the problem that it makes on a machine, and the lookups of one test batch."""
-
-    workload: Workload
-    problem: Problem
-    bags: Callable[[int], Bags]
-
-
-def condition(form: str, machine: Machine, local_batch: int = LOCAL_BATCH, **parameters: float) -> Condition:
-    """``parameters`` are those of the sequence workload."""
+def condition(form: str, machine: Machine, local_batch: int = LOCAL_BATCH, **parameters: float) -> CountedQuestion:
+    """One test batch of a sequence workload on a machine; ``parameters`` are those of the workload."""
     shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
     world = machine.topology.world_size
     config = SEQUENCE.model_validate(
@@ -56,37 +46,29 @@ def condition(form: str, machine: Machine, local_batch: int = LOCAL_BATCH, **par
     )
     workload = config.build(Path())
     problem = Problem.of(form, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-
-    # Every plan of the condition counts the same lookups.
-    @lru_cache(maxsize=None)
-    def bags(table: int) -> Bags:
-        return workload.bags(Split.TEST, 0, table)
-
-    return Condition(workload=workload, problem=problem, bags=bags)
+    return CountedQuestion(problem, DrawnBatches(workload), workload.dense)
 
 
-def outcome(strategy: Strategy, given: Condition) -> Row:
+def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
     """What a strategy's plan sends, waits for and holds, on the test batch; sent bytes are of all ranks together.
 
     ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
     over ranks make every rank equally busy: what the rule minimises.
     """
     problem = given.problem
-    plan = strategy.plan(problem.restricted_to(strategy.sees), Budget(), 0)
-    memory = validate(plan, problem, strategy.moves).hbm
-    traffic = count(plan, problem, given.bags, given.workload.dense)
-    expected = _waits_ms(expect(plan, problem, given.workload.dense), problem.machine)
-    step = step_time(traffic, problem.machine, given.workload.dense, problem.tables, problem.batch_size)
+    answer = answer_of(given, strategy)
+    plan, traffic, memory = answer.plan, answer.judged.traffic, answer.planned.hbm_memory_bytes
+    expected = _waits_ms(expect(plan, problem, given.dense), problem.machine)
     return {
         "strategy": strategy.name,
         **_waits_ms(traffic, problem.machine),
         "expected_communication_ms": expected["communication_ms"],
-        "step_ms": step.step_ms,
+        "step_ms": answer.judged.step_ms,
         "exchanged_bytes": sum(float(traffic.collectives[name].sent.sum()) for name in EXCHANGES),
         "exchanged_between_nodes_bytes": sum(float(traffic.collectives[c].sent_inter.sum()) for c in EXCHANGES),
         "synchronised_bytes": float(traffic.collectives[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
-        "fullest_device_bytes": int(memory.max()),
-        "mean_device_bytes": float(memory.mean()),
+        "fullest_device_bytes": max(memory),
+        "mean_device_bytes": float(np.mean(memory)),
         "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
         "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
         "backend": "simulated",
@@ -108,8 +90,9 @@ def _waits_ms(traffic: Traffic, machine: Machine) -> dict[str, float]:
     return {"communication_ms": sum(waits.values()), **waits}
 
 
-def _lookups_pct(plan: Plan, given: Condition, kind: type[Replicated] | type[NodeSharded]) -> float:
+def _lookups_pct(plan: Plan, given: CountedQuestion, kind: type[Replicated] | type[NodeSharded]) -> float:
     tables = {table.name: i for i, table in enumerate(given.problem.tables)}
+    values = [given.batches.bags(0, i).values for i in range(len(tables))]
     ranges = [(tables[s.table], s.row_start, s.row_stop) for s in plan.segments if isinstance(s.placement, kind)]
-    found = sum(int(((v := given.bags(i).values) >= start).sum() - (v >= stop).sum()) for i, start, stop in ranges)
-    return 100.0 * found / sum(len(given.bags(i).values) for i in range(len(tables)))
+    found = sum(int((values[i] >= start).sum() - (values[i] >= stop).sum()) for i, start, stop in ranges)
+    return 100.0 * found / sum(map(len, values))

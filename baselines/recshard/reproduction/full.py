@@ -11,12 +11,13 @@ import pandas as pd
 from shardbench.model.discovery import get_strategy
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
+from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.study import Cell, Row, Study
 
 from .peak import peak_rss_bytes
 from .production_like import SIZES_GIB, production_like
 from .ratios import ratio_table, summary
-from .scaled import GREEDIES, PROFILE_SAMPLES, RECSHARD, UNSEEN, asked, full_question, metrics
+from .scaled import GREEDIES, PROFILE_SAMPLES, RECSHARD, UNSEEN, ask, full_question, metrics
 
 FORMS = ("rm1", "rm2", "rm3")
 PAIRINGS = (0, 1, 2, 3)
@@ -43,13 +44,13 @@ class Draws(Study):
         question = full_question(str(cell["workload"]), int(cell["features_seed"] or 0))
         rows: list[Row] = []
         for name in (*GREEDIES, RECSHARD, UNSEEN):
-            answer = asked(question, name)
+            answer = ask(question, name)
             hbm = question.problem.world_size * question.problem.topology.hbm_bytes
             rows.append(
                 {
                     "strategy": name,
-                    **metrics(answer),
-                    "hbm_used_pct": 100.0 * sum(answer.hbm_memory_bytes) / hbm,
+                    **metrics(answer.judged),
+                    "hbm_used_pct": 100.0 * sum(answer.planned.hbm_memory_bytes) / hbm,
                     "gap_pct": answer.plan.notes.get("gap_pct"),
                     "status": answer.plan.notes.get("status"),
                 }
@@ -98,18 +99,17 @@ class Solve(Study):
         if cell["hbm"] != "machine":
             topology = replace(problem.topology, hbm_bytes=seen // 2 // problem.world_size)
             problem = replace(problem, machine=replace(problem.machine, topology=topology), topology=topology)
-        wall, cpu = time.perf_counter(), time.process_time()
-        plan = get_strategy(RECSHARD).plan(problem, Budget(plan_s=60.0), int(cell["seed"] or 0))
+        answer = answer_of(RulesOnly(problem), get_strategy(RECSHARD), Budget(plan_s=60.0), int(cell["seed"] or 0))
         names = ("predicted_slowest_ms", "proven_bound_ms", "gap_pct", "status", "expected_hbm_share")
         return [
             {
                 "backend": "measured",
-                "plan_wall_s": time.perf_counter() - wall,
-                "plan_cpu_s": time.process_time() - cpu,
+                "plan_wall_s": answer.spent.plan_s,
+                "plan_cpu_s": answer.spent.plan_cpu_s,
                 "seen_rows_gib": seen / 2**30,
                 "hbm_total_gib": problem.world_size * problem.topology.hbm_bytes / 2**30,
-                "segments": len(plan.segments),
-                **{name: plan.notes[name] for name in names},
+                "segments": answer.planned.segments,
+                **{name: answer.plan.notes[name] for name in names},
             }
         ]
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.base.errors import BadInput
 from shardbench.datasets.rm import Rm, RmConfig
 from shardbench.datasets.rm_features import TOTAL_ROWS, WIDTH
+from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
-from shardbench.runs.compare import Compared, Question
+from shardbench.model.strategy import Budget
+from shardbench.runs.evaluate import Answer, answer_of
+from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Row
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.materialise import DrawnBatches
 
 DEVICES = 4
 TABLES = 100
@@ -49,7 +50,7 @@ class Condition:
     sample_pct: float = 1.0
     """Share of the train split that profiles are counted over."""
 
-    def question(self) -> Question:
+    def question(self) -> CountedQuestion:
         """The problem and its test lookups."""
         config = RmConfig.model_validate(
             {
@@ -79,7 +80,7 @@ class Condition:
         return replace(machine, topology=topology, constants=constants)
 
 
-def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLES) -> Question:
+def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLES) -> CountedQuestion:
     """All 397 features of ``form`` on the full machine, paired (and their lookups drawn) by ``pairing``.
 
     As in the suite, whose models are those of pairing 0.
@@ -91,20 +92,22 @@ def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLE
 
 
 @lru_cache(maxsize=1)
-def _lookups(config: str) -> tuple[Rm, dict[int, Bags]]:
-    """The workload of a configuration (JSON) and its first test batch; cells that differ in the machine share them."""
-    workload = RmConfig.model_validate_json(config).build(Path())
-    return workload, {i: workload.bags(Split.TEST, 0, i) for i in range(len(workload.tables))}
+def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
+    """The workload of a configuration (JSON) and its first test batch; cells that differ in the machine share them.
 
-
-def _question(config: RmConfig, machine: Machine) -> Question:
-    """As Question.of, but lookups before profiles: one pass makes a table's ranking and its profile.
-
-    The other way round the rankings, of which few are kept, would be made twice.
+    Lookups are drawn before profiles: one pass makes a table's ranking and its profile. The other
+    way round the rankings, of which few are kept, would be made twice.
     """
+    workload = RmConfig.model_validate_json(config).build(Path())
+    batches = DrawnBatches(workload)
+    batches.draw()
+    return workload, batches
+
+
+def _question(config: RmConfig, machine: Machine) -> CountedQuestion:
     workload, batches = _lookups(config.model_dump_json())
     problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    return Question(problem=problem, workload=workload, batches=batches)
+    return CountedQuestion(problem, batches, workload.dense)
 
 
 def _full_share(form: str) -> float:
@@ -113,28 +116,26 @@ def _full_share(form: str) -> float:
     return topology.world_size * topology.hbm_bytes / (TOTAL_ROWS[form] * WIDTH * WEIGHT_BYTES)
 
 
-def asked(question: Question, strategy: str | Strategy, plan_s: float = 60.0) -> Compared:
-    """The strategy's plan, counted; raises BadInput where it found none."""
-    answer = question.ask(strategy, Budget(plan_s=plan_s))
-    if isinstance(answer, str):
-        raise BadInput(f"{strategy}: {answer}")
-    return answer
+def ask(question: CountedQuestion, strategy: str, plan_s: float = 60.0) -> Answer[Simulation]:
+    """The named strategy's plan, counted; raises BadInput where it found none."""
+    return answer_of(question, get_strategy(strategy), Budget(plan_s=plan_s))
 
 
-def max_over_mean(compared: Compared) -> float:
+def max_over_mean(simulation: Simulation) -> float:
     """Slowest over mean embedding time of the devices."""
-    times = compared.time.embedding_ms
+    times = simulation.embedding_ms
     return float(times.max() / np.mean(times))
 
 
-def metrics(compared: Compared) -> Row:
+def metrics(simulation: Simulation) -> Row:
     """What a plan is judged on; milliseconds are of embedding kernels, forward and backward."""
+    times = simulation.embedding_ms
     return {
         "backend": "simulated",
-        "slowest_ms": compared.slowest_ms,
-        "mean_ms": float(np.mean(compared.time.embedding_ms)),
-        "std_ms": compared.spread_ms,
-        "max_over_mean": max_over_mean(compared),
-        "off_hbm_lookups_pct": 100.0 * compared.off_hbm_share,
-        "off_hbm_lookups": compared.totals.off_hbm_lookups,
+        "slowest_ms": float(times.max()),
+        "mean_ms": float(np.mean(times)),
+        "std_ms": float(np.std(times)),
+        "max_over_mean": max_over_mean(simulation),
+        "off_hbm_lookups_pct": 100.0 * simulation.off_hbm_share,
+        "off_hbm_lookups": simulation.totals.off_hbm_lookups,
     }

@@ -14,11 +14,20 @@ class Infeasible(ShardBenchError):
 
 
 class InvalidPlan(ShardBenchError):
-    """A plan that breaks coverage, capacity, the engine's limits or its declared moves."""
+    """A plan that breaks coverage, capacity, the engine's limits or its declared moves.
+
+    ``rule`` is the broken one, by the names of the conformance checks.
+    """
+
+    def __init__(self, message: str, rule: str = "valid") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class Undeclared(ShardBenchError):
     """A strategy touched information that its ``sees`` does not declare."""
+
+    rule = "declared-information"
 
 
 class Unsupported(ShardBenchError):

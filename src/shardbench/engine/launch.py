@@ -22,19 +22,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardbench.base.errors import Infeasible, InvalidPlan, ShardBenchError, Undeclared, Unsupported
+from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
-
-_OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
-    (Infeasible, Outcome.INFEASIBLE),
-    (InvalidPlan, Outcome.INVALID),
-    (Undeclared, Outcome.INVALID),
-    (Unsupported, Outcome.SKIPPED),
-    (MemoryError, Outcome.OOM),
-    (TimeoutError, Outcome.TIMEOUT),
-)
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 """A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
@@ -42,14 +33,6 @@ RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SO
 # A planner that walks a set of names must make the same plan in every run, so that its record
 # can be made again: children hash strings alike.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
-
-
-class TrialFailed(ShardBenchError):
-    """A child ended without a result; ``failure`` says how."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(f"{failure.outcome}: {failure.cause}")
-        self.failure = failure
 
 
 def set_rank_variables() -> None:
@@ -138,17 +121,14 @@ def _end_alone_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes) -> None:
+def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes, phase: str) -> None:
     _become_leader(log, lifeline)
     try:
         function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
-        answer = ("ok", function(*args))
+        answer: tuple[str, Any] = ("ok", function(*args))
     except Exception as error:
         traceback.print_exc()
-        outcome = next((o for kind, o in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
-        text = " ".join(str(error).split())
-        known = isinstance(error, ShardBenchError)
-        answer = (outcome.value, text if known else f"{type(error).__name__}: {text}"[:500])
+        answer = ("failed", failure_of(error, phase))
     pipe.send(answer)
     pipe.close()
 
@@ -159,19 +139,19 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         # Not left to start(): what cannot be read back must end as an answer, not as a dead child.
         payload = bytes(ForkingPickler.dumps((function, args)))
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_CAUSE]
         cause = f"cannot be pickled for a process of its own: {text}"
-        raise TrialFailed(Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)) from error
+        raise failed(Outcome.ERROR, cause, phase) from error
     context = _context(PRELOAD)
     ours, theirs = context.Pipe(duplex=False)
     # No daemon: a strategy may start processes of its own, which end with its group.
-    process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload))
+    process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload, phase))
     try:
         process.start()
         theirs.close()
         if not ours.poll(timeout_s):
             cause = f"no result from {phase} after {timeout_s:g} s"
-            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase))
+            raise failed(Outcome.TIMEOUT, cause, phase)
         try:
             outcome, value = ours.recv()
         except EOFError as error:
@@ -181,7 +161,7 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         _kill(process)
         ours.close()
     if outcome != "ok":
-        raise TrialFailed(Failure(outcome=Outcome(outcome), cause=value or outcome, phase=phase))
+        raise TrialFailed(value)
     result: T = value
     return result
 

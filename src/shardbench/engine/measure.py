@@ -9,8 +9,9 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.serialise import from_json, to_json
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
+from shardbench.engine.failures import TrialFailed
 from shardbench.engine.job import JOB, RankJob, RankResult
-from shardbench.engine.launch import TrialFailed, run_ranks
+from shardbench.engine.launch import run_ranks
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape

@@ -41,7 +41,8 @@ class Memory:
 def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
     """Raises InvalidPlan with the first thing wrong; returns the memory the plan needs."""
     if plan.world_size != problem.world_size:
-        raise InvalidPlan(f"plan is for {plan.world_size} devices, the machine has {problem.world_size}")
+        text = f"plan is for {plan.world_size} devices, the machine has {problem.world_size}"
+        raise InvalidPlan(text, rule="world-size")
     by_table = plan.by_table()
     tables = {table.name: table for table in problem.tables}
     for name in by_table.keys() - tables.keys():
@@ -55,7 +56,8 @@ def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
     _check_schedule(plan)
     undeclared = used_moves(plan, problem) - moves
     if undeclared:
-        raise InvalidPlan(f"plan uses moves its strategy does not declare: {', '.join(sorted(undeclared))}")
+        text = f"plan uses moves its strategy does not declare: {', '.join(sorted(undeclared))}"
+        raise InvalidPlan(text, rule="declared-moves")
     memory = memory_bytes(plan, problem)
     _check_capacity(memory, problem)
     return memory

@@ -74,3 +74,5 @@ class Failure(pydantic.BaseModel):
     phase: str
     """start, plan, validate, bound, count, build, warmup, time, bytes, reference, or harness: a fault of its own."""
     rank: int | None = None
+    rule: str | None = None
+    """The rule that a strategy or its plan broke, by the names of the conformance checks."""

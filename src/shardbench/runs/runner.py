@@ -19,8 +19,8 @@ from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.store import RecordStore, is_settled
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.suite import EVERY, Job, Suite
-from shardbench.runs.tryout import JobContext, try_out
 from shardbench.workloads.workload import Workload, WorkloadConfig
 
 
@@ -96,7 +96,7 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
             for spec in todo:
                 number += 1
                 listener.started(number, spec)
-                record = try_out(spec, get_strategy(spec.strategy), context, environment.hash)
+                record = run_trial(spec, get_strategy(spec.strategy), context, environment.hash)
                 store.append(record)
                 known[spec.key] = record
                 listener.finished(number, record)

@@ -2,72 +2,133 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.cost.bounds import lower_bound_ms, table_loads
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.records.record import Timing, TrafficTotals
-from shardbench.workloads.hotness import ReplicatedRows, hot_samples, join, pack, take
-from shardbench.workloads.materialise import Batches
+from shardbench.runs.evaluate import Bounds, Question
+from shardbench.workloads.hotness import ReplicatedRows, hot_samples, pack, take
+from shardbench.workloads.materialise import BatchSource
 from shardbench.workloads.trace import Bags
+
+DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """Counted traffic and predicted times of a plan over some test batches."""
+    """Traffic and predicted times of some batches: test batches, or the pure mini-batches of a schedule.
 
-    timing: Timing
-    totals: TrafficTotals
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scheduled:
-    """Pure mini-batches of a plan with a batch schedule, counted and timed.
-
-    ``weights`` float64 [batches] are each batch's share of all samples and add up to 1.
+    ``kinds`` are empty without a schedule; ``weights`` float64 [batches] are each mini-batch's share
+    of all samples and add up to 1, and None where batches count alike.
     """
 
-    kinds: tuple[PhaseKind, ...]
-    weights: Floats
     traffics: tuple[Traffic, ...]
     times: tuple[StepTime, ...]
+    kinds: tuple[PhaseKind, ...] = ()
+    weights: Floats | None = None
 
     def share(self, kind: PhaseKind) -> float:
-        """Share of the samples that are of this kind."""
-        return float(sum(w for w, k in zip(self.weights, self.kinds) if k is kind))
+        """Share of the samples that are in mini-batches of this kind."""
+        return float(sum(w for w, k in zip(self._shares, self.kinds) if k is kind))
+
+    @property
+    def _shares(self) -> Floats:
+        return self.weights if self.weights is not None else np.full(len(self.times), 1.0 / len(self.times))
 
     @property
     def step_ms(self) -> float:
         """Mean step over samples, synchronisation included."""
-        return float(self.weights @ [t.step_ms for t in self.times])
+        return float(self._shares @ [t.step_ms for t in self.times])
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """Mean over samples."""
         return mean(self.traffics, self.weights)
 
+    @property
+    def embedding_ms(self) -> Floats:
+        """Mean embedding time, forward and backward, by rank, float64 [world]."""
+        times = np.array([t.embedding_ms for t in self.times])
+        return np.asarray(times.mean(axis=0) if self.weights is None else self.weights @ times)
 
-def simulate(plan: Plan, problem: Problem, batches: Batches, dense: DenseShape, iterations: int) -> Simulation:
+    @property
+    def totals(self) -> TrafficTotals:
+        """What a record keeps of the traffic."""
+        return totals(self.traffic)
+
+    @property
+    def off_hbm_share(self) -> float:
+        """Share of the lookups that leave HBM."""
+        return self.totals.off_hbm_lookups / self.totals.lookups
+
+    def timing(self, iterations: int) -> Timing:
+        """What a record keeps of the times, for iterations that go through the batches in turn.
+
+        Under a schedule every iteration is the mean step: a median over mini-batches would show one
+        kind alone.
+        """
+        if self.weights is not None:
+            steps = (self.step_ms,) * iterations
+        else:
+            steps = tuple(self.times[i % len(self.times)].step_ms for i in range(iterations))
+        return Timing(
+            step_ms=steps,
+            phases_ms={name: self._phase_ms(name) for name in self.times[0].phases_ms},
+            embedding_ms=tuple(self.embedding_ms.tolist()),
+        )
+
+    def _phase_ms(self, name: str) -> float:
+        phase = [t.phases_ms[name] for t in self.times]
+        return float(np.median(phase) if self.weights is None else self.weights @ phase)
+
+
+class CountedQuestion(Question[Simulation]):
+    """A problem, judged on the lookups of ``iterations`` test batches by exact counting and the cost model."""
+
+    def __init__(self, problem: Problem, batches: BatchSource, dense: DenseShape, iterations: int = 1) -> None:
+        super().__init__(problem)
+        self.batches = batches
+        self.dense = dense
+        self.iterations = iterations
+
+    def judge(self, plan: Plan) -> Simulation:
+        """Counts and times; raises Unsupported for a plan that the counter cannot count."""
+        return simulate(plan, self.problem, self.batches, self.dense, self.iterations)
+
+    def prove_bounds(self) -> Bounds:
+        """On the slowest rank's mean embedding time, under the cost model."""
+        batches, machine = self.batches, self.problem.machine
+        loads = [table_loads(self.problem, lambda i, n=n: batches.bags(n, i)) for n in range(len(batches.numbers))]  # type: ignore[misc]
+        return Bounds(
+            any_move_ms=lower_bound_ms(loads, machine, DEVICE_MOVES),
+            whole_tables_ms=lower_bound_ms(loads, machine, WHOLE_TABLE_MOVES),
+        )
+
+
+def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseShape, iterations: int) -> Simulation:
     """Count ``iterations`` test batches (each distinct one once) and predict their steps.
 
-    Under a batch schedule the samples of these batches are packed into pure mini-batches, and
-    every iteration is their mean step. Raises Unsupported for a plan that the counter cannot count.
+    Under a batch schedule the samples of these batches are packed into pure mini-batches.
+    Raises Unsupported for a plan that cannot be counted.
     """
     distinct = min(iterations, len(batches.numbers))
     if plan.schedule is not None:
-        found = simulate_schedule(plan, problem, lambda i: join([batches.bags(n, i) for n in range(distinct)]), dense)
-        return Simulation(timing=_mean_timing(found, iterations), totals=totals(found.traffic))
+        return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
     traffics = [count(plan, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(distinct)]  # type: ignore[misc]
-    times = [step_time(t, problem.machine, dense, problem.tables, problem.batch_size) for t in traffics]
-    return Simulation(timing=_timing(times, iterations), totals=totals(mean(traffics)))
+    return Simulation(traffics=tuple(traffics), times=_times(traffics, problem, dense))
 
 
-def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Scheduled:
+def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Simulation:
     """Pack samples into pure mini-batches and count each; ``bags(i)`` are table i's bags of all samples.
 
     Which samples are hot is decided by the rows that the plan replicates (none is where it
@@ -84,31 +145,16 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
         count(plan, problem, lambda i, b=batch: take(bags(i), b.samples), dense, batch.kind)  # type: ignore[misc]
         for batch in packed
     ]
-    times = [step_time(t, problem.machine, dense, problem.tables, problem.batch_size) for t in traffics]
-    return Scheduled(
+    return Simulation(
+        traffics=tuple(traffics),
+        times=_times(traffics, problem, dense),
         kinds=tuple(batch.kind for batch in packed),
         weights=np.array([batch.fresh for batch in packed]) / samples,
-        traffics=tuple(traffics),
-        times=tuple(times),
     )
 
 
-def _mean_timing(found: Scheduled, iterations: int) -> Timing:
-    """Every iteration is the mean step: a median over mini-batches would show one kind alone."""
-    phases = [time.phases_ms for time in found.times]
-    return Timing(
-        step_ms=(found.step_ms,) * iterations,
-        phases_ms={name: float(found.weights @ [ms[name] for ms in phases]) for name in phases[0]},
-        embedding_ms=tuple((found.weights @ np.array([time.embedding_ms for time in found.times])).tolist()),
-    )
-
-
-def _timing(times: list[StepTime], iterations: int) -> Timing:
-    return Timing(
-        step_ms=tuple(times[i % len(times)].step_ms for i in range(iterations)),
-        phases_ms={name: float(np.median([t.phases_ms[name] for t in times])) for name in times[0].phases_ms},
-        embedding_ms=tuple(np.mean([t.embedding_ms for t in times], axis=0).tolist()),
-    )
+def _times(traffics: list[Traffic], problem: Problem, dense: DenseShape) -> tuple[StepTime, ...]:
+    return tuple(step_time(t, problem.machine, dense, problem.tables, problem.batch_size) for t in traffics)
 
 
 def totals(traffic: Traffic) -> TrafficTotals:

@@ -2,19 +2,20 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from shardbench.base.arrays import Ints
-from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.errors import BadInput
 from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Role, Strategy
-from shardbench.model.validate import validate
+from shardbench.records.trial import Outcome
+from shardbench.runs.evaluate import Answer, Question, evaluate, fit, learns
 from shardbench.studies.study import Row
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
@@ -39,7 +40,9 @@ class Placed:
     placements: tuple[Ints | None, ...]
     """Device of every table, int64 [tables] a task; None where the strategy found it infeasible."""
     plan_cpu_s: float
-    """CPU seconds a task."""
+    """CPU seconds a task that was placed or refused."""
+    notes: Mapping[str, object] = field(default_factory=dict)
+    """Of the first plan."""
 
 
 @lru_cache(maxsize=32)
@@ -71,15 +74,13 @@ def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: 
     not made again. The seconds are then those that it took. Their stages are lines of a file there.
     """
     strategy = get_strategy(name)
-    problems = [task.problem.restricted_to(strategy.sees) for task in tasks]
     if isinstance(strategy, Learner):
         strategy.folder = folder / "training"
         strategy.progress = partial(_append, strategy.folder / PROGRESS)
-        strategy.fit(problems, budget, seed)
-        return strategy, strategy.fit_cpu_s
-    start = time.process_time()
-    strategy.fit(problems, budget, seed)
-    return strategy, time.process_time() - start
+    spent = fit(strategy, [task.problem for task in tasks], budget, seed)
+    if spent.fit_s > budget.fit_s:
+        raise BadInput(f"{name}: fitting took {spent.fit_s:.1f} s, its budget is {budget.fit_s:g} s")
+    return strategy, strategy.fit_cpu_s if isinstance(strategy, Learner) else spent.fit_cpu_s
 
 
 @lru_cache(maxsize=32)
@@ -94,29 +95,38 @@ def cheapest(names: tuple[str, ...], tasks: tuple[Task, ...], measure: str) -> t
     return best, float(found[best])
 
 
+class PlacementQuestion(Question[Ints]):
+    """A task, whose plans place whole tables in device memory: judged by ``judge``, many placements at once."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.problem)
+        self.task = task
+
+    def judge(self, plan: Plan) -> Ints:
+        """Device of every table, int64 [tables]; raises BadInput where a table is not whole on one device."""
+        home = {s.table: s.placement.rank for s in plan.segments if isinstance(s.placement, OnRank)}
+        if len(plan.segments) != self.task.tables or len(home) != self.task.tables:
+            raise BadInput(f"task {self.problem.name}: the plan splits tables; these tasks place whole ones")
+        return np.array([home[table.name] for table in self.problem.tables], dtype=np.int64)
+
+
 def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Placed:
-    """The strategy's whole-table placements in device memory; raises BadInput for any other kind of plan."""
-    start = time.process_time()
-    plans: list[Plan | None] = []
+    """Placements by a strategy that has learned what it learns; raises BadInput for any other kind of plan."""
+    placements: list[Ints | None] = []
+    notes: Mapping[str, object] = {}
+    plan_cpu_s = 0.0
     for number, task in enumerate(tasks):
-        try:
-            plans.append(strategy.plan(task.problem.restricted_to(strategy.sees), budget, seed * len(tasks) + number))
-        except Infeasible:
-            plans.append(None)
-    spent = (time.process_time() - start) / len(tasks)
-    placements = tuple(
-        None if plan is None else placement_of(plan, task, strategy) for plan, task in zip(plans, tasks, strict=True)
-    )
-    return Placed(placements=placements, plan_cpu_s=spent)
-
-
-def placement_of(plan: Plan, task: Task, strategy: Strategy) -> Ints:
-    """Device of every table, int64 [tables]; raises BadInput where a table is not whole on one device."""
-    validate(plan, task.problem, strategy.moves)
-    home = {s.table: s.placement.rank for s in plan.segments if isinstance(s.placement, OnRank)}
-    if len(plan.segments) != task.tables or len(home) != task.tables:
-        raise BadInput(f"{strategy.name} splits tables; these tasks place whole ones")
-    return np.array([home[table.name] for table in task.problem.tables], dtype=np.int64)
+        own_seed = seed * len(tasks) + number
+        answer = evaluate(PlacementQuestion(task), strategy, budget, own_seed, sealed=False, fitted=True)
+        if isinstance(answer, Answer):
+            placements.append(answer.judged)
+            notes = notes or answer.plan.notes
+            plan_cpu_s += answer.spent.plan_cpu_s
+        elif answer.outcome is Outcome.INFEASIBLE:
+            placements.append(None)
+        else:
+            raise BadInput(f"{strategy.name} on {task.problem.name}: {answer.outcome}: {answer.cause}")
+    return Placed(placements=tuple(placements), plan_cpu_s=plan_cpu_s / len(tasks), notes=notes)
 
 
 def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
@@ -187,17 +197,10 @@ def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) ->
             **judge(placed, tasks),
             "fit_cpu_s": fit_cpu_s,
             "plan_cpu_s": placed.plan_cpu_s,
-            **_learning_notes(strategy, tasks[0], budget, seed),
+            # Oracle calls that the strategy states to have spent on learning.
+            "oracle_calls": int(str(placed.notes.get("oracle_calls", 0))) if learns(strategy) else 0,
         })  # fmt: skip
     return rows
-
-
-def _learning_notes(strategy: Strategy, task: Task, budget: Budget, seed: int) -> Mapping[str, int]:
-    """Oracle calls that the strategy states to have spent on learning."""
-    if type(strategy).fit is Strategy.fit:
-        return {"oracle_calls": 0}
-    notes = strategy.plan(task.problem.restricted_to(strategy.sees), budget, seed).notes
-    return {"oracle_calls": int(notes.get("oracle_calls", 0))}
 
 
 def scaled_budget(fit_s: float, plan_s: float = 60.0) -> Budget:

@@ -1,18 +1,66 @@
-"""Test batches on disk, so that ranks and counters map them instead of drawing them again."""
+"""Test batches, drawn once: on disk, where ranks and counters map them, or in memory."""
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
+from shardbench.workloads.hotness import join
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
 
 _HEADER = "batches.json"
+
+
+class BatchSource(Protocol):
+    """Test batches that a plan is judged on."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The distinct batches; iteration i uses number i modulo how many there are."""
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        """Lookups of one table in the batch that ``iteration`` uses."""
+
+    def joined(self, batches: int, table: int) -> Bags:
+        """Lookups of one table in the first ``batches`` batches, one after the other."""
+
+
+class DrawnBatches:
+    """Test batches of a workload, drawn when first asked for and kept in memory."""
+
+    def __init__(self, workload: Workload, batches: int = 1) -> None:
+        if batches > workload.test_batches:
+            raise BadInput(f"{workload.name} has {workload.test_batches} test batches, not {batches}: set test_batches")
+        self.numbers = range(batches)
+        self._workload = workload
+        self._drawn: dict[tuple[int, int], Bags] = {}
+        self._joined: dict[tuple[int, int], Bags] = {}
+
+    def draw(self) -> None:
+        """Draw all of them now: before the profiles, where one pass makes a table's ranking and its profile."""
+        for table in range(len(self._workload.tables)):
+            for number in self.numbers:
+                self.bags(number, table)
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        """See BatchSource."""
+        assert_readable(Split.TEST)
+        key = self.numbers[iteration % len(self.numbers)], table
+        if key not in self._drawn:
+            self._drawn[key] = self._workload.bags(Split.TEST, *key)
+        return self._drawn[key]
+
+    def joined(self, batches: int, table: int) -> Bags:
+        """See BatchSource."""
+        if (batches, table) not in self._joined:
+            self._joined[batches, table] = join([self.bags(n, table) for n in range(batches)])
+        return self._joined[batches, table]
 
 
 def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
@@ -89,6 +137,10 @@ class Batches:
             values = np.memmap(path, dtype=self._dtype, mode="r") if starts[-1] else np.empty(0, dtype=self._dtype)
             self._open[batch] = (values, lengths, starts)
         return self._open[batch]
+
+    def joined(self, batches: int, table: int) -> Bags:
+        """See BatchSource; not kept, so that nothing large is held whole."""
+        return join([self.bags(n, table) for n in range(batches)])
 
     def bags(self, iteration: int, table: int, start: int = 0, stop: int | None = None) -> Bags:
         """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""

@@ -1,5 +1,7 @@
 """Lookups of batches, in frequency-ranked row ids, and the seal on the test split."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +26,17 @@ def seal_test_split() -> None:
     """From now on this process cannot read any test split (called before a strategy runs)."""
     global _sealed
     _sealed = True
+
+
+@contextmanager
+def closed_test_split() -> Iterator[None]:
+    """Meanwhile this process cannot read any test split: for a strategy that plans in it."""
+    global _sealed
+    before, _sealed = _sealed, True
+    try:
+        yield
+    finally:
+        _sealed = before
 
 
 def assert_readable(split: Split) -> None:

@@ -1,0 +1,282 @@
+"""One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
+
+import shutil
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
+from shardbench.base.serialise import content_hash
+from shardbench.engine.failures import TrialFailed, failed, failure_of
+from shardbench.engine.launch import call_in_child
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.validate import used_moves, validate
+from shardbench.records.record import Planned
+from shardbench.records.trial import Failure, Outcome
+from shardbench.workloads.trace import closed_test_split, seal_test_split
+
+J = TypeVar("J")
+T = TypeVar("T")
+
+CHANGED = "the strategy changed the problem it was given"
+START_S = 20.0
+"""Grace for starting a process, on top of a strategy's own budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Milliseconds that no plan can beat; None where nothing is proven."""
+
+    any_move_ms: float | None = None
+    whole_tables_ms: float | None = None
+
+
+class Question(ABC, Generic[J]):
+    """A planning problem, and how a valid plan for it is judged."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._bounds: Bounds | None = None
+
+    @abstractmethod
+    def judge(self, plan: Plan) -> J:
+        """What a valid plan comes to. Raises Unsupported for one that cannot be judged."""
+
+    def prove_bounds(self) -> Bounds:
+        """Bounds on what any plan comes to; nothing by default."""
+        return Bounds()
+
+    def restored(self) -> bool:
+        """Whether someone changed what the question holds on disk, which is then made again."""
+        return False
+
+    def bounds(self, limits: "Limits | None" = None) -> Bounds:
+        """The bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
+        if self._bounds is None:
+            self._bounds = _limited(self.prove_bounds, (), limits, "bound")
+        return self._bounds
+
+
+class RulesOnly(Question[None]):
+    """A problem whose plans are held against the rules of plans alone."""
+
+    def judge(self, plan: Plan) -> None:
+        """See Question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where given, judging and bounding run in processes of their own, for ``timeout_s`` at the most."""
+
+    timeout_s: float
+    log: Path
+    """What these processes and the planner print."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of fitting and planning."""
+
+    fit_s: float = 0.0
+    plan_s: float = 0.0
+    """Wall seconds."""
+    fit_cpu_s: float = 0.0
+    plan_cpu_s: float = 0.0
+    """CPU seconds of the process that did it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[J]):
+    """A strategy's valid plan and what it comes to."""
+
+    question: Question[J]
+    plan: Plan
+    planned: Planned
+    """Hash, seconds, moves, notes and memory, as a record keeps them."""
+    spent: Spent
+    judged: J
+    limits: Limits | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of the question."""
+        return self.question.bounds(self.limits)
+
+
+def evaluate(
+    question: Question[J],
+    strategy: Strategy,
+    budget: Budget,
+    seed: int,
+    *,
+    sealed: bool = True,
+    fitted: bool = False,
+    limits: Limits | None = None,
+    on_plan: Callable[[Plan, Planned], None] | None = None,
+    slack: float = 1.0,
+) -> Answer[J] | Failure:
+    """Fit, plan, validate, judge: the answer, or how it failed.
+
+    The strategy sees of the problem what it declared, and never the test split: ``sealed`` plans in
+    a process of its own that is killed when its time is up; else the split is closed while it plans
+    here. Either way one that took more than ``slack`` times its budget has failed. ``fitted``: the
+    strategy has learned already. ``on_plan`` is told of a valid plan before it is judged.
+    Raises BadInput for faults of the user's files alone.
+    """
+    try:
+        text, spent = _plan(question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits)
+        for what, took_s, limit_s in (
+            ("fitting", spent.fit_s, budget.fit_s),
+            ("planning", spent.plan_s, budget.plan_s),
+        ):
+            if took_s > slack * limit_s:
+                cause = f"{what} took {took_s:.1f} s, its budget is {limit_s:g} s"
+                raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
+        plan = Plan.from_json(text, "plan")
+        planned = _planned(plan, spent, strategy, question.problem)
+        if on_plan is not None:
+            on_plan(plan, planned)
+        judged = _limited(question.judge, (plan,), limits, "count")
+    except TrialFailed as failure:
+        return failure.failure
+    return Answer(question=question, plan=plan, planned=planned, spent=spent, judged=judged, limits=limits)
+
+
+def answer_of(
+    question: Question[J], strategy: Strategy, budget: Budget | None = None, seed: int = 0, *, fitted: bool = False
+) -> Answer[J]:
+    """The answer, planned in this process: for what has no result without it. Raises BadInput where it failed."""
+    answer = evaluate(question, strategy, budget or Budget(), seed, sealed=False, fitted=fitted)
+    if isinstance(answer, Failure):
+        raise BadInput(f"{strategy.name} on {question.problem.name}: {answer.outcome}: {answer.cause}")
+    return answer
+
+
+def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
+    """Let the strategy learn from what it may see of the problems, with the test split closed; the seconds."""
+    if not learns(strategy):
+        return Spent()
+    seen = [problem.restricted_to(strategy.sees) for problem in problems]
+    with closed_test_split():
+        wall, cpu = time.perf_counter(), time.process_time()
+        strategy.fit(seen, budget, seed)
+        return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
+
+
+def learns(strategy: Strategy) -> bool:
+    """Whether the strategy does anything to fit."""
+    return type(strategy).fit is not Strategy.fit
+
+
+def package_of(strategy: Strategy) -> str:
+    """The package that a strategy comes in: a baseline's folder, or the top-level package of someone else's."""
+    parts = type(strategy).__module__.split(".")
+    return ".".join(parts[:3] if parts[:2] == ["shardbench", "baselines"] else parts[:1])
+
+
+def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: Limits | None, phase: str) -> T:
+    if limits is not None:
+        return call_in_child(function, arguments, timeout_s=limits.timeout_s, phase=phase, log=limits.log)
+    try:
+        return function(*arguments)
+    except (InvalidPlan, Unsupported) as error:
+        raise TrialFailed(failure_of(error, phase)) from error
+
+
+def _plan(
+    question: Question[J],
+    strategy: Strategy,
+    budget: Budget,
+    seed: int,
+    *,
+    sealed: bool,
+    fitted: bool,
+    limits: Limits | None,
+) -> tuple[str, Spent]:
+    """The plan as JSON and what it took."""
+    arguments = (strategy, question.problem, budget, seed, fitted)
+    if not sealed:
+        with closed_test_split():
+            return _plan_here(*arguments)
+    fits = learns(strategy) and not fitted
+    limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
+    # A planner's open log must not lead it to the test batches.
+    with tempfile.TemporaryDirectory(prefix="shardbench-plan-") as private:
+        printed = Path(private) / "log"
+        try:
+            return call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed)
+        finally:
+            if limits is not None and printed.is_file():
+                shutil.copyfile(printed, limits.log)
+            if question.restored():
+                raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
+
+
+def _plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    """In a process of its own, which can never read a test split again."""
+    seal_test_split()
+    before = problem.fingerprint
+    made = _plan_here(strategy, problem, budget, seed, fitted)
+    problem.__dict__.pop("fingerprint", None)
+    if problem.fingerprint != before:
+        raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
+    return made
+
+
+def _fields(seen: Problem) -> dict[str, int]:
+    """Which objects the problem is made of; what they hold is compared where a process of its own plans."""
+    return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
+
+
+def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    try:
+        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
+        seen = problem.restricted_to(strategy.sees)
+        before = _fields(seen)
+        wall, cpu = time.perf_counter(), time.process_time()
+        plan: object = strategy.plan(seen, budget, seed)
+        plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        if _fields(seen) != before:
+            raise InvalidPlan(CHANGED, rule="leaves-input-alone")
+        if not isinstance(plan, Plan):
+            raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
+    except Exception as error:
+        raise TrialFailed(failure_of(error, "plan", package_of(strategy))) from error
+    return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+
+
+def _written(plan: Plan) -> str:
+    """JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
+    try:
+        text = plan.to_json()
+        same = Plan.from_json(text, "plan") == plan
+    except (ValueError, TypeError, BadInput) as error:
+        raise failed(Outcome.INVALID, " ".join(str(error).split()), "validate", "round-trip") from error
+    if not same:
+        cause = "the plan read back from its JSON differs from the one written"
+        raise failed(Outcome.INVALID, cause, "validate", "round-trip")
+    return text
+
+
+def _planned(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> Planned:
+    try:
+        memory = validate(plan, problem, strategy.moves)
+    except ShardBenchError as error:
+        raise TrialFailed(failure_of(error, "validate")) from error
+    return Planned(
+        plan_hash=content_hash(plan),
+        plan_s=spent.plan_s,
+        fit_s=spent.fit_s,
+        segments=len(plan.segments),
+        moves=tuple(sorted(used_moves(plan, problem))),
+        notes=plan.notes,
+        hbm_memory_bytes=tuple(memory.hbm.tolist()),
+        uvm_memory_bytes=tuple(memory.uvm.tolist()),
+        host_memory_bytes=tuple(memory.host.tolist()),
+    )

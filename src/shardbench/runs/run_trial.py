@@ -1,0 +1,203 @@
+"""One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.serialise import content_hash
+from shardbench.engine.failures import TrialFailed, failed, failure_of
+from shardbench.engine.measure import measure, rank_job, write_job
+from shardbench.model.discovery import missing_modules
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.record import Planned, Record, Tiers
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
+from shardbench.runs.evaluate import Answer, Limits, evaluate
+from shardbench.runs.jobcheck import impossible, lacking_devices
+from shardbench.runs.simulate import CountedQuestion, Simulation
+from shardbench.runs.suite import Job
+from shardbench.workloads.materialise import materialise
+from shardbench.workloads.workload import Workload
+
+
+class MaterialisedQuestion(CountedQuestion):
+    """Judged on test batches that lie on disk, where a strategy could get at them; they are made again if so."""
+
+    def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
+        self._workload, self._folder = workload, folder
+        self._numbers = range(min(iterations, workload.test_batches))
+        self._written = materialise(workload, folder, self._numbers)
+        super().__init__(problem, self._written, workload.dense, iterations)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Crosses to the processes that count, which need no workload.
+        return {**self.__dict__, "_workload": None}
+
+    def restored(self) -> bool:
+        """See Question."""
+        if self._written.intact():
+            return False
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.batches = self._written = materialise(self._workload, self._folder, self._numbers)
+        return True
+
+
+class JobContext:
+    """What the trials of one job share; made when first needed, in a folder of the job.
+
+    Plans and the logs of failed trials are kept under ``results`` where that is given;
+    ``folder_stays`` says that job folders are for the user, who may run them elsewhere.
+    """
+
+    def __init__(
+        self, job: Job, workload: Workload, folder: Path, *, results: Path | None = None, folder_stays: bool = False
+    ) -> None:
+        self.job = job
+        self.workload = workload
+        self.folder = folder
+        self.results = results
+        self.folder_stays = folder_stays
+        self.machine = job.load_machine()
+
+    @cached_property
+    def question(self) -> MaterialisedQuestion:
+        """The planning problem, from the train split, and the test batches that the iterations go through, on disk."""
+        problem = Problem.of(
+            self.workload.name,
+            self.workload.tables,
+            self.workload.profiles,
+            self.machine,
+            batch_size=self.workload.batch_size,
+            precision=self.job.precision,
+            optimizer=self.job.optimizer,
+        )
+        return MaterialisedQuestion(problem, self.workload, self.batches_folder, self.job.iterations)
+
+    @property
+    def batches_folder(self) -> Path:
+        """Where the test batches lie."""
+        return self.folder / "batches"
+
+    def make(self) -> None:
+        """Make what reads the user's files, so that BadInput of theirs is raised here and nowhere else."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _ = self.question
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Keep a valid plan as ``plans/<hash>.json``."""
+        if self.results is not None:
+            write_atomically(self.results / "plans" / f"{content_hash(plan)}.json", plan.to_json() + "\n")
+
+    def keep_log(self, key: str, *, ok: bool) -> None:
+        """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
+        if self.results is None:
+            return
+        kept = self.results / "logs" / f"{key}.log"
+        kept.unlink(missing_ok=True)
+        parts = [
+            path
+            for path in (self.folder / f"{key}.log", *sorted((self.folder / key).glob("rank*.log")))
+            if path.is_file()
+        ]
+        if ok or not parts:
+            return
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with kept.open("wb") as file:
+            for part in parts:
+                file.write(f"== {part.name}\n".encode())
+                with part.open("rb") as text:
+                    shutil.copyfileobj(text, file)
+
+
+def run_trial(spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str) -> Record:
+    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
+
+    Raises BadInput only for files of the user's, which no trial of the job could read.
+    """
+    draft: dict[str, object] = {
+        "key": spec.key,
+        "spec": spec,
+        "role": strategy.role,
+        "environment": environment,
+    }
+    failure = _cannot_start(spec, strategy, context)
+    if failure is None:
+        context.make()
+        try:
+            _fill(draft, spec, strategy, context)
+        except Exception as error:
+            failure = failure_of(error, "harness")
+        context.keep_log(spec.key, ok=failure is None)
+    if failure is not None:
+        return Record.model_validate({**draft, "outcome": failure.outcome, "failure": failure})
+    return Record.model_validate({**draft, "outcome": Outcome.OK})
+
+
+def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Failure | None:
+    cause = impossible(context.workload, context.machine, context.job)
+    if cause:
+        return Failure(outcome=Outcome.INFEASIBLE, cause=cause, phase="start")
+    missing = missing_modules(strategy)
+    cause = f"needs {', '.join(missing)}, which cannot be imported here" if missing else ""
+    if not cause and not context.folder_stays:
+        cause = lacking_devices(context.machine, spec.backend)
+    return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
+
+
+def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
+    def on_plan(plan: Plan, planned: Planned) -> None:
+        # Kept even where the plan then cannot be counted or run.
+        draft["planned"] = planned
+        context.keep_plan(plan)
+
+    budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
+    limits = Limits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
+    answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
+    if isinstance(answer, Failure):
+        raise TrialFailed(answer)
+    draft["bound_ms"], draft["whole_table_bound_ms"] = answer.bounds.any_move_ms, answer.bounds.whole_tables_ms
+    draft["traffic"], draft["predicted"] = answer.judged.totals, answer.judged.timing(spec.iterations)
+    draft["tiers"] = _tiers(spec.backend, context)
+    if spec.backend is Backend.SIMULATED:
+        draft["timing"] = draft["predicted"]
+        return
+    _measure(draft, spec, answer, context)
+
+
+def _measure(draft: dict[str, object], spec: TrialSpec, answer: Answer[Simulation], context: JobContext) -> None:
+    job = rank_job(
+        answer.plan,
+        context.question.problem,
+        context.workload.dense,
+        context.batches_folder,
+        warmup=spec.warmup,
+        iterations=spec.iterations,
+        seed=spec.seed,
+        timeout_s=spec.timeout_s,
+    )
+    lacking = lacking_devices(context.machine, spec.backend)
+    if lacking:
+        write_job(job, context.folder / spec.key)
+        raise failed(Outcome.SKIPPED, lacking, "start")
+    measurement = measure(job, context.folder / spec.key)
+    draft["timing"] = measurement.timing
+    sent = {name: sum(links) for name, links in measurement.sent.items()}
+    draft["measured_bytes"] = sent
+    _compare_bytes(sent, answer.judged.totals.collectives)
+
+
+def _compare_bytes(sent: dict[str, float], counted: dict[str, tuple[float, float]]) -> None:
+    """Raises TrialFailed where ranks sent other bytes than counted, in any collective of either."""
+    for name in sorted({*sent, *counted}):
+        expected = sum(counted.get(name, (0.0, 0.0)))
+        if abs(sent.get(name, 0.0) - expected) > 1e-6 * max(1.0, expected):
+            cause = f"{name}: ranks sent {sent.get(name, 0.0):.0f} bytes, the counter says {expected:.0f}"
+            raise failed(Outcome.ERROR, cause, "bytes")
+
+
+def _tiers(backend: Backend, context: JobContext) -> Tiers:
+    if backend is Backend.SIMULATED:
+        return Tiers.SIMULATED
+    return Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL

@@ -1,0 +1,130 @@
+"""One question, one answer: the numbers of the cost model and the oracle, and the same rules wherever it is planned."""
+
+import json
+import re
+from pathlib import Path
+
+import misbehaving
+import numpy as np
+import pytest
+from learned_tasks import random_task
+from problems import RandomWorkload, machine
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import step_time
+from shardbench.cost.traffic import count
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Plan, Tier, whole_tables
+from shardbench.model.strategy import Budget, Move
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.evaluate import answer_of, evaluate
+from shardbench.runs.simulate import CountedQuestion
+from shardbench.studies.contest import Placed, judge, place_all
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.trace import Split
+
+BUDGET = Budget()
+
+
+WORKLOAD = RandomWorkload([(100, 16), (50, 16), (400, 32)], 32)
+
+
+def question(on=None):
+    on = on or machine(devices=2)
+    return CountedQuestion(WORKLOAD.problem(on), DrawnBatches(WORKLOAD), WORKLOAD.dense)
+
+
+def test_an_answer_is_what_counting_and_cost_model_say() -> None:
+    answer = answer_of(question(), get_strategy("greedy-lookup"))
+    problem = answer.question.problem
+    traffic = count(answer.plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense)
+    again = step_time(traffic, problem.machine, WORKLOAD.dense, problem.tables, 32)
+    assert answer.judged.step_ms == again.step_ms
+    assert answer.judged.embedding_ms.tolist() == again.embedding_ms.tolist()
+    assert answer.judged.off_hbm_share == 0.0
+    assert sum(answer.planned.hbm_memory_bytes) == 4 * (100 * 16 + 50 * 16 + 400 * 32)
+    assert 0 < answer.bounds.any_move_ms <= answer.bounds.whole_tables_ms <= answer.judged.embedding_ms.max()
+
+
+def test_half_the_lookups_off_hbm_are_half() -> None:
+    class Half(type(get_strategy("shuffle"))):  # type: ignore[misc]
+        name = "half"
+        moves = frozenset({Move.TABLE, Move.UVM})
+
+        def plan(self, problem, budget, seed):
+            tiers = [Tier.HBM, Tier.HBM, Tier.UVM]
+            return Plan(world_size=2, segments=whole_tables(problem.tables, [0, 1, 0], tiers))
+
+    answer = answer_of(question(), Half())
+    asked = [len(answer.question.batches.bags(0, i).values) for i in range(3)]
+    assert answer.judged.off_hbm_share == pytest.approx(asked[2] / sum(asked))
+
+
+def test_an_infeasible_problem_is_a_failure_with_a_reason() -> None:
+    small = question(machine(devices=2, hbm=100, uvm=100))
+    answer = evaluate(small, get_strategy("greedy-size"), BUDGET, 0, sealed=False)
+    assert answer.outcome is Outcome.INFEASIBLE
+    assert "fits on no device" in answer.cause
+    with pytest.raises(BadInput, match="greedy-size on .*: infeasible: .* fits on no device"):
+        answer_of(small, get_strategy("greedy-size"))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_same_rules_hold_in_a_process_of_its_own_and_in_this_one(sealed) -> None:
+    def ended(kind, **budget):
+        answer = evaluate(question(), kind(), Budget(**{"plan_s": 2.0, **budget}), 0, sealed=sealed)
+        return (answer.outcome.value, answer.rule) if isinstance(answer, Failure) else "answered"
+
+    assert ended(misbehaving.Honest) == "answered"
+    assert ended(misbehaving.PeeksAtTest) == ("invalid", "declared-information")
+    assert ended(misbehaving.Peeks) == ("invalid", "declared-information")
+    assert ended(misbehaving.NoPlan) == ("invalid", "returns-a-plan")
+    assert ended(misbehaving.Undeclared) == ("invalid", "declared-moves")
+    assert ended(misbehaving.BadPlan) == ("invalid", "round-trip")
+    assert ended(misbehaving.Raises) == ("error", None)
+    assert ended(misbehaving.Slow, plan_s=0.2) == ("timeout", "finishes")
+    assert ended(misbehaving.SlowFit, fit_s=0.1) == ("timeout", "finishes")
+    # What this process may read it may read again.
+    assert WORKLOAD.bags(Split.TEST, 0, 0).batch_size == 32
+
+
+def test_the_place_of_an_exception_is_in_the_strategy_not_in_the_library_it_called() -> None:
+    class Divides(misbehaving.Honest):
+        def plan(self, problem, budget, seed):
+            return json.loads("{")  # raises far inside another package
+
+    answer = evaluate(question(), Divides(), BUDGET, 0, sealed=False)
+    assert re.search(r"JSONDecodeError: .*\(test_evaluate\.py:\d+\)$", answer.cause)
+    line = int(answer.cause.rpartition(":")[2].rstrip(")"))
+    assert "far inside" in Path(__file__).read_text().splitlines()[line - 1]
+
+
+def test_the_judge_is_the_oracle_on_the_counted_batch() -> None:
+    base = random_task(6)
+    tasks = [Task(problem=base.problem, features=base.features, expected=base.expected, counted=base.expected)] * 3
+    placed = place_all(get_strategy("greedy-size"), tasks, BUDGET, 0)
+    costs = SimulatedOracle(counted=True).measure(tasks[0], np.stack(placed.placements[:1]))
+    judged = judge(placed, tasks)
+    device_ms = costs.forward_ms + costs.backward_ms
+    assert judged["cost_ms"] == pytest.approx(costs.overall_ms[0])
+    assert judged["kernel_ms"] == pytest.approx(device_ms.max())
+    assert judged["balance"] == pytest.approx(device_ms.min() / device_ms.max())
+    assert judged["bound_ms"] <= judged["cost_ms"]
+    assert (judged["tasks"], judged["infeasible"]) == (3, 0)
+    some = judge(Placed(placements=(None, *placed.placements[1:]), plan_cpu_s=0.0), tasks)
+    assert (some["tasks"], some["infeasible"]) == (2, 1)
+    with pytest.raises(BadInput, match="all are infeasible"):
+        judge(Placed(placements=(None,) * 3, plan_cpu_s=0.0), tasks)
+
+
+def test_seeded_strategies_place_each_task_by_its_own_draw() -> None:
+    task = random_task(8)
+    placed = place_all(get_strategy("shuffle"), [task, task], BUDGET, 0)
+    assert not np.array_equal(*placed.placements)
+
+
+def test_a_split_table_is_no_placement() -> None:
+    with pytest.raises(BadInput, match="the plan splits tables"):
+        place_all(get_strategy("row-wise"), [random_task(3)], BUDGET, 0)
