@@ -67,7 +67,7 @@ def test_an_infeasible_problem_is_a_failure_with_a_reason() -> None:
     answer = evaluate(small, get_strategy("greedy-size"), BUDGET, 0, sealed=False)
     assert answer.outcome is Outcome.INFEASIBLE
     assert "fits on no device" in answer.cause
-    with pytest.raises(BadInput, match="greedy-size on .*: infeasible: .* fits on no device"):
+    with pytest.raises(BadInput, match=r"greedy-size on .*: infeasible: .* fits on no device"):
         answer_of(small, get_strategy("greedy-size"))
 
 
