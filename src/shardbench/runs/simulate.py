@@ -9,6 +9,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.bounds import lower_bound_ms, table_loads
 from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -87,7 +88,7 @@ class Simulation:
             embedding_ms=tuple(self.embedding_ms.tolist()),
         )
 
-    def _phase_ms(self, name: str) -> float:
+    def _phase_ms(self, name: StepPhase) -> float:
         phase = [t.phases_ms[name] for t in self.times]
         return float(np.median(phase) if self.weights is None else self.weights @ phase)
 
