@@ -6,7 +6,7 @@ Bytes are algorithmic: what a rank sends to *other* ranks. Reductions are counte
 Time is latency a call + bytes over the slower link, done when the slowest rank is.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -49,8 +49,9 @@ class Collective:
     @classmethod
     def zeros(cls, n: int) -> "Collective":
         """Nothing sent."""
-        none = [zeros(n) for _ in BYTES]
-        return cls(sent_intra=none[0], sent_inter=none[1], received_intra=none[2], received_inter=none[3], calls=0.0)
+        return cls(
+            sent_intra=zeros(n), sent_inter=zeros(n), received_intra=zeros(n), received_inter=zeros(n), calls=0.0
+        )  # fmt: skip
 
     @property
     def sent(self) -> Floats:
@@ -58,15 +59,18 @@ class Collective:
         return self.sent_intra + self.sent_inter
 
     def __add__(self, other: "Collective") -> "Collective":
-        return Collective(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return Collective(
+            sent_intra=self.sent_intra + other.sent_intra,
+            sent_inter=self.sent_inter + other.sent_inter,
+            received_intra=self.received_intra + other.received_intra,
+            received_inter=self.received_inter + other.received_inter,
+            calls=self.calls + other.calls,
+            node_calls=self.node_calls + other.node_calls,
+        )
 
     def called(self, world: float, node: float = 0.0) -> "Collective":
         """The same bytes in that many collectives."""
         return replace(self, calls=world, node_calls=node)
-
-
-BYTES = ("sent_intra", "sent_inter", "received_intra", "received_inter")
-"""Fields that hold bytes."""
 
 
 def pairwise(sent: Floats, topology: Topology) -> Collective:

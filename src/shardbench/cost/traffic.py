@@ -4,7 +4,7 @@ The same accounting runs on a batch (exact) and on a training profile (expected 
 that what a strategy plans with and what it is judged on differ only in the data.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import Account
-from shardbench.cost.collectives import BYTES, Collective, CollectiveName
+from shardbench.cost.collectives import Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
@@ -165,21 +165,24 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     """Mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
     several = list(traffics)
 
-    def average(arrays: list[Floats]) -> Floats:
+    def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:
         return np.asarray(np.average(arrays, axis=0, weights=weights))
 
-    collectives = {
-        name: Collective(
-            **{f: average([getattr(t.collectives[name], f) for t in several]) for f in BYTES},
-            calls=float(average([np.array(t.collectives[name].calls) for t in several])),
-            node_calls=float(average([np.array(t.collectives[name].node_calls) for t in several])),
+    def collective(name: CollectiveName) -> Collective:
+        chosen = [traffic.collectives[name] for traffic in several]
+        return Collective(
+            sent_intra=average([c.sent_intra for c in chosen]),
+            sent_inter=average([c.sent_inter for c in chosen]),
+            received_intra=average([c.received_intra for c in chosen]),
+            received_inter=average([c.received_inter for c in chosen]),
+            calls=float(average([c.calls for c in chosen])),
+            node_calls=float(average([c.node_calls for c in chosen])),
         )
-        for name in several[0].collectives
-    }
+
     return Traffic(
         load=Load(average([t.load.values for t in several])),
         host=Load(average([t.host.values for t in several])),
-        collectives=collectives,
+        collectives={name: collective(name) for name in several[0].collectives},
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         synchronisation=several[0].synchronisation,
         dense=several[0].dense,
