@@ -1,4 +1,4 @@
-"""AutoShard: training from end to end, its budget and settings, placing."""
+"""AutoShard: what its training does, its budget and settings, placing."""
 
 from dataclasses import replace
 
@@ -8,34 +8,13 @@ import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.autoshard import AutoShard, AutoShardUntrained
-from shardbench.baselines.autoshard.acting import Policy, play
-from shardbench.baselines.autoshard.fitting import settings_for
-from shardbench.baselines.autoshard.kept_training import KIND, STATE, snapshot, train
 from shardbench.baselines.autoshard.networks import Networks
-from shardbench.baselines.autoshard.placing import place
-from shardbench.baselines.autoshard.training import Run, Settings, training_key, untrained
-from shardbench.learning.checkpoint import path_of
+from shardbench.baselines.autoshard.policy import Policy, place, play
+from shardbench.baselines.autoshard.settings import Settings, settings_for
+from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.model.strategy import Budget
-from shardbench.model.validate import validate
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
-
-
-def same(a, b):
-    pairs = zip(a.networks.parameters(), b.networks.parameters(), strict=True)
-    return all(torch.equal(x, y) for x, y in pairs)
-
-
-def test_training_is_deterministic_and_counts_what_it_asked():
-    oracle = SimulatedOracle()
-    one = train(TASKS, oracle, 3, SMALL)
-    assert same(one, train(TASKS, SimulatedOracle(), 3, SMALL))
-    assert not same(one, train(TASKS, SimulatedOracle(), 4, SMALL))
-    assert one.oracle_calls == oracle.spent.calls > 0
-    assert one.steps == 960
-    assert one.complete
-    assert [stage.updates for stage in one.history] == [3, 6, 9, 12]
 
 
 def test_training_evens_out_the_devices():
@@ -44,85 +23,31 @@ def test_training_evens_out_the_devices():
     slow = replace(problem.machine.constants, hbm_bytes_per_s=1e8, cache_bytes_per_s=1e8)
     tasks = [Task.of(replace(problem, machine=replace(problem.machine, constants=slow)))]
     settings = Settings(total_steps=9600, unroll=24, environments=8, cost_batch=64)
-    trained = train(tasks, SimulatedOracle(), 0, settings)
+    trained = AutoShardTraining(tasks, SimulatedOracle(), 0, settings).train()
     assert trained.history[-1].reward > trained.history[0].reward + 0.1
     assert trained.history[-1].cost_loss < trained.history[0].cost_loss
 
 
 def test_without_cost_updates_the_cost_network_stays():
-    trained = train(TASKS, SimulatedOracle(), 0, replace(SMALL, cost_updates=0))
-    fresh = untrained(TASKS, 0)
+    run = AutoShardTraining(TASKS, SimulatedOracle(), 0, replace(SMALL, cost_updates=0))
+    trained, fresh = run.train(), run.untrained()
     for learned, drawn in zip(trained.networks.cost.parameters(), fresh.networks.cost.parameters()):
         assert torch.equal(learned, drawn)
     assert trained.history[-1].cost_loss is None
 
 
-class Killed(Exception):
-    pass
-
-
-@pytest.mark.parametrize("after", [1, 3])
-def test_training_goes_on_after_a_kill(tmp_path, after):
-    stages = []
-
-    def kill(stage):
-        stages.append(stage)
-        if len(stages) == after:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path, progress=kill)
-    oracle = SimulatedOracle()
-    resumed = train(TASKS, oracle, 1, SMALL, folder=tmp_path)
-    whole = train(TASKS, SimulatedOracle(), 1, SMALL)
-    assert same(resumed, whole)
-    assert resumed.history == whole.history
-    assert resumed.oracle_calls == whole.oracle_calls > oracle.spent.calls
-    key = training_key(TASKS, oracle, 1, SMALL)
-    assert not path_of(tmp_path, STATE, key).exists()
-    assert snapshot(tmp_path, key, 3).steps == 240
-    # A finished training is read back and asks nothing.
-    again = SimulatedOracle()
-    assert same(train(TASKS, again, 1, SMALL, folder=tmp_path), whole)
-    assert again.spent.calls == 0
-
-
-def test_other_files_are_refused_in_one_line(tmp_path):
-    train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
-    key = training_key(TASKS, SimulatedOracle(), 1, SMALL)
-    with pytest.raises(BadInput, match="there is no checkpoint"):
-        snapshot(tmp_path, key, 5)
-    last = path_of(tmp_path, KIND, f"{key}-12")
-    path_of(tmp_path, KIND, f"{key}-3").write_bytes(last.read_bytes())
-    with pytest.raises(BadInput, match="trained on other tasks or settings"):
-        snapshot(tmp_path, key, 3)
-    last.write_bytes(last.read_bytes()[:500])
-    with pytest.raises(BadInput, match="broken"):
-        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
-
-
-def test_training_stops_at_its_deadline():
-    trained = train(TASKS, SimulatedOracle(), 0, SMALL, limit_cpu_s=0.0)
-    # One update is always made: its seconds are those of imports on a slow machine.
-    assert (trained.steps, trained.complete) == (SMALL.unroll * SMALL.environments, False)
-    assert not same(trained, untrained(TASKS, 0))
-
-
 def test_masked_training_exceeds_memory_less_often():
     tasks = [make_task(8, 3, 1, hbm=int(0.45 * make_task(8, 3, 1).sizes_bytes.sum()))]
     settings = replace(SMALL, stages=1)
-    open_run = train(tasks, SimulatedOracle(), 0, settings)
-    masked = train(tasks, SimulatedOracle(), 0, replace(settings, masked=True))
+    open_run, masked = (
+        AutoShardTraining(tasks, SimulatedOracle(), 0, replace(settings, masked=masked)).train()
+        for masked in (False, True)
+    )
     assert open_run.history[0].overfull > masked.history[0].overfull
 
 
-def test_training_needs_a_task():
-    with pytest.raises(BadInput, match="at least one task"):
-        Run([], SimulatedOracle(), 0, SMALL)
-
-
 def test_placements_fit_and_many_tasks_are_as_one_by_one():
-    trained = untrained(TASKS, 1)
+    trained = AutoShardTraining(TASKS, SimulatedOracle(), 1, SMALL).untrained()
     together = place(trained, TASKS)
     for task, placement in zip(TASKS, together):
         task.check(placement[None])
@@ -139,7 +64,7 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
         problem = task.problem
         topology = replace(problem.topology, hbm_bytes=room)
         task = Task.of(replace(problem, topology=topology, machine=replace(problem.machine, topology=topology)))
-        trained = untrained([task], seed)
+        trained = AutoShardTraining([task], SimulatedOracle(), seed, SMALL).untrained()
         policy = Policy(trained.networks, trained.scaling)
         first = play(policy, [task], [policy.encode(task.features)], None, masked=True).placing
         try:
@@ -152,22 +77,6 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
             assert not task.over_capacity(placement[None]).any()
             found["second" if first.failed[0] else "first"] += 1
     assert all(found.values()), found
-
-
-@pytest.mark.parametrize("kind", [AutoShard, AutoShardUntrained])
-def test_the_strategy_plans_what_it_was_fitted_on(kind):
-    problem = TASKS[1].problem
-    strategy = kind()
-    with pytest.raises(BadInput, match="call fit"):
-        strategy.plan(problem, Budget(), 0)
-    budget = Budget(fit_s=1.5)
-    strategy.fit((problem.restricted_to(strategy.sees),), budget, 0)
-    plan = strategy.plan(problem.restricted_to(strategy.sees), budget, 0)
-    validate(plan, problem, strategy.moves)
-    assert (plan.notes["environment_steps"] > 0) == (kind is AutoShard)
-    # It also plans what it was not fitted on, with other numbers of tables and devices.
-    other = TASKS[0].problem
-    validate(strategy.plan(other, budget, 0), other, strategy.moves)
 
 
 def test_a_short_budget_means_fewer_steps_and_a_long_one_the_papers():
@@ -188,7 +97,7 @@ def test_an_unroll_is_no_shorter_than_a_task(tables, unroll, environments, updat
 
 def rewarded(settings, task):
     """Steps of a task that ever had its reward in the unroll that they were learned in."""
-    run, found = Run([task], SimulatedOracle(), 0, settings), set()
+    run, found = AutoShardTraining([task], SimulatedOracle(), 0, settings), set()
     cut = run.streams.cut
 
     def watched(steps):
@@ -199,7 +108,7 @@ def rewarded(settings, task):
 
     run.streams.cut = watched
     while not run.done:
-        run.update()
+        run.step()
     return found
 
 
@@ -226,23 +135,6 @@ def test_impossible_settings_are_refused_in_one_line(field, value):
     assert "\n" not in str(error.value)
     with pytest.raises(BadInput, match=f"field {field}"):
         replace(Settings(), **{field: value})
-
-
-def test_fit_goes_on_from_its_folder_and_tells_each_stage(tmp_path):
-    problem, budget, lines = TASKS[1].problem, Budget(fit_s=1.5), []
-    first, again = AutoShard(), AutoShard()
-    first.folder = again.folder = tmp_path
-    first.progress = again.progress = lines.append
-    first.fit((problem,), budget, 0)
-    told = len(lines)
-    assert told == len(first.trained.history) > 0
-    assert lines[0].startswith("autoshard: Stage(updates=")
-    again.fit((problem,), budget, 0)
-    assert len(lines) == told, "nothing is trained twice"
-    assert same(first.trained, again.trained)
-    # What the first one spent on updates, without what it spent on the tasks and on imports.
-    assert 0.0 < again.trained.earlier_cpu_s < first.fit_cpu_s
-    assert again.fit_cpu_s > again.trained.earlier_cpu_s
 
 
 def test_the_defaults_are_the_papers():

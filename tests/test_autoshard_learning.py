@@ -9,12 +9,12 @@ from autoshard_tasks import SMALL, TASKS, make_task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.baselines.autoshard.acting import Policy, play
-from shardbench.baselines.autoshard.learning import Evaluated, actor_critic_loss, batch_of, evaluate, held_before
+from shardbench.baselines.autoshard.actor_critic import Evaluated, actor_critic_loss, batch_of, evaluate, held_before
 from shardbench.baselines.autoshard.networks import Networks
+from shardbench.baselines.autoshard.policy import Policy, play
 from shardbench.baselines.autoshard.rewards import balance, overfull, rewards
 from shardbench.baselines.autoshard.shards import Shards, learn_costs
-from shardbench.baselines.autoshard.training import Run
+from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.autoshard.unrolls import Episode, Streams
 from shardbench.baselines.autoshard.vtrace import vtrace
 from shardbench.learning.episodes import Placing
@@ -98,6 +98,40 @@ def test_overfull_ignores_devices_that_only_pad():
     tasks = [make_task(4, 2), make_task(4, 3)]
     placing = Placing(tasks, [np.arange(4)] * 2, np.zeros((2, 4, 1), dtype=np.float32))
     assert overfull(placing, tasks).tolist() == [1.0, 1.0]
+
+
+def test_rewards_of_unequal_devices_are_those_of_each_task_alone():
+    tasks, oracle = [make_task(6, 2, 1), make_task(6, 4, 2), make_task(6, 2, 1)], SimulatedOracle()
+
+    def placed(some):
+        placing = Placing(some, [np.arange(6)] * len(some), np.zeros((len(some), 6, 1), dtype=np.float32))
+        for step in range(6):
+            placing.put(np.array([step % task.devices for task in some]))
+        return rewards(placing, some, oracle)
+
+    together, alone = placed(tasks), [placed([task]) for task in tasks]
+    assert together.fits.all()
+    assert together.reward.tolist() == [one.reward[0] for one in alone]
+    assert 0.0 < together.reward[0] < 1.0
+    for row, task, one in zip(together.device_ms, tasks, alone):
+        assert row[: task.devices].tolist() == one.device_ms[0].tolist()
+        assert np.isnan(row[task.devices :]).all(), "a device that only pads has no time"
+
+
+def test_the_cost_network_learns_from_no_device_that_only_pads():
+    run = AutoShardTraining(TASKS, SimulatedOracle(), 0, SMALL)
+    asked, measure = [], run.oracle.measure
+
+    def watched(task, placements):
+        asked.extend([task.devices] * len(placements))
+        return measure(task, placements)
+
+    run.oracle.measure = watched
+    run.step()
+    assert set(asked) == {2, 3}
+    assert len(run.shards) == sum(asked)
+    assert np.isfinite(run.shards.ms).all()
+    assert all(e.chosen.max() < TASKS[e.task].devices for queue in run.streams.waiting for e in queue)
 
 
 def test_states_of_whole_episodes_are_those_of_an_lstm_reset_where_episodes_end():
@@ -213,15 +247,6 @@ def test_the_loss_by_hand():
     policy = np.log(2) * (0.4 + 0.2)
     baseline = 0.5 * (0.4**2 + 0.2**2)
     assert loss.item() == pytest.approx(policy + 0.5 * baseline - 0.01 * 2 * np.log(2))
-
-
-def test_the_learning_rate_falls_linearly_to_zero():
-    run = Run(TASKS, SimulatedOracle(), 0, SMALL)
-    rates = []
-    while not run.done:
-        run.update()
-        rates.append(run.adam.param_groups[0]["lr"])
-    assert rates == pytest.approx([1e-3 * (1 - i / 12) for i in range(12)])
 
 
 def test_what_devices_hold_before_each_step():

@@ -1,4 +1,4 @@
-"""DreamShard: hand-written gradients, the estimated MDP, training that is repeatable and resumes, placing."""
+"""DreamShard: hand-written gradients, the estimated MDP, the policy's loss, placing."""
 
 import importlib
 from dataclasses import replace
@@ -12,7 +12,6 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.learning.checkpoint import path_of
 from shardbench.model.discovery import get_strategy
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Role
@@ -22,24 +21,26 @@ from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task, table_set
 
 adam = importlib.import_module("shardbench.baselines.dreamshard.adam")
-estimates = importlib.import_module("shardbench.baselines.dreamshard.estimates")
-learning = importlib.import_module("shardbench.baselines.dreamshard.learning")
-measured = importlib.import_module("shardbench.baselines.dreamshard.observed")
+estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
+measured = importlib.import_module("shardbench.baselines.dreamshard.measured_placements")
 networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
-placing = importlib.import_module("shardbench.baselines.dreamshard.placing")
 regression = importlib.import_module("shardbench.baselines.dreamshard.regression")
+reinforce = importlib.import_module("shardbench.baselines.dreamshard.reinforce")
+settings_of = importlib.import_module("shardbench.baselines.dreamshard.settings")
 training = importlib.import_module("shardbench.baselines.dreamshard.training")
-
-SHORT = training.Settings(iterations=3, measured=4, cost_updates=5, policy_updates=2, episodes=4)
 
 
 def tasks(count=3, tables=6):
     return [random_task(tables + i, i) for i in range(count)]
 
 
+def untrained(some, seed):
+    return training.DreamShardTraining(some, SimulatedOracle(), seed, settings_of.Settings()).untrained()
+
+
 def started(some):
     """Networks before training, and their policy."""
-    begun = training.untrained(some, 0)
+    begun = untrained(some, 0)
     return begun, estimates.Policy(begun.networks, begun.scaling)
 
 
@@ -88,7 +89,7 @@ def test_the_buffer_keeps_sets_and_targets():
     some = tasks(2)
     catalogue = measured.Catalogue(some)
     np.testing.assert_array_equal(catalogue.features[catalogue.rows[1]], some[1].features)
-    buffer = measured.Measured(catalogue, 4)
+    buffer = measured.MeasuredPlacements(catalogue, 4)
     placement = np.array([0, 0, 1, 1, 1, 0])
     costs = SimulatedOracle().measure(some[0], placement[None])
     buffer.add(0, placement, costs)
@@ -183,7 +184,7 @@ def test_the_loss_is_reinforce_over_legal_devices():
     assert not episodes.placing.legal_at.all()
     rows = torch.from_numpy(begun.scaling(task.features)[order])
     empty_ms = policy.device_ms(policy.empty[None])[0]
-    found = learning.policy_loss(begun.networks.policy, rows, episodes, empty_ms, 0.1).item()
+    found = reinforce.policy_loss(begun.networks.policy, rows, episodes, empty_ms, 0.1).item()
 
     returns = -episodes.overall_ms
     good = ~episodes.placing.failed
@@ -208,90 +209,24 @@ def test_the_loss_is_reinforce_over_legal_devices():
 
 
 def test_failed_episodes_teach_nothing():
-    weights = learning.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
+    weights = reinforce.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
     np.testing.assert_allclose(weights, [-1.0, 1.0, 0.0], atol=1e-5)
-    assert not learning.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
-
-
-def weights_of(trained):
-    return torch.cat([p.detach().flatten() for p in trained.networks.parameters()])
-
-
-def test_training_repeats_and_depends_on_the_seed():
-    some = tasks()
-    first, again, other = (training.train(some, SimulatedOracle(), seed, SHORT) for seed in (0, 0, 1))
-    assert torch.equal(weights_of(first), weights_of(again))
-    assert first.history == again.history
-    assert not torch.equal(weights_of(first), weights_of(other))
-    assert first.oracle_calls == 12
-    assert not torch.equal(weights_of(first), weights_of(training.untrained(some, 0)))
-
-
-def test_a_killed_training_goes_on_where_it_was(tmp_path):
-    some = tasks()
-    straight = training.train(some, SimulatedOracle(), 0, SHORT)
-
-    class Killed(Exception):
-        pass
-
-    def kill(done):
-        if done.number == 2:
-            raise Killed
-
-    with pytest.raises(Killed):
-        training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path, progress=kill)
-    oracle, seen = SimulatedOracle(), []
-    resumed = training.train(some, oracle, 0, SHORT, folder=tmp_path, progress=lambda done: seen.append(done.number))
-    assert seen == [3]
-    assert oracle.spent.calls == SHORT.measured
-    assert torch.equal(weights_of(straight), weights_of(resumed))
-    assert straight.history == resumed.history
-    # Finished: nothing is asked any more, and every iteration can be looked at.
-    assert torch.equal(weights_of(training.train(some, oracle, 0, SHORT, folder=tmp_path)), weights_of(straight))
-    assert oracle.spent.calls == SHORT.measured
-    key = training.training_key(some, oracle, 0, SHORT)
-    assert len(training.snapshot(tmp_path, key, 1).history) == 1
-    assert torch.equal(weights_of(training.snapshot(tmp_path, key, 3)), weights_of(straight))
-    np.testing.assert_array_equal(
-        placing.place(training.snapshot(tmp_path, key, 3), some)[0], placing.place(straight, some)[0]
-    )
-
-
-def test_a_broken_state_is_refused(tmp_path):
-    some = tasks()
-    training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path)
-    key = training.training_key(some, SimulatedOracle(), 0, SHORT)
-    path = path_of(tmp_path, training.KIND, f"{key}-3")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(BadInput, match="is broken or no checkpoint"):
-        training.train(some, SimulatedOracle(), 0, SHORT, folder=tmp_path)
-
-
-def test_other_tasks_seeds_and_settings_are_other_trainings():
-    some, oracle = tasks(), SimulatedOracle()
-    keys = {
-        training.training_key(some, oracle, 0, SHORT),
-        training.training_key(some[:2], oracle, 0, SHORT),
-        training.training_key(some, oracle, 1, SHORT),
-        training.training_key(some, oracle, 0, training.Settings()),
-        training.training_key(some, SimulatedOracle(counted=True), 0, SHORT),
-    }
-    assert len(keys) == 5
+    assert not reinforce.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
 
 
 def test_training_beats_its_start_and_random_placement():
     # Batches large enough that the launches are no longer most of the cost.
     some = [random_task(16, i, batch_size=240_000) for i in range(8)]
-    trained = training.train(some, SimulatedOracle(), 0)
+    trained = training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.Settings()).train()
     rng, judge = np.random.default_rng(0), SimulatedOracle()
 
     def mean_ms(placements):
         return float(np.mean([judge.measure(t, p[None]).overall_ms[0] for t, p in zip(some, placements)]))
 
     random_ms = mean_ms([rng.integers(0, 4, 16) for _ in some])
-    assert mean_ms(placing.place(trained, some)) < 0.95 * random_ms
-    starts = [mean_ms(placing.place(training.untrained(some, seed), some)) for seed in range(3)]
-    assert mean_ms(placing.place(trained, some)) < np.mean(starts)
+    assert mean_ms(estimates.place(trained, some)) < 0.95 * random_ms
+    starts = [mean_ms(estimates.place(untrained(some, seed), some)) for seed in range(3)]
+    assert mean_ms(estimates.place(trained, some)) < np.mean(starts)
     assert trained.history[-1].cost_loss < trained.history[0].cost_loss
 
 
@@ -309,7 +244,7 @@ def test_a_second_try_places_the_largest_first():
     for seed in range(8):
         strategy.fit((problem,), Budget(), seed)
         validate(strategy.plan(tight, Budget(), seed), tight, strategy.moves)
-        begun = training.untrained([Task.of(tight)], seed)
+        begun = untrained([Task.of(tight)], seed)
         policy = estimates.Policy(begun.networks, begun.scaling)
         encoded = policy.encode(table_set(tight).features)
         first = estimates.play(policy, [table_set(tight)], [encoded], [policy.order(encoded)], None)
@@ -331,15 +266,12 @@ def test_the_strategy_states_what_it_is():
     ours, control = get_strategy("dreamshard"), get_strategy("dreamshard-untrained")
     assert (ours.role, control.role) == (Role.COMPETITOR, Role.VARIANT)
     assert ours.moves == {Move.TABLE}
-    with pytest.raises(BadInput, match=r"call fit\(\) before plan\(\)"):
-        get_strategy("dreamshard").plan(random_problem(3), Budget(), 0)
 
 
 def test_a_small_budget_means_fewer_updates():
-    package = importlib.import_module("shardbench.baselines.dreamshard")
-    cut = package.settings_for(Budget(fit_s=6), training.Settings())
+    cut = settings_of.settings_for(Budget(fit_s=6))
     assert (cut.iterations, cut.cost_updates, cut.policy_updates) == (10, 30, 1)
-    assert package.settings_for(Budget(fit_s=600), training.Settings()) == training.Settings()
+    assert settings_of.settings_for(Budget(fit_s=600)) == settings_of.Settings()
 
 
 @pytest.mark.parametrize(
@@ -351,19 +283,5 @@ def test_a_small_budget_means_fewer_updates():
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
-        training.Settings(**{field: value})
+        settings_of.Settings(**{field: value})
     assert "\n" not in str(error.value)
-
-
-def test_fit_goes_on_from_its_folder_and_tells_each_iteration(tmp_path):
-    problem, budget, lines = random_problem(6, 2, on=machine(devices=2)), Budget(fit_s=0.5), []
-    first, again = get_strategy("dreamshard"), get_strategy("dreamshard")
-    first.folder = again.folder = tmp_path
-    first.progress = again.progress = lines.append
-    first.fit((problem,), budget, 0)
-    again.fit((problem,), budget, 0)
-    assert [line.split(",")[0] for line in lines] == [f"dreamshard: Iteration(number={i}" for i in range(1, 11)]
-    assert first.plan(problem, budget, 0).segments == again.plan(problem, budget, 0).segments
-    earlier_s = again._trained.earlier_cpu_s
-    assert 0.0 < earlier_s < first.fit_cpu_s
-    assert again.fit_cpu_s > earlier_s

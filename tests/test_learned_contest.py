@@ -1,8 +1,12 @@
-"""Contests: a training is not made twice, and the cheapest of some strategies is named."""
+"""Contests and studies of trainings: none is made twice, the cheapest of some is named, every stage is judged."""
 
+import pytest
 from problems import RandomWorkload, machine
 
+from shardbench.base.errors import BadInput
+from shardbench.model.discovery import get_strategy
 from shardbench.studies.contest import cheapest, fitted, judge, place_all, scaled_budget
+from shardbench.studies.reproduction import find_reproduction
 from shardbench.tasks.task import Task
 
 
@@ -41,3 +45,25 @@ def test_the_cheapest_is_named_with_its_mean():
         of_each[name] = judge(place_all(strategy, some, budget, 0), some)["kernel_ms"]
     best, best_ms = cheapest(names, some, "kernel_ms")
     assert best_ms == of_each[best] == min(of_each.values())
+
+
+def test_a_study_of_a_training_judges_every_stage(tmp_path):
+    training = find_reproduction("dreamshard").study("training")
+    rows = training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path)
+    assert [row["iteration"] for row in rows] == list(range(11))
+    assert [row["oracle_calls"] for row in rows] == list(range(0, 101, 10))
+    errors = [row["random_error_pct"] for row in rows]
+    assert errors[-1] < 0.5 * errors[0]
+    untrained, strategy = (get_strategy(f"dreamshard{which}") for which in ("-untrained", ""))
+    for row, learner in ((rows[0], untrained), (rows[-1], strategy)):
+        learner.fit([task.problem for task in tasks(2)], scaled_budget(3600.0), 0)
+        placed = place_all(learner, counted(tasks(3)), scaled_budget(1.0), 0)
+        assert row["test_cost_ms"] == judge(placed, counted(tasks(3)))["cost_ms"]
+    assert training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path) == rows
+
+
+def test_a_study_of_a_training_needs_a_learner(tmp_path):
+    training = find_reproduction("dreamshard").study("training")
+    training.strategy = "greedy-size"
+    with pytest.raises(BadInput, match="greedy-size does not learn"):
+        training.learning_curve(counted(tasks(1)), counted(tasks(1)), 0, tmp_path)

@@ -1,4 +1,4 @@
-"""The RNN baseline: acting against learning, REINFORCE, training, placing."""
+"""The RNN baseline: acting against learning, REINFORCE, what its training does, placing."""
 
 from dataclasses import replace
 
@@ -8,13 +8,11 @@ import torch
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.rnn_placer import RnnPlacer, settings_for
-from shardbench.baselines.rnn_placer.acting import Decoder, play
+from shardbench.baselines.rnn_placer.decoder import Decoder, place, play
 from shardbench.baselines.rnn_placer.networks import Networks
-from shardbench.baselines.rnn_placer.training import KIND, Run, Settings, place, reinforce_loss, train, training_key
-from shardbench.learning.checkpoint import path_of
+from shardbench.baselines.rnn_placer.settings import Settings, settings_for
+from shardbench.baselines.rnn_placer.training import RnnTraining, reinforce_loss
 from shardbench.model.strategy import Budget
-from shardbench.model.validate import validate
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
@@ -113,7 +111,7 @@ def test_illegal_devices_have_no_probability_at_the_update():
 
 
 def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
-    run = Run(TASKS, SimulatedOracle(), 0, SMALL)
+    run = RnnTraining(TASKS, SimulatedOracle(), 0, SMALL)
     placing = play(run.networks, TASKS[0], run.scaling(TASKS[0].features), np.arange(7), episodes=2, rng=run.rng)
     costs = SimulatedOracle().measure(TASKS[0], np.stack(placing.placing.placements())).overall_ms
     returns = -np.sqrt(costs)
@@ -124,61 +122,19 @@ def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
     assert np.isnan(run.average[1:]).all()
 
 
-def same(a, b):
-    pairs = zip(a.networks.parameters(), b.networks.parameters(), strict=True)
-    return all(torch.equal(x, y) for x, y in pairs)
-
-
-def test_training_is_deterministic_and_counts_what_it_asked():
-    oracle = SimulatedOracle()
-    one = train(TASKS, oracle, 3, SMALL)
-    assert same(one, train(TASKS, SimulatedOracle(), 3, SMALL))
-    assert not same(one, train(TASKS, SimulatedOracle(), 4, SMALL))
-    assert one.oracle_calls == oracle.spent.calls == 48
-    assert [stage.updates for stage in one.history] == [2, 4, 6, 8]
-
-
 def test_training_lowers_the_measured_cost():
     task = make_task(8, 2, 5, slow=True)
-    trained = train([task], SimulatedOracle(), 0, Settings(updates=150, learning_rate=3e-3))
+    trained = RnnTraining([task], SimulatedOracle(), 0, Settings(updates=150, learning_rate=3e-3)).train()
     assert trained.history[-1].measured_ms < 0.97 * trained.history[0].measured_ms
-
-
-class Killed(Exception):
-    pass
-
-
-def test_training_goes_on_after_a_kill(tmp_path):
-    def kill(stage):
-        if stage.updates == 4:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path, progress=kill)
-    resumed = train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
-    whole = train(TASKS, SimulatedOracle(), 1, SMALL)
-    assert same(resumed, whole)
-    assert resumed.history == whole.history
-    path = path_of(tmp_path, KIND, training_key(TASKS, SimulatedOracle(), 1, SMALL))
-    path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(BadInput, match="broken"):
-        train(TASKS, SimulatedOracle(), 1, SMALL, folder=tmp_path)
-
-
-def test_training_stops_at_its_deadline_and_needs_a_task():
-    trained = train(TASKS, SimulatedOracle(), 0, SMALL, limit_cpu_s=0.0)
-    assert (trained.oracle_calls, trained.complete) == (SMALL.episodes, False)
-    with pytest.raises(BadInput, match="at least one task"):
-        train([], SimulatedOracle(), 0)
 
 
 def test_placements_fit_or_are_declined():
     fits = 0
     for seed in range(12):
         task = make_task(9, 2, seed, share=0.5002 if seed % 2 else 0.6)
-        trained = train([task], SimulatedOracle(), seed, replace(SMALL, updates=1))
+        trained = RnnTraining([task], SimulatedOracle(), seed, replace(SMALL, updates=1)).train()
         try:
-            placement = place(trained, task)
+            (placement,) = place(trained, [task])
         except Infeasible as error:
             assert "no device with room" in str(error)
         else:
@@ -188,25 +144,15 @@ def test_placements_fit_or_are_declined():
 
 
 def test_other_numbers_of_devices_are_refused():
-    trained = train(TASKS[:1], SimulatedOracle(), 0, SMALL)
+    trained = RnnTraining(TASKS[:1], SimulatedOracle(), 0, SMALL).train()
     with pytest.raises(BadInput, match="layers for 2 devices, not for 3"):
-        place(trained, TASKS[1])
-
-
-def test_the_strategy_plans_what_it_was_fitted_on():
-    strategy, problem, budget = RnnPlacer(), TASKS[1].problem, Budget(fit_s=1.0)
-    with pytest.raises(BadInput, match="call fit"):
-        strategy.plan(problem, budget, 0)
-    strategy.fit((problem.restricted_to(strategy.sees),), budget, 0)
-    plan = strategy.plan(problem.restricted_to(strategy.sees), budget, 0)
-    validate(plan, problem, strategy.moves)
-    assert 0 < plan.notes["oracle_calls"] < 1000
+        place(trained, TASKS[1:2])
 
 
 def test_a_short_budget_means_fewer_updates():
-    assert settings_for(Budget(fit_s=600), 80, Settings()) == Settings()
-    assert settings_for(Budget(fit_s=5), 80, Settings()).updates == 22
-    assert settings_for(Budget(fit_s=1e-3), 80, Settings()).updates == 1
+    assert settings_for(Budget(fit_s=600), 80) == Settings()
+    assert settings_for(Budget(fit_s=5), 80).updates == 22
+    assert settings_for(Budget(fit_s=1e-3), 80).updates == 1
 
 
 @pytest.mark.parametrize(
@@ -217,16 +163,3 @@ def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
         Settings(**{field: value})
     assert "\n" not in str(error.value)
-
-
-def test_fit_goes_on_from_its_folder(tmp_path):
-    problem, budget, lines = TASKS[1].problem, Budget(fit_s=1.0), []
-    first, again = RnnPlacer(), RnnPlacer()
-    first.folder = again.folder = tmp_path
-    first.progress = again.progress = lines.append
-    first.fit((problem,), budget, 0)
-    told = len(lines)
-    again.fit((problem,), budget, 0)
-    assert len(lines) == told > 0
-    assert same(first.trained, again.trained)
-    assert again.fit_cpu_s > again.trained.earlier_cpu_s > 0

@@ -1,63 +1,26 @@
 """AutoShard's training: batched environments act, the learner takes unrolls, the cost network follows."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
-from shardbench.base.errors import BadInput
-from shardbench.base.serialise import content_hash
-from shardbench.learning.settings import Count, CountOrNone, NotNegative, Positive, Share, check_settings
-from shardbench.learning.training import Catalogue, CpuClock
-from shardbench.tasks.features import FEATURES, Scaling
+from shardbench.learning.checkpoint import adam_tensors, put_adam
+from shardbench.learning.training import Training
+from shardbench.tasks.features import FEATURES
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
-from .acting import Policy, play
-from .learning import actor_critic_loss, batch_of, evaluate
+from .actor_critic import actor_critic_loss, batch_of, evaluate
 from .networks import Networks
+from .policy import Policy, play
 from .rewards import rewards
+from .settings import Settings
 from .shards import Shards, learn_costs
 from .unrolls import Episode, Streams
-
-VERSION = 2
-"""Of the checkpoints; raise it where weights, features or the loop change their meaning."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyper-parameters; the defaults are those of the published code."""
-
-    total_steps: Count = 100_000
-    """Environment steps (tables placed) in all."""
-    unroll: Count = 100
-    """Steps; shorter than a task, most of its steps never see a reward (deviation 8: ``fit`` sees to it)."""
-    environments: Count = 8
-    """Unrolls in a learner batch: one of each environment."""
-    learning_rate: Positive = 1e-3
-    """Of the first update; it falls linearly to zero over ``total_steps``."""
-    discount: Share = 1.0
-    baseline_weight: NotNegative = 0.5
-    entropy_weight: NotNegative = 1e-3
-    grad_norm: Positive = 40.0
-    cost_updates: CountOrNone = 20
-    """After every learner update; 0 leaves the cost network untrained (the published ablation)."""
-    cost_batch: Count = 512
-    shards: Count = 5_000
-    """Size of the ring buffer."""
-    masked: bool = False
-    """Whether training, too, chooses among devices with room only (deviation 2)."""
-    stages: Count = 10
-    """How often the state is kept, and progress told, in a training."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @property
-    def updates(self) -> int:
-        """Learner updates in all: as many as ``total_steps`` has full batches, at least one."""
-        return max(1, self.total_steps // (self.unroll * self.environments))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,80 +40,37 @@ class Stage:
     """Mean squared error of the cost network, ms^2; None where it learned nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """Networks, the scaling of their inputs, and how they came about."""
+class AutoShardTraining(Training[Networks, Settings, Stage]):
+    """Unrolls of all environments make an update of the policy, the shards that they measured several of the costs."""
 
-    networks: Networks
-    scaling: Scaling
-    history: tuple[Stage, ...]
-    oracle_calls: int
-    steps: int
-    """Environment steps that were learned from."""
-    complete: bool
-    """Whether the training came to its end; not where it ran out of time."""
-    earlier_cpu_s: float = 0.0
-    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
-
-
-def untrained(tasks: Sequence[Task], seed: int) -> Trained:
-    """The networks that training would start from: a control."""
-    scaling = Scaling.fit(Catalogue(tasks).features)
-    return Trained(networks=Networks(seed), scaling=scaling, history=(), oracle_calls=0, steps=0, complete=True)
-
-
-def training_key(tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> str:
-    """Hash of everything that training depends on."""
-    return content_hash(VERSION, [task.key for task in tasks], oracle.identity, seed, asdict(settings))
-
-
-class Run:
-    """The state of one training; ``update`` advances it."""
+    kind = "autoshard"
+    version = 3
+    stage_type = Stage
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
-        if not tasks:
-            raise BadInput("training needs at least one task")
-        self.tasks, self.oracle, self.settings = tuple(tasks), oracle, settings
-        self.key = training_key(tasks, oracle, seed, settings)
-        self.catalogue = Catalogue(tasks)
+        super().__init__(tasks, oracle, seed, settings)
         # deviation 5
-        self.scaling = Scaling.fit(self.catalogue.features)
         scaled = self.scaling(self.catalogue.features)
         self.tables = torch.from_numpy(np.concatenate([scaled, np.zeros((1, len(FEATURES)), dtype=np.float32)]))
-        self.networks = Networks(seed)
-        # One Adam for all, as published; what has no gradient in an update is left as it is.
-        self.adam = torch.optim.Adam(self.networks.parameters(), lr=settings.learning_rate, fused=True)
         self.shards = Shards(settings.shards, len(self.catalogue))
         self.streams = Streams(settings.environments)
-        self.rng = np.random.default_rng([seed, 1])
-        self.history: list[Stage] = []
-        self.updates = self.calls = 0
         self._since = _Since()
-        self.clock = CpuClock()
 
-    @property
-    def done(self) -> bool:
-        """Whether every update was made."""
-        return self.updates >= self.settings.updates
+    @cached_property
+    def adam(self) -> torch.optim.Adam:
+        """One Adam for all, as published; what has no gradient in an update is left as it is."""
+        return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
-    def result(self) -> Trained:
-        """What was learned so far."""
-        return Trained(
-            networks=self.networks,
-            scaling=self.scaling,
-            history=tuple(self.history),
-            oracle_calls=self.calls,
-            steps=self.updates * self.settings.unroll * self.settings.environments,
-            complete=self.done,
-            earlier_cpu_s=self.clock.earlier_s,
-        )
+    def draw(self, seed: int) -> Networks:
+        """Encoder, cost network, policy and value function."""
+        return Networks(seed)
 
-    def update(self) -> Stage | None:
-        """Act until there is a batch, learn from it; gives the stage that ends with this update, if one does."""
+    def update(self) -> None:
+        """Act until there is a batch, learn from it."""
         settings = self.settings
         while short := self.streams.short(settings.unroll):
             self._act(short)
-        self.adam.param_groups[0]["lr"] = settings.learning_rate * (1.0 - self.updates / settings.updates)
+        self.adam.param_groups[0]["lr"] = self.rate
         batch = batch_of(self.streams.cut(settings.unroll), self.tasks, self.catalogue.rows, len(self.catalogue))
         loss = actor_critic_loss(
             evaluate(self.networks, batch, self.tables, settings.masked),
@@ -168,8 +88,6 @@ class Run:
             self._since.cost += learn_costs(
                 self.networks, self.adam, self.shards, self.tables, shape=shape, rng=self.rng
             )
-        self.updates += 1
-        return self._stage()
 
     def _act(self, environments: Sequence[int]) -> None:
         """One whole episode of a random task in each of these environments (deviation 1)."""
@@ -197,32 +115,59 @@ class Run:
         self._since.rewards += earned.reward.tolist()
         self._since.balances += earned.reward[earned.fits].tolist()
 
-    def _stage(self) -> Stage | None:
-        settings, since = self.settings, self._since
-        before, now = ((n * settings.stages) // settings.updates for n in (self.updates - 1, self.updates))
-        if before == now:
-            return None
-        self.history.append(
-            Stage(
-                updates=self.updates,
-                episodes=len(since.rewards),
-                reward=_mean(since.rewards),
-                balance=_mean(since.balances),
-                overfull=len(since.rewards) - len(since.balances),
-                cost_loss=_mean(since.cost),
-            )
+    def stage(self) -> Stage:
+        """Means since the stage before."""
+        since, self._since = self._since, _Since()
+        return Stage(
+            updates=self.updates,
+            episodes=len(since.rewards),
+            reward=_mean(since.rewards),
+            balance=_mean(since.balances),
+            overfull=len(since.rewards) - len(since.balances),
+            cost_loss=_mean(since.cost),
         )
-        self._since = _Since()
-        return self.history[-1]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """The optimiser's, the measured shards, and the episodes that are not yet learned from."""
+        stored, streams = len(self.shards), self.streams
+        facts = {
+            "added": self.shards.added,
+            "used": streams.used,
+            "waiting": [[(e.task, e.reward) for e in queue] for queue in streams.waiting],
+        }
+        tensors = adam_tensors(self.adam)
+        tensors["shards.holds"] = torch.from_numpy(self.shards.holds[:stored])
+        tensors["shards.ms"] = torch.from_numpy(self.shards.ms[:stored])
+        waiting = [episode for queue in streams.waiting for episode in queue]
+        for name in ("order", "chosen", "log_p"):
+            parts = [getattr(episode, name) for episode in waiting]
+            tensors[f"waiting.{name}"] = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0))
+        return facts, tensors
+
+    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set what ``state`` gave."""
+        put_adam(self.adam, tensors)
+        self.shards.added = int(facts["added"])
+        stored = len(self.shards)
+        self.shards.holds[:stored] = tensors["shards.holds"].numpy()
+        self.shards.ms[:stored] = tensors["shards.ms"].numpy()
+        self.streams.used = [int(used) for used in facts["used"]]
+        start = 0
+        for queue, kept in zip(self.streams.waiting, facts["waiting"]):
+            for task, reward in kept:
+                at = slice(start, start + self.tasks[task].tables)
+                order, chosen, log_p = (tensors[f"waiting.{name}"][at].numpy() for name in ("order", "chosen", "log_p"))
+                queue.append(Episode(task=int(task), order=order, chosen=chosen, log_p=log_p, reward=float(reward)))
+                start = at.stop
 
 
+@dataclass
 class _Since:
-    """Sums since the last stage."""
+    """What the stage so far will be told by."""
 
-    def __init__(self) -> None:
-        self.rewards: list[float] = []
-        self.balances: list[float] = []
-        self.cost: list[float] = []
+    rewards: list[float] = field(default_factory=list)
+    balances: list[float] = field(default_factory=list)
+    cost: list[float] = field(default_factory=list)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""One update of the cost network by hand: the same numbers as autograd, at a third of its cost.
+"""The cost network's updates on measured costs, by hand: the same numbers as autograd, at a third of its cost.
 
 The network is small and is updated 3,000 times; recording and walking autograd's graph would take
 most of the time. A test compares these gradients with autograd's.
@@ -8,7 +8,10 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Bools, Floats32
-from shardbench.baselines.dreamshard.networks import COSTS, HEAD, CostNetwork
+
+from .adam import Adam
+from .measured_placements import MeasuredPlacements
+from .networks import COSTS, HEAD, CostNetwork
 
 RECTIFIED = np.float32(0.0)
 
@@ -119,3 +122,34 @@ def rectified(values: Floats32) -> Floats32:
     """max(0, values), in place."""
     np.maximum(values, RECTIFIED, out=values)
     return values
+
+
+class CostLearner:
+    """Regression on a buffer; every table that was ever measured is encoded once an update."""
+
+    def __init__(self, network: CostNetwork, adam: Adam, measured: MeasuredPlacements, catalogue: Floats32) -> None:
+        self._adam = adam
+        zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
+        holds = measured.holds.reshape(-1, measured.holds.shape[2])
+        met = np.flatnonzero(holds.any(axis=0))
+        self._regression = Regression(network, np.concatenate([catalogue, zero])[met])
+        self._devices = measured.holds.shape[1]
+        self._holds = np.ascontiguousarray(holds[:, met])
+        self._device_ms = measured.device_ms.reshape(-1, measured.device_ms.shape[2])
+        self._overall_ms = measured.overall_ms
+        self._padding = None if measured.real.all() else ~measured.real
+        self._shards = np.flatnonzero(measured.real)
+
+    def learn(self, updates: int, batch: int, rate: float, rng: np.random.Generator) -> list[float]:
+        """Loss of each update on ``batch`` placements and ``batch`` devices drawn uniformly; ``rate`` is Adam's."""
+        placements = rng.integers(0, len(self._overall_ms), (updates, batch))
+        shards = self._shards[rng.integers(0, len(self._shards), (updates, batch))]
+        every = (placements[:, :, None] * self._devices + np.arange(self._devices)).reshape(updates, -1)
+        rows = np.concatenate([every, shards], axis=1)
+        losses = []
+        for sets, chosen, of_devices in zip(rows, placements, shards):
+            padding = None if self._padding is None else self._padding[chosen]
+            holds, targets = self._holds[sets], self._device_ms[of_devices]
+            losses.append(self._regression.gradients(holds, self._overall_ms[chosen], targets, padding))
+            self._adam.step(rate)
+        return losses

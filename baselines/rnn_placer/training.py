@@ -1,60 +1,23 @@
 """REINFORCE on measured placements, one task an update, with a moving average as baseline."""
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shardbench.base.arrays import Floats, Ints
-from shardbench.base.errors import BadInput, Infeasible
-from shardbench.base.serialise import content_hash
-from shardbench.learning.checkpoint import Checkpoint, load, path_of, save
-from shardbench.learning.settings import Count, NotNegative, Positive, Share, check_settings
-from shardbench.learning.training import (
-    CpuClock,
-    Limit,
-    adam_tensors,
-    network_tensors,
-    one_thread,
-    put_adam,
-    put_networks,
-)
-from shardbench.tasks.features import Scaling
+from shardbench.base.arrays import Floats
+from shardbench.learning.checkpoint import adam_tensors, put_adam
+from shardbench.learning.training import Training
 from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import TableSet, Task
+from shardbench.tasks.task import Task
 
-from .acting import Played, play
+from .decoder import Played, play
 from .networks import Networks
-
-KIND = "rnn-rl"
-VERSION = 2
-"""Of the checkpoints; raise it where weights, features or the loop change their meaning."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyper-parameters: DreamShard's policy updates, each with measured placements in place of estimated ones.
-
-    The baseline's own were never published (deviation 1). ``updates`` x ``episodes`` placements are measured.
-    """
-
-    updates: Count = 1000
-    episodes: Count = 10
-    """Placements measured in an update, all of one random task."""
-    learning_rate: Positive = 2e-3
-    """Of the first update; it falls linearly to zero."""
-    entropy_weight: NotNegative = 1e-3
-    decay: Share = 0.9
-    """Of the moving average of a task's returns."""
-    stages: Count = 10
-    """How often the state is kept, and progress told, in a training."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+from .settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,74 +30,6 @@ class Stage:
     """Mean cost of the placements measured; None if none fitted."""
     failed: int
     """Sampled placements that found no room for a table."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """Networks, the scaling of their inputs, and how they came about."""
-
-    networks: Networks
-    scaling: Scaling
-    history: tuple[Stage, ...]
-    oracle_calls: int
-    complete: bool
-    """Whether the training came to its end; not where it ran out of time."""
-    earlier_cpu_s: float
-    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
-
-
-def training_key(tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> str:
-    """Hash of everything that training depends on."""
-    return content_hash(VERSION, [task.key for task in tasks], oracle.identity, seed, asdict(settings))
-
-
-def train(
-    tasks: Sequence[Task],
-    oracle: Oracle,
-    seed: int,
-    settings: Settings | None = None,
-    *,
-    folder: Path | None = None,
-    progress: Callable[[Stage], None] | None = None,
-    limit_cpu_s: float | None = None,
-) -> Trained:
-    """Networks trained on ``tasks`` with ``oracle``; the same for the same seed.
-
-    With a ``folder`` the state after the last stage is kept there by content key, and training goes
-    on from it. It ends early, with what it has, where the updates after the first one take
-    ``limit_cpu_s``: CPU seconds, so that a busy machine makes no other networks.
-    """
-    run = Run(tasks, oracle, seed, settings if settings is not None else Settings())
-    with one_thread():
-        if folder is not None:
-            run.resume(folder)
-        limit = Limit(limit_cpu_s)
-        while not run.done and not limit.over:
-            stage = run.update()
-            limit.begin()
-            if stage is not None and folder is not None:
-                run.keep(folder)
-            if stage is not None and progress is not None:
-                progress(stage)
-    return run.result()
-
-
-def place(trained: Trained, task: TableSet) -> Ints:
-    """The best legal device of every table, int64 [tables], without measuring anything.
-
-    Raises Infeasible where a table has no device with room, in the tables' own order and, once
-    more, largest first; BadInput for a number of devices that was not trained.
-    """
-    scaled = trained.scaling(task.features)
-    with one_thread():
-        for order in (np.arange(task.tables), np.argsort(-task.sizes_bytes, kind="stable")):
-            placing = play(trained.networks, task, scaled, order, episodes=1, rng=None).placing
-            if not placing.failed[0]:
-                return placing.placements()[0]
-    raise Infeasible(
-        f"task {task.problem.name}: a table has no device with room, neither in the given order nor by size: "
-        f"{int(task.sizes_bytes.sum())} bytes of tables on {task.devices} devices of {task.capacity_bytes}"
-    )
 
 
 def reinforce_loss(
@@ -158,59 +53,43 @@ def reinforce_loss(
     return -((taken * weight + entropy_weight * entropy) * used).mean()
 
 
-class Run:
-    """The state of one training."""
+class RnnTraining(Training[Networks, Settings, Stage]):
+    """Every update samples placements of one task and has them all measured."""
+
+    kind = "rnn-rl"
+    version = 3
+    stage_type = Stage
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
-        if not tasks:
-            raise BadInput("training needs at least one task")
-        self.tasks, self.oracle, self.settings = tuple(tasks), oracle, settings
-        self.key = training_key(tasks, oracle, seed, settings)
-        self.scaling = Scaling.fit(np.unique(np.concatenate([task.features for task in tasks]), axis=0))
-        self.networks = Networks((task.devices for task in tasks), seed)
-        self.adam = torch.optim.Adam(self.networks.parameters(), lr=settings.learning_rate, fused=True)
-        self.rng = np.random.default_rng([seed, 1])
+        super().__init__(tasks, oracle, seed, settings)
         self.average: Floats = np.full(len(tasks), np.nan)
         """Moving average of each task's returns; NaN before the first."""
-        self.history: list[Stage] = []
-        self.updates = self.calls = 0
-        self._costs: list[float] = []
+        self._costs_ms: list[float] = []
         self._failed = 0
-        self.clock = CpuClock()
 
-    @property
-    def done(self) -> bool:
-        """Whether every update was made."""
-        return self.updates >= self.settings.updates
+    @cached_property
+    def adam(self) -> torch.optim.Adam:
+        """Of all weights."""
+        return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
-    def result(self) -> Trained:
-        """What was learned so far."""
-        return Trained(
-            networks=self.networks,
-            scaling=self.scaling,
-            history=tuple(self.history),
-            oracle_calls=self.calls,
-            complete=self.done,
-            earlier_cpu_s=self.clock.earlier_s,
-        )
+    def draw(self, seed: int) -> Networks:
+        """Encoder and decoder, with output layers for the tasks' numbers of devices."""
+        return Networks((task.devices for task in self.tasks), seed)
 
-    def update(self) -> Stage | None:
-        """Sample, measure, learn; gives the stage that ends with this update, if one does."""
-        settings = self.settings
+    def update(self) -> None:
+        """Sample, measure, learn."""
         number = int(self.rng.integers(0, len(self.tasks)))
         task = self.tasks[number]
         scaled, order = self.scaling(task.features), np.arange(task.tables)
-        played = play(self.networks, task, scaled, order, episodes=settings.episodes, rng=self.rng)
+        played = play(self.networks, task, scaled, order, episodes=self.settings.episodes, rng=self.rng)
         advantages = self.measured(number, played)
-        self.adam.param_groups[0]["lr"] = settings.learning_rate * (1.0 - self.updates / settings.updates)
+        self.adam.param_groups[0]["lr"] = self.rate
         if not played.placing.failed.all():
             tables = torch.from_numpy(scaled[order])
-            loss = reinforce_loss(self.networks, tables, played, advantages, settings.entropy_weight)
+            loss = reinforce_loss(self.networks, tables, played, advantages, self.settings.entropy_weight)
             self.adam.zero_grad()
             loss.backward()
             self.adam.step()
-        self.updates += 1
-        return self._stage()
 
     def measured(self, number: int, played: Played) -> Floats:
         """Advantages of the episodes, [E]: minus the root of the cost, minus the task's average; zero where failed."""
@@ -222,7 +101,7 @@ class Run:
         placements = np.stack(played.placing.placements())[~failed]
         costs_ms = self.oracle.measure(task, placements).overall_ms
         self.calls += len(placements)
-        self._costs += costs_ms.tolist()
+        self._costs_ms += costs_ms.tolist()
         # The root of the running time is what device placement by REINFORCE used (ICML 2017).
         returns = -np.sqrt(costs_ms)
         if np.isnan(self.average[number]):
@@ -232,38 +111,18 @@ class Run:
         self.average[number] = decay * self.average[number] + (1.0 - decay) * returns.mean()
         return advantages
 
-    def _stage(self) -> Stage | None:
-        settings = self.settings
-        before, now = ((n * settings.stages) // settings.updates for n in (self.updates - 1, self.updates))
-        if before == now:
-            return None
-        mean_ms = float(np.mean(self._costs)) if self._costs else None
-        self.history.append(Stage(updates=self.updates, measured_ms=mean_ms, failed=self._failed))
-        self._costs, self._failed = [], 0
-        return self.history[-1]
+    def stage(self) -> Stage:
+        """Means since the stage before."""
+        mean_ms = float(np.mean(self._costs_ms)) if self._costs_ms else None
+        stage = Stage(updates=self.updates, measured_ms=mean_ms, failed=self._failed)
+        self._costs_ms, self._failed = [], 0
+        return stage
 
-    def keep(self, folder: Path) -> None:
-        """Save everything; one file a training, replaced at every stage."""
-        tensors = network_tensors(self.networks) | adam_tensors(self.adam)
-        tensors["average"] = torch.from_numpy(self.average)
-        facts = {
-            "updates": self.updates,
-            "oracle_calls": self.calls,
-            "cpu_s": self.clock.seconds,
-            "history": [asdict(line) for line in self.history],
-            "rng": json.dumps(self.rng.bit_generator.state),
-        }
-        save(Checkpoint(kind=KIND, version=VERSION, key=self.key, facts=facts, tensors=tensors), folder)
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The optimiser's, and the moving averages."""
+        return {}, adam_tensors(self.adam) | {"average": torch.from_numpy(self.average)}
 
-    def resume(self, folder: Path) -> None:
-        """Go on from what was kept for this training, if anything was."""
-        if not path_of(folder, KIND, self.key).is_file():
-            return
-        found = load(path_of(folder, KIND, self.key), KIND, VERSION, self.key)
-        put_networks(self.networks, found)
-        put_adam(self.adam, found)
-        self.average = found.tensors["average"].numpy().copy()
-        self.updates, self.calls = int(found.facts["updates"]), int(found.facts["oracle_calls"])
-        self.clock.earlier_s = float(found.facts["cpu_s"])
-        self.history = [Stage(**line) for line in found.facts["history"]]
-        self.rng.bit_generator.state = json.loads(found.facts["rng"])
+    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Set what ``state`` gave."""
+        put_adam(self.adam, tensors)
+        self.average = tensors["average"].numpy().copy()

@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from workloads import random_problem
 
 pytest.importorskip("torch")
-from shardbench.baselines.autoshard.kept_training import train
-from shardbench.baselines.autoshard.placing import place
-from shardbench.baselines.autoshard.training import Settings, untrained
+from shardbench.baselines.autoshard.policy import place
+from shardbench.baselines.autoshard.settings import Settings
+from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.benchmark(timer=time.process_time)
 @pytest.mark.parametrize("tables", sorted(AUTHORS_CPU_S))
 def test_placing(benchmark, tables):
     task = Task.of(random_problem(tables, 8))
-    drawn = untrained([task], 0)
+    drawn = AutoShardTraining([task], SimulatedOracle(), 0, Settings()).untrained()
     benchmark.extra_info["authors_cpu_s"] = AUTHORS_CPU_S[tables]
     (placement,) = benchmark(place, drawn, [task])
     task.check(placement[None])
@@ -41,6 +41,10 @@ def test_placing(benchmark, tables):
 def test_training(benchmark):
     task = Task.of(random_problem(80, 8))
     settings = Settings(total_steps=STEPS)
-    trained = benchmark.pedantic(train, ([task], SimulatedOracle(), 0, settings), rounds=2, iterations=1)
-    benchmark.extra_info["steps"] = trained.steps
-    assert trained.complete
+
+    def train():
+        return AutoShardTraining([task], SimulatedOracle(), 0, settings).train()
+
+    trained = benchmark.pedantic(train, rounds=2, iterations=1)
+    benchmark.extra_info["steps"] = trained.updates * settings.update_steps
+    assert trained.updates == settings.updates

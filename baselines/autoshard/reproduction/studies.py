@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contest import (
     BEST_FOUND,
@@ -20,7 +22,12 @@ from shardbench.studies.contest import (
 )
 from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
 from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.training_study import TrainingStudy
 from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_pool, machine_of
+from shardbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from shardbench.learning.training import Trained
 
 OURS = "autoshard"
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
@@ -171,25 +178,36 @@ class Transfer(Study):
         return rows
 
 
-class Training(Study):
+class Training(TrainingStudy):
     """Reward, kernel time of the policy's plans and error of the cost network after each stage of training."""
 
-    name = "training"
     columns = ("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms")
-    HELD_OUT = 20
-    """Random placements a task that the cost network is tested on."""
+    strategy = OURS
+    task_rows = MappingProxyType({JUDGED[0]: ROWS[JUDGED[0]]})
+    quick_rows = JUDGED[:1]
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One row of tasks, all seeds."""
-        return [{"task": JUDGED[0], "seed": seed} for seed in (SEEDS[:1] if quick else SEEDS)]
+    def stage_row(
+        self,
+        trained: "Trained[Any, Any, Any]",
+        of_train: Mapping[str, float | int],
+        of_test: Mapping[str, float | int],
+        policy_errors: Floats,
+    ) -> Row:
+        """``reward`` is the mean of the episodes sampled in the stage; the rest are means over tasks."""
+        return {
+            "stage": len(trained.history),
+            "updates": trained.updates,
+            "reward": trained.history[-1].reward if trained.history else None,
+            "train_kernel_ms": of_train["kernel_ms"],
+            "test_kernel_ms": of_test["kernel_ms"],
+            "test_balance": of_test["balance"],
+        }
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train with the networks kept after every stage, then judge each."""
-        from .curve import learning_curve  # noqa: PLC0415 - needs torch, which listing does not
+    def errors(self, trained: "Trained[Any, Any, Any]", task: Task, placements: Ints) -> Floats:
+        """Of the kernel ms of devices with tables."""
+        from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
 
-        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
-        train_tasks, test_tasks = tasks_of(row, "train", folder), tasks_of(row, "test", folder)
-        return learning_curve(train_tasks, test_tasks, seed, folder / "training", self.HELD_OUT)
+        return kernel_errors(trained, task, placements)
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
         """Learning curves."""

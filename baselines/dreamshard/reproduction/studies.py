@@ -1,15 +1,19 @@
 """Studies of DreamShard: its result table, mixed widths, transfer, what training does to it."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from shardbench.base.arrays import Floats, Ints
 from shardbench.studies.contest import (
     BEST_FOUND,
     SPLITS,
     TASKS,
+    Placed,
     cheapest,
     fitted,
     judge,
@@ -19,11 +23,17 @@ from shardbench.studies.contest import (
 )
 from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
 from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.training_study import TrainingStudy
+from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.tasks.task import Task
 
+from .. import DreamShard
 from .paired import PARTS, paired_table
 from .published import published_as, published_ms
+
+if TYPE_CHECKING:
+    from shardbench.learning.training import Trained
 
 OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
@@ -202,27 +212,37 @@ class Transfer(Study):
         return {self.name: pd.DataFrame(made)}
 
 
-class Training(Study):
+class Training(TrainingStudy):
     """Cost of the policy's plans and error of the cost network after each iteration of training."""
 
-    name = "training"
     version = 2
     columns = ("backend", "iteration", "train_cost_ms", "test_cost_ms", "test_bound_ms", "test_over_bound_pct")
-    HELD_OUT = 20
-    """Random placements a task that the cost network is tested on."""
+    strategy = OURS
+    task_rows = MappingProxyType({name: ROWS[name] for name in ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")})
+    quick_rows = QUICK_ROWS[1:2]
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """A few rows, all seeds."""
-        names = QUICK_ROWS[1:2] if quick else ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")
-        return [{"task": name, "seed": seed} for name in names for seed in (SEEDS[:1] if quick else SEEDS)]
+    def stage_row(
+        self,
+        trained: "Trained[Any, Any, Any]",
+        of_train: Mapping[str, float | int],
+        of_test: Mapping[str, float | int],
+        policy_errors: Floats,
+    ) -> Row:
+        """Means over tasks; ``policy_bias_pct`` is ``policy_error_pct`` with its sign."""
+        return {
+            "iteration": trained.updates,
+            "train_cost_ms": of_train["cost_ms"],
+            "test_cost_ms": of_test["cost_ms"],
+            "test_bound_ms": of_test["bound_ms"],
+            "test_over_bound_pct": 100.0 * (of_test["cost_ms"] / of_test["bound_ms"] - 1.0),
+            "policy_bias_pct": 100.0 * float(policy_errors.mean()),
+        }
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train with the state kept after every iteration, then judge each."""
-        from .curve import learning_curve  # noqa: PLC0415 - needs torch, which listing does not
+    def errors(self, trained: "Trained[Any, Any, Any]", task: Task, placements: Ints) -> Floats:
+        """Of the placements' overall costs."""
+        from .prediction import cost_errors  # noqa: PLC0415 - needs torch, which listing does not
 
-        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
-        train_tasks, test_tasks = tasks_of(row, "train", folder), tasks_of(row, "test", folder)
-        return learning_curve(train_tasks, test_tasks, seed, folder / "training", self.HELD_OUT)
+        return cost_errors(trained, task, placements)
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
         """Learning curves."""
@@ -256,13 +276,27 @@ class Effort(Study):
         ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train so long; cost on training and test tasks, and the best heuristic's."""
-        from .curve import longer  # noqa: PLC0415 - needs torch, which listing does not
+        """Train so long, all else as published; cost on training and test tasks, and the best heuristic's."""
+        from ..settings import Settings  # noqa: PLC0415
+        from ..training import DreamShardTraining  # noqa: PLC0415 - needs torch, which listing does not
 
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
         tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
         greedy_ms = {f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS}
-        return [{**longer(tasks["train"], tasks["test"], seed, int(cell["iterations"] or 0)), **greedy_ms}]
+        start = time.process_time()
+        settings = Settings(iterations=int(cell["iterations"] or 0))
+        trained = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, settings).train()
+        fit_cpu_s = time.process_time() - start
+        placed = {s: Placed(placements=tuple(DreamShard().place(trained, tasks[s])), plan_cpu_s=0.0) for s in SPLITS}
+        return [
+            {
+                "backend": "simulated",
+                **{f"{split}_cost_ms": judge(placed[split], tasks[split])["cost_ms"] for split in SPLITS},
+                "oracle_calls": trained.oracle_calls,
+                "fit_cpu_s": fit_cpu_s,
+                **greedy_ms,
+            }
+        ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """One row a task and number of iterations: margins over the best greedy, means over seeds."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.baselines.dreamshard.placing import place
-from shardbench.baselines.dreamshard.training import train, untrained
 from shardbench.model.discovery import get_strategy
 from shardbench.model.table import Precision
 from shardbench.studies.contest import Placed, place_all, scaled_budget, shared_pools
@@ -21,6 +19,8 @@ from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
 from shardbench.tasks.recorded_oracle import SetOracle, write
 from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Split
+
+from .. import DreamShard
 
 BATCH = 1024
 """A CPU's kernels take a thousand times as long as a GPU's."""
@@ -55,14 +55,14 @@ def timed_rows(
     pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
-    placements = dict.fromkeys(strategies, 0)
+    ours, placements = DreamShard(), dict.fromkeys(strategies, 0)
     placed: dict[str, Sequence[np.ndarray]] = {}
     for name in strategies:
         if name == TRAINED:
-            agent = train(train_tasks, learned_from, seed, folder=folder / "timed")
-            placed[name], placements[name] = place(agent, tasks), agent.oracle_calls
+            agent = ours.training(train_tasks, learned_from, seed).train(folder=folder / "timed")
+            placed[name], placements[name] = ours.place(agent, tasks), agent.oracle_calls
         elif name == UNTRAINED:
-            placed[name] = place(untrained(train_tasks, seed), tasks)
+            placed[name] = ours.place(ours.training(train_tasks, learned_from, seed).untrained(), tasks)
         else:
             placed[name] = _heuristic(name, tasks, seed)
     return [

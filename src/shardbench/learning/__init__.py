@@ -1,1 +1,1 @@
-"""What trainings of learned strategies share."""
+"""One training for all learned strategies: they add networks, losses and what their state consists of."""

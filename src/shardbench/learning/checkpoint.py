@@ -17,6 +17,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 
 FORMAT = "shardbench checkpoint"
+NET, ADAM = "net.", "adam."
+"""Prefixes of tensors by what they belong to."""
 UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
     AssertionError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
@@ -104,3 +106,36 @@ def _checked(data: dict[str, Any], path: Path) -> Checkpoint:
     if not intact:
         raise BadInput(f"checkpoint {path} does not match its own digest: delete it and train again")
     return found
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def network_tensors(networks: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights by name, for a checkpoint."""
+    return {f"{NET}{name}": value for name, value in networks.state_dict().items()}
+
+
+def put_networks(networks: torch.nn.Module, found: Checkpoint) -> None:
+    """Set weights from a checkpoint; raises BadInput where its layers are others."""
+    try:
+        networks.load_state_dict(_under(NET, found.tensors))
+    except RuntimeError as error:
+        raise BadInput(f"checkpoint {found.kind}-{found.key} has other layers: delete it and train again") from error
+
+
+def adam_tensors(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """State of an optimizer by parameter number and field, for a checkpoint."""
+    state = adam.state_dict()["state"]
+    return {f"{ADAM}{number}.{field}": value for number, fields in state.items() for field, value in fields.items()}
+
+
+def put_adam(adam: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Set the optimizer's state from a checkpoint's tensors; its settings stay."""
+    state = adam.state_dict()
+    state["state"] = {}
+    for name, value in _under(ADAM, tensors).items():
+        number, _, field = name.partition(".")
+        state["state"].setdefault(int(number), {})[field] = value
+    adam.load_state_dict(state)

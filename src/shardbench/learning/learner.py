@@ -1,16 +1,42 @@
-"""What strategies that learn have in common beside ``fit``: where a training is kept, and who is told of it."""
+"""Strategies that learn to place whole tables: ``fit`` is a training, ``plan`` asks the trained networks."""
 
-from collections.abc import Callable
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from shardbench.model.strategy import Strategy
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+
+if TYPE_CHECKING:
+    from shardbench.learning.training import Trained, Training
+    from shardbench.tasks.oracle import Oracle
+    from shardbench.tasks.task import TableSet, Task
+
+# Imported late, below and by strategies: torch takes a second to import, and listing strategies must stay cheap.
+
+SUBSETS = 49
+"""Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
 
 
 class Learner(Strategy):
     """A strategy whose ``fit`` is a training that can be watched, killed and taken up again.
 
-    ``fit`` has no argument for either: set the attributes before it.
+    ``fit`` has no argument for either: set ``folder`` and ``progress`` before it. A subclass gives
+    the training, and the placing with what was trained.
     """
+
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE})
+    requires = ("torch",)
+    trains: ClassVar[bool] = True
+    """Not in a control, which places with its networks as they are drawn."""
+    limit_share: ClassVar[float | None] = 0.8
+    """Share of the fitting budget, in CPU seconds, after which training stops where it is; None: it never does."""
 
     folder: Path | None = None
     """Where ``fit`` keeps its state by content key, and goes on from; None keeps nothing."""
@@ -19,7 +45,61 @@ class Learner(Strategy):
     fit_cpu_s: float = 0.0
     """CPU seconds that the last ``fit``'s training took in all, those of earlier processes included."""
 
-    def tell(self, stage: object) -> None:
-        """Pass a stage of training on as one line."""
+    def __init__(self) -> None:
+        self.trained: Trained[Any, Any, Any] | None = None
+        """What ``plan`` uses; set by ``fit``, or by hand."""
+
+    @abstractmethod
+    def training(
+        self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
+    ) -> "Training[Any, Any, Any]":
+        """A training that is yet to begin, as long as the fitting budget allows; as published without one."""
+
+    @abstractmethod
+    def place(self, trained: "Trained[Any, Any, Any]", tasks: "Sequence[TableSet]") -> list[Ints]:
+        """Device of every table of every task, int64 [tables] a task; nothing is measured, nothing is random.
+
+        Raises Infeasible where a table finds no device with room.
+        """
+
+    def notes(self, trained: "Trained[Any, Any, Any]") -> dict[str, float | int | str]:
+        """What the plan's notes tell of the training."""
+        return {
+            "oracle_calls": trained.oracle_calls,
+            "training": "ran out of time" if trained.out_of_time else "complete",
+        }
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
+
+        A short budget means fewer updates, decided beforehand, so that a seed gives one plan. With
+        ``folder`` set it goes on from what is kept there.
+        """
+        from shardbench.tasks.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.tasks.subsets import training_tasks  # noqa: PLC0415
+
+        start = time.process_time()
+        training = self.training(training_tasks(problems, seed, SUBSETS), SimulatedOracle(), seed, budget)
+        if self.trains:
+            limit_cpu_s = None if self.limit_share is None else self.limit_share * budget.fit_s
+            self.trained = training.train(folder=self.folder, progress=self._tell, limit_cpu_s=limit_cpu_s)
+        else:
+            self.trained = training.untrained()
+        self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The networks' best device with room for every table; no randomness.
+
+        Raises Infeasible where they leave a table without room, BadInput before ``fit``.
+        """
+        from shardbench.tasks.task import table_set  # noqa: PLC0415
+
+        if self.trained is None:
+            raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
+        (ranks,) = self.place(self.trained, [table_set(problem)])
+        segments = whole_tables(problem.tables, ranks.tolist())
+        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.trained))
+
+    def _tell(self, stage: object) -> None:
         if self.progress is not None:
             self.progress(f"{self.name}: {stage}")

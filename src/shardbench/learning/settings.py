@@ -1,14 +1,13 @@
 """Hyper-parameters of learned strategies: numbers that are checked where they are stated."""
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field
 
 from shardbench.base.serialise import from_data
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from shardbench.model.strategy import Budget
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
@@ -17,13 +16,38 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+PLANNED_SHARE = 0.25
+"""Share of the fitting budget that training is planned for: machines may be slower than ours, and busy."""
 
-def check_settings(settings: "DataclassInstance") -> None:
-    """Raise BadInput, in one line that names the field, where a value is not of its field's type.
 
-    For ``__post_init__`` of settings, so that ``dataclasses.replace`` is checked as well.
+@dataclass(frozen=True, kw_only=True)
+class Settings(ABC):
+    """What every training is told. BadInput, in one line that names the field, where a value is not of its type."""
+
+    learning_rate: Positive
+    """Of the first update."""
+
+    def __post_init__(self) -> None:
+        # Here, so that ``dataclasses.replace`` is checked as well.
+        hints: dict[str, Any] = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):
+            what = f"{type(self).__name__}, field {field.name} = {getattr(self, field.name)!r}"
+            from_data(hints[field.name], getattr(self, field.name), what)
+
+    @property
+    @abstractmethod
+    def updates(self) -> int:
+        """Updates in all."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> int:
+        """How often the state is kept, and progress told, in a training."""
+
+
+def affordable_updates(budget: Budget, update_s: float, wanted: int) -> int:
+    """At most ``wanted`` updates of ``update_s`` seconds, as many as surely fit the fitting budget; at least one.
+
+    Decided beforehand and not by the clock, so that the same budget gives the same networks.
     """
-    hints: dict[str, Any] = get_type_hints(type(settings), include_extras=True)
-    for field in fields(settings):
-        what = f"{type(settings).__name__}, field {field.name} = {getattr(settings, field.name)!r}"
-        from_data(hints[field.name], getattr(settings, field.name), what)
+    return max(1, min(wanted, int(PLANNED_SHARE * budget.fit_s / update_s)))

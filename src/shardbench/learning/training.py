@@ -1,68 +1,31 @@
-"""What trainings of learned strategies share: one thread, the tables of all tasks, the state of networks on disk."""
+"""A training from end to end: kept by content key, taken up again after a kill, stopped in time."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.checkpoint import Checkpoint
+from shardbench.base.serialise import content_hash
+from shardbench.learning.checkpoint import Checkpoint, load, network_tensors, path_of, put_networks, save
+from shardbench.learning.clocks import CpuClock, Limit, one_thread
+from shardbench.learning.settings import Settings
+from shardbench.tasks.features import Scaling
+from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
-NET, ADAM = "net.", "adam."
-"""Prefixes of tensors in a checkpoint."""
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-
-class CpuClock:
-    """CPU seconds of a training that may go on over several processes."""
-
-    def __init__(self) -> None:
-        self._begun = time.process_time()
-        self.earlier_s = 0.0
-        """Seconds of the processes that it was taken up from."""
-
-    @property
-    def seconds(self) -> float:
-        """CPU seconds so far, earlier ones included."""
-        return self.earlier_s + time.process_time() - self._begun
-
-
-class Limit:
-    """CPU seconds that updates may take after the first one; None: as many as they do.
-
-    Not counted before: the first update imports what torch needs for its optimisers, which takes
-    seconds on a slow machine, and would make other networks there.
-    """
-
-    def __init__(self, cpu_s: float | None) -> None:
-        self._cpu_s = cpu_s
-        self._begun: float | None = None
-
-    def begin(self) -> None:
-        """An update is done; the first call starts the clock."""
-        if self._begun is None:
-            self._begun = time.process_time()
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is up."""
-        if self._cpu_s is None or self._begun is None:
-            return False
-        return time.process_time() - self._begun >= self._cpu_s
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread: these arrays are too small to share, and one thread adds up in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+N = TypeVar("N", bound=torch.nn.Module)
+S = TypeVar("S", bound=Settings)
+L = TypeVar("L", bound="DataclassInstance")
 
 
 class Catalogue:
@@ -78,34 +41,208 @@ class Catalogue:
         return len(self.features)
 
 
-def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained(Generic[N, S, L]):
+    """Networks, the scaling of their inputs, and how they came about."""
+
+    networks: N
+    scaling: Scaling
+    settings: S
+    history: tuple[L, ...]
+    """What each stage did."""
+    updates: int
+    oracle_calls: int
+    out_of_time: bool
+    """Whether the training was stopped before its end."""
+    earlier_cpu_s: float
+    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
 
 
-def network_tensors(networks: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Weights by name, for a checkpoint."""
-    return {f"{NET}{name}": value for name, value in networks.state_dict().items()}
+class Training(ABC, Generic[N, S, L]):
+    """The state of one training; ``train`` brings it to its end, the same for the same seed.
+
+    A subclass has the networks (N), settings (S) and what a stage tells (L), makes one update, and
+    says what its state is besides the networks, the history and the generator. Raises BadInput
+    where there is no task.
+    """
+
+    kind: ClassVar[str]
+    """Of its checkpoints: the strategy's name."""
+    version: ClassVar[int]
+    """Of its checkpoints: raise it where weights, features or an update change their meaning."""
+    stage_type: type[L]
+
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: S) -> None:
+        if not tasks:
+            raise BadInput("training needs at least one task")
+        self.tasks, self.oracle, self.seed, self.settings = tuple(tasks), oracle, seed, settings
+        self.key = training_key(self)
+        self.catalogue = Catalogue(tasks)
+        self.scaling = Scaling.fit(self.catalogue.features)
+        self.networks = self.draw(seed)
+        self.rng = np.random.default_rng([seed, 1])
+        self.history: list[L] = []
+        self.updates = self.calls = 0
+        self._out_of_time = False
+        self.clock = CpuClock()
+
+    @abstractmethod
+    def draw(self, seed: int) -> N:
+        """Networks before any training."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Act, ask the oracle, learn: one update, at learning rate ``rate``. Adds to ``calls`` what it asked."""
+
+    @abstractmethod
+    def stage(self) -> L:
+        """What happened since the stage before; the next one begins."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What else the next update depends on, between two stages: JSON-able facts, and tensors by name."""
+
+    @abstractmethod
+    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set what ``state`` gave; the networks are set already."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every update was made."""
+        return self.updates >= self.settings.updates
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the next update; it falls linearly, and would be zero after the last."""
+        return self.settings.learning_rate * (1.0 - self.updates / self.settings.updates)
+
+    def untrained(self) -> Trained[N, S, L]:
+        """The networks that training starts from: a control."""
+        return self._trained(self.draw(self.seed), (), 0, 0)
+
+    def result(self) -> Trained[N, S, L]:
+        """What was learned so far."""
+        return self._trained(self.networks, self.history, self.updates, self.calls)
+
+    def train(
+        self,
+        *,
+        folder: Path | None = None,
+        progress: Callable[[L], None] | None = None,
+        limit_cpu_s: float | None = None,
+    ) -> Trained[N, S, L]:
+        """Make all updates that are left; ``progress`` is told of each stage.
+
+        With a ``folder`` the networks of every stage, and the state after the last one, are kept there
+        by content key, and training goes on from there. It ends early, with what it has, where the
+        updates after the first one take ``limit_cpu_s``: CPU seconds, so that a busy machine makes no
+        other networks.
+        """
+        with one_thread():
+            if folder is not None:
+                self._resume(folder)
+            limit = Limit(limit_cpu_s)
+            while not self.done and not limit.over:
+                stage = self.step()
+                limit.begin()
+                if stage is not None and folder is not None:
+                    self._keep(folder)
+                if stage is not None and progress is not None:
+                    progress(stage)
+        self._out_of_time = not self.done
+        return self.result()
+
+    def step(self) -> L | None:
+        """One update; gives the stage that ends with it, if one does."""
+        self.update()
+        self.updates += 1
+        if not self._ends_stage(self.updates):
+            return None
+        self.history.append(self.stage())
+        return self.history[-1]
+
+    def snapshots(self, folder: Path) -> list[Trained[N, S, L]]:
+        """What was learned by the end of each stage so far, of a training kept in ``folder``.
+
+        Raises BadInput where one is not there, or is none of ours.
+        """
+        found = []
+        for updates in filter(self._ends_stage, range(1, self.updates + 1)):
+            kept, networks = self._kept(folder, updates), self.draw(0)
+            put_networks(networks, kept)
+            found.append(self._trained(networks, self._history(kept), updates, int(kept.facts["oracle_calls"])))
+        return found
+
+    def _ends_stage(self, updates: int) -> bool:
+        stages, every = self.settings.stages, self.settings.updates
+        return updates * stages // every > (updates - 1) * stages // every
+
+    def _trained(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
+        return Trained(
+            networks=networks,
+            scaling=self.scaling,
+            settings=self.settings,
+            history=tuple(history),
+            updates=updates,
+            oracle_calls=calls,
+            out_of_time=self._out_of_time,
+            earlier_cpu_s=self.clock.earlier_s,
+        )
+
+    @property
+    def _state_kind(self) -> str:
+        """One file, replaced at every stage: what a training that is not over needs."""
+        return f"{self.kind}-state"
+
+    def _key_at(self, updates: int) -> str:
+        return f"{self.key}-{updates}"
+
+    def _keep(self, folder: Path) -> None:
+        facts = {
+            "updates": self.updates,
+            "oracle_calls": self.calls,
+            "cpu_s": self.clock.seconds,
+            "history": [asdict(stage) for stage in self.history],
+        }
+        tensors = network_tensors(self.networks)
+        key = self._key_at(self.updates)
+        save(Checkpoint(kind=self.kind, version=self.version, key=key, facts=facts, tensors=tensors), folder)
+        if self.done:
+            path_of(folder, self._state_kind, self.key).unlink(missing_ok=True)
+            return
+        own, more = self.state()
+        facts |= {"rng": json.dumps(self.rng.bit_generator.state), "own": own}
+        tensors |= more
+        save(
+            Checkpoint(kind=self._state_kind, version=self.version, key=self.key, facts=facts, tensors=tensors), folder
+        )
+
+    def _kept(self, folder: Path, updates: int) -> Checkpoint:
+        key = self._key_at(updates)
+        return load(path_of(folder, self.kind, key), self.kind, self.version, key)
+
+    def _history(self, kept: Checkpoint) -> list[L]:
+        return [self.stage_type(**line) for line in kept.facts["history"]]
+
+    def _resume(self, folder: Path) -> None:
+        """Go on from what was kept for this training, if anything was."""
+        state, last = path_of(folder, self._state_kind, self.key), self.settings.updates
+        if path_of(folder, self.kind, self._key_at(last)).is_file():
+            kept = self._kept(folder, last)
+            put_networks(self.networks, kept)
+        elif state.is_file():
+            kept = load(state, self._state_kind, self.version, self.key)
+            put_networks(self.networks, kept)
+            self.rng.bit_generator.state = json.loads(kept.facts["rng"])
+            self.put_state(kept.facts["own"], kept.tensors)
+        else:
+            return
+        self.updates, self.calls = int(kept.facts["updates"]), int(kept.facts["oracle_calls"])
+        self.clock.earlier_s = float(kept.facts["cpu_s"])
+        self.history = self._history(kept)
 
 
-def put_networks(networks: torch.nn.Module, found: Checkpoint) -> None:
-    """Set weights from a checkpoint; raises BadInput where its layers are others."""
-    try:
-        networks.load_state_dict(_under(NET, found.tensors))
-    except RuntimeError as error:
-        raise BadInput(f"checkpoint {found.kind}-{found.key} has other layers: delete it and train again") from error
-
-
-def adam_tensors(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """State of an optimizer by parameter number and field, for a checkpoint."""
-    state = adam.state_dict()["state"]
-    return {f"{ADAM}{number}.{field}": value for number, fields in state.items() for field, value in fields.items()}
-
-
-def put_adam(adam: torch.optim.Optimizer, found: Checkpoint) -> None:
-    """Set the optimizer's state from a checkpoint; its settings stay."""
-    state = adam.state_dict()
-    state["state"] = {}
-    for name, value in _under(ADAM, found.tensors).items():
-        number, _, field = name.partition(".")
-        state["state"].setdefault(int(number), {})[field] = value
-    adam.load_state_dict(state)
+def training_key(training: Training[Any, Any, Any]) -> str:
+    """Hash of everything that a training depends on: what is kept under it is for this training alone."""
+    told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
+    return content_hash(training.kind, training.version, *told)

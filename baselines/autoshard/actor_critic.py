@@ -11,8 +11,8 @@ from shardbench.base.arrays import Floats32, Ints
 from shardbench.tasks.features import GIB
 from shardbench.tasks.task import Task
 
-from .acting import progress_of
 from .networks import Networks
+from .policy import progress_of
 from .unrolls import Unrolls
 from .vtrace import vtrace
 

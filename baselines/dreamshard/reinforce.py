@@ -1,51 +1,18 @@
-"""The two updates: regression of the cost network on measured costs, REINFORCE of the policy on estimated ones."""
+"""The policy's update: REINFORCE on estimated costs, all steps of all episodes at once."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shardbench.base.arrays import Bools, Floats32, Ints
-from shardbench.baselines.dreamshard.adam import Adam
-from shardbench.baselines.dreamshard.estimates import Episodes
-from shardbench.baselines.dreamshard.networks import CostNetwork, PolicyNetwork
-from shardbench.baselines.dreamshard.observed import Measured
-from shardbench.baselines.dreamshard.regression import Regression
+
+from .estimated_mdp import Episodes
+from .networks import PolicyNetwork
 
 IMPOSSIBLE = -1e9
 """Logit of an illegal device: its probability is zero in fp32, and zero times it is zero."""
 SPREAD = 1e-6
 """Keeps equal returns from being divided by zero."""
-
-
-class CostLearner:
-    """Regression on a buffer; every table that was ever measured is encoded once an update."""
-
-    def __init__(self, network: CostNetwork, adam: Adam, measured: Measured, catalogue: Floats32) -> None:
-        self._adam = adam
-        zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
-        holds = measured.holds.reshape(-1, measured.holds.shape[2])
-        met = np.flatnonzero(holds.any(axis=0))
-        self._regression = Regression(network, np.concatenate([catalogue, zero])[met])
-        self._devices = measured.holds.shape[1]
-        self._holds = np.ascontiguousarray(holds[:, met])
-        self._device_ms = measured.device_ms.reshape(-1, measured.device_ms.shape[2])
-        self._overall_ms = measured.overall_ms
-        self._padding = None if measured.real.all() else ~measured.real
-        self._shards = np.flatnonzero(measured.real)
-
-    def learn(self, updates: int, batch: int, rate: float, rng: np.random.Generator) -> list[float]:
-        """Loss of each update on ``batch`` placements and ``batch`` devices drawn uniformly; ``rate`` is Adam's."""
-        placements = rng.integers(0, len(self._overall_ms), (updates, batch))
-        shards = self._shards[rng.integers(0, len(self._shards), (updates, batch))]
-        every = (placements[:, :, None] * self._devices + np.arange(self._devices)).reshape(updates, -1)
-        rows = np.concatenate([every, shards], axis=1)
-        losses = []
-        for sets, chosen, of_devices in zip(rows, placements, shards):
-            padding = None if self._padding is None else self._padding[chosen]
-            holds, targets = self._holds[sets], self._device_ms[of_devices]
-            losses.append(self._regression.gradients(holds, self._overall_ms[chosen], targets, padding))
-            self._adam.step(rate)
-        return losses
 
 
 def states_before(chosen: Ints, devices: int) -> Ints:

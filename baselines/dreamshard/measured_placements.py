@@ -7,7 +7,7 @@ from shardbench.learning.training import Catalogue
 from shardbench.tasks.oracle import Costs
 
 
-class Measured:
+class MeasuredPlacements:
     """A buffer that only grows: which tables every device held, and what it cost.
 
     ``holds`` float32 [placements, devices, catalogue + 1] counts tables; the last column is the row

@@ -1,27 +1,21 @@
 """Episodes of the decoder, many of one task at once, table by table; in numpy, which is faster on small arrays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from shardbench.base.arrays import Floats32, Ints
+from shardbench.learning.clocks import one_thread
 from shardbench.learning.episodes import Placing
+from shardbench.learning.placement import place_or_by_size
+from shardbench.learning.training import Trained
+from shardbench.learning.weights import array_of, linear_arrays
 from shardbench.tasks.task import TableSet
 
 from .networks import ENCODED, HIDDEN, Networks
-
-
-def _array(tensor: Tensor) -> Floats32:
-    return np.asarray(tensor.detach().numpy(), dtype=np.float32)
-
-
-def _linear(layer: nn.Module) -> tuple[Floats32, Floats32]:
-    """Weight [in, out] and bias of a linear layer."""
-    if not isinstance(layer, nn.Linear):
-        raise TypeError(f"expected a linear layer, got {type(layer).__name__}")
-    return _array(layer.weight).T.copy(), _array(layer.bias)
 
 
 def _sigmoid(values: Floats32) -> Floats32:
@@ -33,15 +27,15 @@ class Decoder:
     """The decoder's weights for a number of devices, frozen at the time it is made."""
 
     def __init__(self, networks: Networks, devices: int) -> None:
-        weights = {name: _array(value) for name, value in networks.decoder.named_parameters()}
+        weights = {name: array_of(value) for name, value in networks.decoder.named_parameters()}
         inputs = weights["weight_ih_l0"].T
         bias = weights["bias_ih_l0"] + weights["bias_hh_l0"]
         self.of_outputs = inputs[:ENCODED].copy()
-        embedded = _array(next(networks.embedding(devices).parameters()))
+        embedded = array_of(next(networks.embedding(devices).parameters()))
         # What each device chosen before adds to the gates, [devices + 1, 4 x hidden]; the last is none.
         self.of_before: Floats32 = embedded @ inputs[ENCODED:] + bias
         self.of_hidden = weights["weight_hh_l0"].T.copy()
-        self._joined, self._head = _linear(networks.joined[0]), _linear(networks.head(devices))
+        self._joined, self._head = linear_arrays(networks.joined[0]), linear_arrays(networks.head(devices))
 
     def step(self, gates: Floats32, cell: Floats32) -> tuple[Floats32, Floats32]:
         """LSTM gates [E, 4 x hidden] and cell [E, hidden] -> new hidden and cell."""
@@ -76,7 +70,7 @@ def play(
     """
     with torch.no_grad():
         encoded = networks.encode(torch.from_numpy(scaled[order])[None])
-    outputs, keys = _array(encoded.outputs[0]), _array(encoded.keys[0])
+    outputs, keys = array_of(encoded.outputs[0]), array_of(encoded.keys[0])
     decoder = Decoder(networks, task.devices)
     of_outputs = outputs @ decoder.of_outputs
     nothing: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
@@ -94,3 +88,23 @@ def play(
         before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
         placing.put(before)
     return Played(placing=placing, order=order)
+
+
+@one_thread()
+def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+    """Device of every table of every task, int64 [tables] a task, by the decoder's best devices.
+
+    Raises Infeasible, naming the task and the table, where a table has no device with room, in the
+    tables' own order and, once more, largest first; BadInput for a number of devices that was not trained.
+    """
+
+    def one(task: TableSet) -> Ints:
+        scaled = trained.scaling(task.features)
+
+        def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:
+            order = np.arange(task.tables) if orders is None else orders[0]
+            return play(trained.networks, task, scaled, order, episodes=1, rng=None).placing
+
+        return place_or_by_size([task], best)[0]
+
+    return [one(task) for task in tasks]

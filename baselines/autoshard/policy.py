@@ -7,13 +7,18 @@ a table changes in a step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.learning.clocks import one_thread
 from shardbench.learning.episodes import Placing
+from shardbench.learning.placement import place_or_by_size
+from shardbench.learning.training import Trained
+from shardbench.learning.weights import linear_arrays
 from shardbench.tasks.features import GIB, Scaling
 from shardbench.tasks.task import TableSet
 
@@ -24,11 +29,7 @@ _Layer = tuple[Floats32, Floats32]
 
 def _layers(network: nn.Module) -> list[_Layer]:
     """Weights [in, out] and bias of every linear layer, copied."""
-    return [
-        (layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy())
-        for layer in network.modules()
-        if isinstance(layer, nn.Linear)
-    ]
+    return [linear_arrays(layer) for layer in network.modules() if isinstance(layer, nn.Linear)]
 
 
 def _through(layers: Sequence[_Layer], rows: Floats32) -> Floats32:
@@ -173,3 +174,20 @@ def _steps(
     scores -= scores.max(axis=2, keepdims=True)
     taken = np.take_along_axis(scores, placing.chosen[:, :, None], axis=2)[:, :, 0]
     return np.asarray(taken - np.log(np.exp(scores).sum(axis=2)), dtype=np.float32)
+
+
+@one_thread()
+def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+    """Device of every table of every task, int64 [tables] a task; all tasks at once.
+
+    Raises Infeasible, naming the task, where a table has no device with room: in the order of
+    predicted cost, and then, once more, largest table first (deviation 2).
+    """
+    policy = Policy(trained.networks, trained.scaling)
+    encodings = [policy.encode(task.features) for task in tasks]
+
+    def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:
+        chosen, encoded = [tasks[i] for i in numbers], [encodings[i] for i in numbers]
+        return play(policy, chosen, encoded, None, masked=True, orders=orders).placing
+
+    return place_or_by_size(tasks, best)

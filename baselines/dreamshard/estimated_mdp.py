@@ -7,28 +7,21 @@ costs a fraction of torch's dispatch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
-from shardbench.baselines.dreamshard.networks import COSTS, HEAD, LATENT, Networks
+from shardbench.learning.clocks import one_thread
 from shardbench.learning.episodes import Placing
+from shardbench.learning.placement import place_or_by_size
+from shardbench.learning.training import Trained
+from shardbench.learning.weights import array_of, linear_arrays
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.task import TableSet
 
-
-def _array(tensor: torch.Tensor) -> Floats32:
-    values: Floats32 = tensor.detach().numpy()
-    return values
-
-
-def _linear(module: nn.Module) -> tuple[Floats32, Floats32]:
-    """Weights [in, out] and biases [out] of a linear layer."""
-    if not isinstance(module, nn.Linear):
-        raise TypeError(f"expected a linear layer, got {type(module).__name__}")
-    return _array(module.weight).T.copy(), _array(module.bias)
+from .networks import COSTS, HEAD, LATENT, Networks
 
 
 class Policy:
@@ -37,15 +30,15 @@ class Policy:
     def __init__(self, networks: Networks, scaling: Scaling) -> None:
         self.networks, self.scaling = networks, scaling
         cost, policy = networks.cost, networks.policy
-        self._hidden, self._hidden_bias = _linear(cost.hidden)
+        self._hidden, self._hidden_bias = linear_arrays(cost.hidden)
         # Block-diagonal, so that the three heads end in one product too.
         self._out: Floats32 = np.zeros((HEAD * len(COSTS), len(COSTS)), dtype=np.float32)
-        for i, weights in enumerate(_array(cost.out)):
+        for i, weights in enumerate(array_of(cost.out)):
             self._out[i * HEAD : (i + 1) * HEAD, i] = weights
-        self._out_bias = _array(cost.out_bias)
-        self._first, self._first_bias = _linear(policy.costs[0])
-        last, last_bias = _linear(policy.costs[2])
-        weights, bias = _linear(policy.logit)
+        self._out_bias = array_of(cost.out_bias)
+        self._first, self._first_bias = linear_arrays(policy.costs[0])
+        last, last_bias = linear_arrays(policy.costs[2])
+        weights, bias = linear_arrays(policy.logit)
         self._of_sums, of_costs = weights[:LATENT, 0].copy(), weights[LATENT:, 0]
         # Two linear layers in a row are one.
         self._of_costs: Floats32 = last @ of_costs
@@ -59,7 +52,7 @@ class Policy:
         rows = torch.from_numpy(scaled)
         with torch.no_grad():
             both = [self.networks.policy.encoder(rows), self.networks.cost.encoder(rows)]
-            return _array(torch.cat(both, dim=-1))
+            return array_of(torch.cat(both, dim=-1))
 
     @property
     def empty(self) -> Floats32:
@@ -90,7 +83,7 @@ class Policy:
         latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
         latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)
         with torch.no_grad():
-            return _array(self.networks.cost.overall_ms(torch.from_numpy(latent)))
+            return array_of(self.networks.cost.overall_ms(torch.from_numpy(latent)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,3 +126,20 @@ def play(
         logits[rows, devices] = policy.logits(sums, costs[:, step])
     overall = policy.overall_ms(placing.sums, placing.held, placing.real)
     return Episodes(placing=placing, costs_ms=costs, overall_ms=overall)
+
+
+@one_thread()
+def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+    """Device of every table of every task, int64 [tables] a task; all tasks at once.
+
+    Raises Infeasible, naming the task and the table, where a table has no device with room: in the
+    order of predicted cost, and then, once more, largest table first (deviation 4).
+    """
+    policy = Policy(trained.networks, trained.scaling)
+    encodings = [policy.encode(task.features) for task in tasks]
+
+    def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:
+        chosen, encoded = [tasks[i] for i in numbers], [encodings[i] for i in numbers]
+        return play(policy, chosen, encoded, orders or [policy.order(each) for each in encoded], None).placing
+
+    return place_or_by_size(tasks, best)

@@ -1,0 +1,25 @@
+"""How well AutoShard's cost network predicts."""
+
+from typing import Any
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.learning.training import Trained
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task, one_hot
+
+from ..networks import Networks
+from ..policy import Policy
+from ..rewards import kernel_ms
+
+
+def kernel_errors(trained: Trained[Networks, Any, Any], task: Task, placements: Ints) -> Floats:
+    """Relative errors of the predicted kernel ms of every device with tables, one after the other."""
+    policy = Policy(trained.networks, trained.scaling)
+    holds = one_hot(placements, task.devices).astype(np.float32)
+    sums = holds @ policy.encode(task.features) + policy.dummy
+    predicted = policy.device_ms(sums.reshape(-1, sums.shape[-1]))
+    true = kernel_ms(SimulatedOracle().measure(task, placements)).reshape(-1)
+    busy = true > 0.0
+    return np.asarray(predicted[busy] / true[busy] - 1.0, dtype=np.float64)

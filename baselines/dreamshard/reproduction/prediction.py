@@ -1,0 +1,24 @@
+"""How well DreamShard's cost network predicts."""
+
+from typing import Any
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.learning.training import Trained
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.task import Task, one_hot
+
+from ..estimated_mdp import Policy
+from ..networks import Networks
+
+
+def cost_errors(trained: Trained[Networks, Any, Any], task: Task, placements: Ints) -> Floats:
+    """Relative errors of the predicted overall cost, [placements]."""
+    policy = Policy(trained.networks, trained.scaling)
+    holds = one_hot(placements, task.devices).astype(np.float32)
+    sums = holds @ policy.encode(task.features)
+    held = holds.sum(axis=2).astype(np.int64)
+    predicted = policy.overall_ms(sums, held, np.ones(held.shape, dtype=np.bool_))
+    true = SimulatedOracle().measure(task, placements).overall_ms
+    return np.asarray(predicted / true - 1.0, dtype=np.float64)

@@ -1,0 +1,34 @@
+"""The RNN baseline's hyper-parameters, and how long it trains in a fitting budget."""
+
+from dataclasses import dataclass, replace
+
+from shardbench.learning import settings
+from shardbench.learning.settings import Count, NotNegative, Positive, Share, affordable_updates
+from shardbench.model.strategy import Budget
+
+UPDATE_S = 0.015
+TABLE_UPDATE_S = 5e-4
+"""Seconds of an update, and what each of the task's tables adds: measured on one core, rounded up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(settings.Settings):
+    """DreamShard's policy updates, each with measured placements in place of estimated ones.
+
+    The baseline's own were never published (deviation 1). ``updates`` x ``episodes`` placements are measured.
+    """
+
+    updates: Count = 1000
+    episodes: Count = 10
+    """Placements measured in an update, all of one random task."""
+    learning_rate: Positive = 2e-3
+    entropy_weight: NotNegative = 1e-3
+    decay: Share = 0.9
+    """Of the moving average of a task's returns."""
+    stages: Count = 10
+
+
+def settings_for(budget: Budget, tables: int) -> Settings:
+    """The default settings for tasks of up to so many tables, with no more updates than surely fit the budget."""
+    wanted = Settings()
+    return replace(wanted, updates=affordable_updates(budget, UPDATE_S + TABLE_UPDATE_S * tables, wanted.updates))

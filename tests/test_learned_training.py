@@ -1,0 +1,213 @@
+"""The training that all learned strategies share: repeatable, kept, taken up again, stopped in time."""
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from autoshard_tasks import SMALL, TASKS, make_task
+
+from shardbench.base.errors import BadInput
+from shardbench.baselines.autoshard.training import AutoShardTraining
+from shardbench.baselines.dreamshard.settings import Settings as DreamShardSettings
+from shardbench.baselines.dreamshard.training import DreamShardTraining
+from shardbench.baselines.rnn_placer.settings import Settings as RnnSettings
+from shardbench.baselines.rnn_placer.training import RnnTraining
+from shardbench.learning.checkpoint import path_of
+from shardbench.learning.settings import affordable_updates
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget, Role
+from shardbench.model.validate import validate
+from shardbench.tasks.oracle import SimulatedOracle
+
+KINDS = {
+    "autoshard": (AutoShardTraining, SMALL),
+    "dreamshard": (
+        DreamShardTraining,
+        DreamShardSettings(iterations=4, measured=4, cost_updates=5, policy_updates=2, episodes=4),
+    ),
+    "rnn-rl": (RnnTraining, RnnSettings(updates=12, episodes=6, stages=4)),
+}
+every = pytest.mark.parametrize("kind", list(KINDS))
+
+
+def training(kind, seed=1, tasks=TASKS, oracle=None, **changed):
+    made, settings = KINDS[kind]
+    return made(tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
+
+
+def same(a, b):
+    pairs = zip(a.networks.parameters(), b.networks.parameters(), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+@every
+def test_training_repeats_and_counts_what_it_asked(kind):
+    oracle = SimulatedOracle()
+    one, again = training(kind, oracle=oracle).train(), training(kind).train()
+    assert same(one, again)
+    assert one.history == again.history
+    assert not same(one, training(kind, seed=2).train())
+    assert not same(one, training(kind).untrained())
+    assert one.oracle_calls == oracle.spent.calls > 0
+    assert (one.updates, len(one.history), one.out_of_time) == (KINDS[kind][1].updates, 4, False)
+
+
+class Killed(Exception):
+    pass
+
+
+@every
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
+    stages, oracle = [], SimulatedOracle()
+
+    def kill(stage):
+        stages.append(stage)
+        if len(stages) == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        training(kind).train(folder=tmp_path, progress=kill)
+    run = training(kind, oracle=oracle)
+    resumed, whole = run.train(folder=tmp_path, progress=stages.append), training(kind).train()
+    assert same(resumed, whole)
+    assert tuple(stages) == resumed.history == whole.history
+    assert resumed.oracle_calls == whole.oracle_calls > oracle.spent.calls
+    assert not path_of(tmp_path, f"{kind}-state", run.key).exists()
+    # A finished training is read back and asks nothing.
+    asked = oracle.spent.calls
+    assert same(training(kind, oracle=oracle).train(folder=tmp_path), whole)
+    assert oracle.spent.calls == asked
+
+
+@every
+def test_every_stage_can_be_looked_at(kind, tmp_path):
+    run = training(kind)
+    with pytest.raises(BadInput, match="there is no checkpoint"):
+        run.train()
+        run.snapshots(tmp_path)
+    run = training(kind)
+    done = run.train(folder=tmp_path)
+    found = run.snapshots(tmp_path)
+    assert [len(stage.history) for stage in found] == [1, 2, 3, 4]
+    assert [stage.updates * 4 for stage in found] == [n * done.updates for n in (1, 2, 3, 4)]
+    assert same(found[-1], done)
+    assert not same(found[0], found[1])
+    assert found[0].oracle_calls < found[-1].oracle_calls == done.oracle_calls
+
+
+@every
+def test_seconds_survive_a_kill(kind, tmp_path, monkeypatch):
+    seconds = [100.0]
+    monkeypatch.setattr("shardbench.learning.clocks.time.process_time", lambda: seconds[0])
+
+    def kill(stage):
+        raise Killed
+
+    first = training(kind)
+    seconds[0] += 7.0
+    with pytest.raises(Killed):
+        first.train(folder=tmp_path, progress=kill)
+    second = training(kind)
+    seconds[0] += 5.0
+    assert second.train(folder=tmp_path).earlier_cpu_s == 7.0
+    assert training(kind).train(folder=tmp_path).earlier_cpu_s == 12.0
+
+
+@every
+def test_other_files_are_refused_in_one_line(kind, tmp_path):
+    run = training(kind)
+    done = run.train(folder=tmp_path)
+    first, last = (path_of(tmp_path, kind, f"{run.key}-{n}") for n in (done.updates // 4, done.updates))
+    first.write_bytes(last.read_bytes())
+    with pytest.raises(BadInput, match="trained on other tasks or settings"):
+        run.snapshots(tmp_path)
+    last.write_bytes(last.read_bytes()[:500])
+    with pytest.raises(BadInput, match="is broken or no checkpoint"):
+        training(kind).train(folder=tmp_path)
+
+
+@every
+def test_training_stops_at_its_deadline_and_needs_a_task(kind):
+    # One update is always made: its seconds are those of imports on a slow machine.
+    stopped = training(kind).train(limit_cpu_s=0.0)
+    assert (stopped.updates, stopped.out_of_time) == (1, True)
+    assert not same(stopped, training(kind).untrained())
+    with pytest.raises(BadInput, match="at least one task"):
+        training(kind, tasks=[])
+
+
+@every
+def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
+    runs = [
+        training(kind),
+        training(kind, tasks=TASKS[:2]),
+        training(kind, seed=2),
+        training(kind, oracle=SimulatedOracle(counted=True)),
+        *(
+            training(kind, **{name: 2 * value})
+            for name, value in asdict(KINDS[kind][1]).items()
+            if isinstance(value, int) and not isinstance(value, bool)
+        ),
+    ]
+    assert len({run.key for run in runs}) == len(runs)
+
+
+@every
+def test_the_learning_rate_falls_linearly_to_zero(kind, monkeypatch):
+    run, rates = training(kind), []
+    if kind == "dreamshard":
+        for adam in run.adams.values():
+            monkeypatch.setattr(adam, "step", rates.append)
+    else:
+        monkeypatch.setattr(run.adam, "step", lambda: rates.append(run.adam.param_groups[0]["lr"]))
+    first, updates, of_each = run.settings.learning_rate, run.settings.updates, []
+    while not run.done:
+        rates.clear()
+        run.step()
+        assert len(set(rates)) == 1, "one rate an update, for whatever it steps"
+        of_each.append(rates[0])
+    assert of_each == pytest.approx([first * (1 - i / updates) for i in range(updates)], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["autoshard", "autoshard-untrained", "dreamshard", "dreamshard-untrained", "rnn-rl"])
+def test_the_strategy_plans_what_it_was_fitted_on(name):
+    problem, budget, strategy = TASKS[1].problem, Budget(fit_s=1.5), get_strategy(name)
+    with pytest.raises(BadInput, match=r"call fit\(\) before plan\(\)"):
+        strategy.plan(problem, budget, 0)
+    strategy.fit((problem.restricted_to(strategy.sees),), budget, 0)
+    plan = strategy.plan(problem.restricted_to(strategy.sees), budget, 0)
+    validate(plan, problem, strategy.moves)
+    trains = strategy.role is not Role.VARIANT
+    assert (plan.notes["oracle_calls"] > 0) == trains
+    assert plan.notes.get("training", "complete") == "complete"
+    assert (plan.notes.get("environment_steps", 1) > 0) == (name != "autoshard-untrained")
+    if name != "rnn-rl":
+        # They also plan what they were not fitted on, with other numbers of tables and devices.
+        other = TASKS[0].problem
+        validate(strategy.plan(other, budget, 0), other, strategy.moves)
+
+
+@every
+def test_fit_goes_on_from_its_folder_and_tells_each_stage(kind, tmp_path):
+    problem, budget, lines = make_task(12, 3, 2).problem, Budget(fit_s=1.0), []
+    first, again = get_strategy(kind), get_strategy(kind)
+    first.folder = again.folder = tmp_path
+    first.progress = again.progress = lines.append
+    first.fit((problem,), budget, 0)
+    stages = [f"{kind}: {stage}" for stage in first.trained.history]
+    assert lines == stages
+    assert stages
+    again.fit((problem,), budget, 0)
+    assert lines == stages, "nothing is trained twice"
+    assert same(first.trained, again.trained)
+    assert first.plan(problem, budget, 0).segments == again.plan(problem, budget, 0).segments
+    # What the first one spent on updates, without what it spent on the tasks.
+    assert 0.0 < again.trained.earlier_cpu_s < first.fit_cpu_s
+    assert again.fit_cpu_s > again.trained.earlier_cpu_s
+
+
+def test_updates_are_planned_for_a_quarter_of_the_budget():
+    assert affordable_updates(Budget(fit_s=40.0), 0.5, 1000) == 20
+    assert affordable_updates(Budget(fit_s=40.0), 0.5, 7) == 7
+    assert affordable_updates(Budget(fit_s=0.001), 0.5, 7) == 1
