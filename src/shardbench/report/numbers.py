@@ -151,7 +151,8 @@ def block_text(block: Block, tables: Path) -> str:
 
 def _table(block: Block, frame: pd.DataFrame) -> str:
     wide = _arranged(block, frame)
-    names = [[str(part) for part in (key if isinstance(key, tuple) else (key,))] for key in wide.index]
+    keys = [key if isinstance(key, tuple) else (key,) for key in wide.index]
+    names = [[_name(part) for part in key] for key in keys]
     columns = [_cells(column, wide) for column in block.columns]
     rows = [[*name, *cells] for name, cells in zip(names, zip(*columns))]
     for by in block.summary:
@@ -166,6 +167,12 @@ def _table(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join([*lines, "", f"{backends.capitalize()}; {files}."])
 
 
+def _name(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if pd.isna(value) else f"{value:.10g}"
+    return str(value)
+
+
 def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
     """One row a name, in the table's order, with all columns that expressions may use."""
     keys = list(block.rows)
@@ -175,7 +182,7 @@ def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
             raise BadInput(f"several rows have the same {inner}; state an average")
         grouped = frame.set_index(inner)
     else:
-        grouped = frame.groupby(inner, sort=False).agg(block.average, numeric_only=True)
+        grouped = frame.groupby(inner, sort=False, dropna=False).agg(block.average, numeric_only=True)
     order = frame.set_index(keys).index.unique()
     if block.spread:
         values = list(block.spread.values)
@@ -191,7 +198,10 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[str]:
     if not column.low:
         return [column.text(value) + _unit(column, value) for value in values]
     ends = zip(values, frame.eval(column.low), frame.eval(column.high))
-    return [f"{column.text(v)}{_unit(column, v)} ({column.text(a)} to {column.text(b)})" for v, a, b in ends]
+    return [
+        "-" if pd.isna(v) else f"{column.text(v)}{_unit(column, v)} ({column.text(a)} to {column.text(b)})"
+        for v, a, b in ends
+    ]
 
 
 def _unit(column: Column, value: Any) -> str:
