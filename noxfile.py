@@ -75,15 +75,17 @@ def reproduce(session: nox.Session) -> None:
 
 @nox.session
 def publish(session: nox.Session) -> None:
-    """Make the committed records and tables of a suite again, under results/, and the numbers in the documents."""
+    """Make the committed records and tables of a suite again, under results/, and the numbers in the documents.
+
+    The old records go to results/archive/. `--strategy NAME` makes those of one strategy again, or for the first time.
+    """
     install(session)
-    name = session.posargs[0] if session.posargs else DEFAULT_SUITE
-    (ROOT / "results" / "records" / f"{name}.jsonl").unlink(missing_ok=True)
+    name, *options = session.posargs or [DEFAULT_SUITE]
+    run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
-        shutil.rmtree(ROOT / "results" / "studies" / name, ignore_errors=True)
         run(session, "shardbench", "reproduce", name, "--results", "results")
     else:
-        run(session, "shardbench", "run", name, "--results", "results")
+        run(session, "shardbench", "run", name, "--results", "results", *options)
         run(session, "shardbench", "report", "prediction", "--results", "results")
         run(session, "python", "-m", "shardbench.cost.published.agreement")
     run(session, "python", "-m", "shardbench.report.numbers")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardbench.model.strategy import Move, Role
+from shardbench.records.provenance import Provenance
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
@@ -59,6 +60,20 @@ def planned(**changes: Any) -> Planned:
     return Planned(**{**given, **changes})
 
 
+def provenance(strategy_code: str | None = "c" * 16, **changes: Any) -> Provenance:
+    """Made by code of that hash, a while ago."""
+    given: dict[str, Any] = {
+        "commit": "d" * 40,
+        "dirty": False,
+        "package_code": "b" * 16,
+        "strategy_code": strategy_code,
+        "started": "2026-01-02T03:04:05Z",
+        "load_at_start": 0.25,
+        "load_at_end": 1.5,
+    }
+    return Provenance(**{**given, **changes})
+
+
 def totals(**changes: Any) -> TrafficTotals:
     """Counted traffic."""
     given: dict[str, Any] = {
@@ -91,6 +106,7 @@ def ok(
         "outcome": Outcome.OK,
         "role": role,
         "environment": "e" * 16,
+        "provenance": provenance(),
         "planned": planned(),
         "timing": times,
         "predicted": times,
@@ -105,9 +121,8 @@ def failed(
     """A record that did not end well."""
     trial = spec(strategy, **spec_changes)
     failure = Failure(outcome=outcome, cause="rank 1 was killed by signal 9", phase="build", rank=rank)
-    return Record(
-        key=trial.key, spec=trial, outcome=outcome, failure=failure, role=Role.COMPETITOR, environment="e" * 16
-    )
+    given: dict[str, Any] = {"key": trial.key, "spec": trial, "role": Role.COMPETITOR, "environment": "e" * 16}
+    return Record(**given, outcome=outcome, failure=failure, provenance=provenance())
 
 
 def sample() -> list[Record]:

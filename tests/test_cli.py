@@ -12,6 +12,7 @@ from shardbench.cli.progress import finished_line
 from shardbench.model.discovery import strategies
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report import other_code
 from shardbench.runs import runner
 
 SUITE = """
@@ -244,19 +245,29 @@ def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
 
 def test_status_counts(capsys, tmp_path, monkeypatch):
     simulated = {"backend": Backend.SIMULATED}
-    trials = [make.spec(name, **simulated) for name in ("a", "b", "c")] + [make.spec("measured-elsewhere")]
+    trials = [make.spec(name, **simulated) for name in ("a", "b", "c", "d", "e")] + [make.spec("measured-elsewhere")]
     monkeypatch.setattr(runner, "list_trials", lambda suite, options: trials)
+    codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
+    for module in (runner, other_code):
+        monkeypatch.setattr(module, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
     store = RecordStore(tmp_path, "quick")
-    here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated))
+    here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
     for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
         store.append(record)
+    store.append(make.ok("e", **simulated, changes={"provenance": None}))
     assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
     state = json.loads(capsys.readouterr().out)
+    other = {"records": 5, "differing": 5, "strategy": {"d": 1}, "package": 4, "unstated": {"e": 1}}
     assert state == {
-        "suite": "quick", "trials": 4, "settled": 2, "open": 2, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
+        "suite": "quick", "trials": 6, "settled": 2, "open": 4, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
+        "other_code": other,
     }  # fmt: skip
     assert cli.run_command(["status", "quick", "--results", str(tmp_path)]) == 0
-    assert "quick: 4 trials, 2 settled, 2 open" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "quick: 6 trials, 2 settled, 4 open" in out
+    assert "  5 of 5 records were recorded with other code than this:\n" in out
+    assert "other code of the strategy: d (1); a run plans these again" in out
+    assert "code not stated: e (1)" in out
 
 
 def test_status_of_a_real_suite(capsys, tmp_path):
@@ -282,6 +293,38 @@ def test_report_check(capsys, results):
     capsys.readouterr()
     assert cli.run_command(command) == 0
     assert capsys.readouterr().out == "quick: tables and records agree\n"
+
+
+def test_a_check_of_nothing_fails(capsys, tmp_path):
+    assert cli.run_command(["report", "quick", "--check", "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("quick: nothing to check: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("chosen", [[], ["--strategy", "torchrec"]])
+def test_archive_moves_a_suites_records(capsys, results, chosen):
+    before = RecordStore(results, "quick").read()
+    assert cli.run_command(["archive", "quick", "--results", str(results), *chosen]) == 0
+    (path,) = (results / "archive" / "records").iterdir()
+    assert capsys.readouterr().out == f"archived: {path}\n"
+    kept = RecordStore(results, "quick").read()
+    assert [r for r in before if r not in kept] == [r for r in before if not chosen or r.spec.strategy == "torchrec"]
+    assert len(path.read_bytes().splitlines()) == len(before) - len(kept)
+    assert cli.run_command(["archive", "quick", "--results", str(results), "--strategy", "torchrec"]) == 0
+    assert capsys.readouterr().out == "quick: no record to archive\n"
+
+
+def test_archive_moves_a_papers_studies(capsys, tmp_path):
+    path = tmp_path / "studies" / "recshard" / "memory.jsonl"
+    committed = Path(__file__).parent.parent / "results" / "studies" / "recshard" / "memory.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(committed.read_bytes())
+    assert cli.run_command(["archive", "recshard", "--json", "--results", str(tmp_path)]) == 0
+    (archived,) = json.loads(capsys.readouterr().out)["archived"]
+    assert Path(archived).parent == tmp_path / "archive" / "studies" / "recshard"
+    assert Path(archived).read_bytes() == committed.read_bytes()
+    assert not path.exists()
 
 
 def test_report_page(capsys, results):

@@ -10,6 +10,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, load
 from shardbench.base.serialise import to_json
 
+COMMITTED = Path(__file__).parent.parent / "results" / "environments"
+
 
 def test_here_is_filled():
     here = Environment.here()
@@ -18,7 +20,13 @@ def test_here_is_filled():
     assert here.memory_gib > 0
     assert here.gpus.count == len(here.gpus.names)
     assert here.versions["shardbench"]
-    assert here.versions["numpy"]
+    assert {"torchrec", "fbgemm-gpu", "CUDA", "NCCL"} <= here.versions.keys()
+    assert all(here.versions[name] for name in ("numpy", "scipy", "highspy", "torch"))
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json")), ids=lambda path: path.stem)
+def test_committed_environments_of_earlier_versions_are_read_and_still_have_their_hash(path):
+    assert load(COMMITTED.parent, path.stem).cores > 0
 
 
 def test_names_no_host_path_or_user():

@@ -97,12 +97,73 @@ def test_several_processes_append_whole_lines(tmp_path, store):
     assert sorted((r.spec.strategy, r.spec.repeat) for r in found) == [(n, i) for n in names for i in range(20)]
 
 
+CODE = make.provenance().strategy_code
+
+
 def test_settled():
     oom = make.failed(Outcome.OOM)
-    assert is_settled(oom, force=False, retry=frozenset())
-    assert not is_settled(oom, force=False, retry=frozenset({Outcome.OOM}))
-    assert not is_settled(oom, force=True, retry=frozenset())
-    assert not is_settled(None, force=False, retry=frozenset())
+    assert is_settled(oom, code=CODE)
+    assert not is_settled(oom, code=CODE, retry=frozenset({Outcome.OOM}))
+    assert not is_settled(oom, code=CODE, force=True)
+    assert not is_settled(None, code=CODE)
+
+
+def test_a_trial_is_settled_only_for_the_code_that_made_it():
+    record = make.ok()
+    assert not is_settled(record, code="f" * 16)
+    assert not is_settled(record, code=None)
+    for other in (None, make.provenance(None)):
+        unstated = record.model_copy(update={"provenance": other})
+        assert not is_settled(unstated, code=CODE)
+        assert not is_settled(unstated, code=None), "no code is nobody's code"
+
+
+def test_archived_lines_move_whole_and_once(store, tmp_path):
+    for name in ("a", "b", "a"):
+        store.append(make.ok(name, repeat=len(store.read())))
+    lines = store.path.read_bytes().splitlines(keepends=True)
+    folder = tmp_path / "archive" / "records"
+    first = store.archive(folder, lambda record: record.spec.strategy == "a")
+    assert first.read_bytes() == lines[0] + lines[2]
+    assert store.path.read_bytes() == lines[1]
+    assert store.archive(folder, lambda record: record.spec.strategy == "a") is None
+    second = store.archive(folder, lambda record: True)
+    assert second.read_bytes() == lines[1]
+    assert not store.path.exists()
+    assert store.archive(folder, lambda record: True) is None
+    assert sorted(folder.iterdir()) == sorted([first, second])
+    store.append(make.ok("c"))
+    assert [record.spec.strategy for record in store.read()] == ["c"]
+
+
+def test_a_truncated_file_is_not_archived(store, tmp_path):
+    store.append(make.ok())
+    data = store.path.read_bytes()[:-10]
+    store.path.write_bytes(data)
+    with pytest.raises(BadInput, match="line 1 is truncated"):
+        store.archive(tmp_path / "archive", lambda record: True)
+    assert store.path.read_bytes() == data
+    assert not (tmp_path / "archive").exists()
+
+
+def _archive_some(folder: str) -> None:
+    for _ in range(40):
+        RecordStore(Path(folder), "quick").archive(Path(folder) / "archive", lambda record: record.spec.repeat % 2 == 0)
+
+
+def test_nothing_is_lost_between_archiving_and_appending(tmp_path, store):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append_some, args=(str(tmp_path), name)) for name in "abc"]
+    archiver = context.Process(target=_archive_some, args=(str(tmp_path),))
+    for process in (*writers, archiver):
+        process.start()
+    for process in (*writers, archiver):
+        process.join(60)
+        assert process.exitcode == 0
+    archived = [path.read_bytes() for path in (tmp_path / "archive").iterdir()]
+    lines = (store.path.read_bytes() + b"".join(archived)).splitlines()
+    found = [from_json(Record, line).spec for line in lines]
+    assert sorted((spec.strategy, spec.repeat) for spec in found) == [(n, i) for n in "abc" for i in range(20)]
 
 
 times = st.floats(min_value=0, max_value=1e9)
@@ -121,6 +182,7 @@ def any_record(draw):
         "traffic": make.totals(collectives=draw(counts), distinct_rows=draw(many)),
         "measured_bytes": draw(st.none() | st.dictionaries(st.sampled_from(sorted(make.COLLECTIVES)), times)),
         "bound_ms": draw(st.none() | times),
+        "provenance": draw(st.none() | st.builds(make.provenance, st.none() | st.just("c" * 16), dirty=st.booleans())),
         "planned": make.planned(notes=draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5)))),
     }
     return make.ok(role=draw(st.sampled_from(Role)), changes=changes, **trial)
@@ -136,8 +198,7 @@ def test_records_survive_json(record):
 
 
 def test_a_measurement_is_settled_only_in_its_environment():
-    rules = {"force": False, "retry": frozenset()}
     measured, simulated = make.ok(), make.ok(backend=Backend.SIMULATED)
-    assert is_settled(measured, **rules, environment=measured.environment)
-    assert not is_settled(measured, **rules, environment="another")
-    assert is_settled(simulated, **rules, environment="another")
+    assert is_settled(measured, code=CODE, environment=measured.environment)
+    assert not is_settled(measured, code=CODE, environment="another")
+    assert is_settled(simulated, code=CODE, environment="another")

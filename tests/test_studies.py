@@ -9,7 +9,7 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.studies import files, session
+from shardbench.studies import files, session, study_store
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
 from shardbench.studies.figures import study_figure
@@ -96,6 +96,30 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
+
+
+def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_it_names(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = made.studies[0]
+    rows = [{"backend": "counted", "strategy": "shuffle"}]
+    monkeypatch.setattr(study, "run", lambda cell, folder: rows)
+    run(made, tmp_path, quick=True)
+    store = StudyStore(tmp_path, "mine", "doubling")
+    first = store.read()[0]
+    assert first.provenance is not None
+    assert first.provenance.strategy_code == study_store.cell_code(study, first.cell, rows)
+    assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 2)]
+
+    for planted in ("class_code", "_strategy_code"):
+        with monkeypatch.context() as edited:
+            edited.setattr(study_store, planted, lambda *_, **__: "edited since")
+            assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)], planted
+        run(made, tmp_path, quick=True)
+
+    unstated = store.latest()[first.key].model_copy(update={"provenance": None})
+    store.append(unstated)
+    assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 1)]
 
 
 def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The strategy, the data set and the machine of an installed package are found, run and checked like ours."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -65,3 +67,53 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
         assert [row.split(",")[:5] for row in rows[1:]] == [
             ["crowd", "desk-1x2", "simulated", name, "ok"] for name in ("rank-zero", "shuffle")
         ]
+
+
+DISTRIBUTION = "Metadata-Version: 2.1\nName: edited-in-a-test\nVersion: 1.0\n"
+
+
+def test_an_edited_strategy_is_planned_again_and_said_to_have_been_edited(tmp_path: Path) -> None:
+    site, results = tmp_path / "site", ["--results", str(tmp_path / "results")]
+    installed = site / "edited_in_a_test-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(DISTRIBUTION)
+    points = tomllib.loads((HERE / "third_party" / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [f"[{group}]\n{name} = {value}\n" for group, named in points.items() for name, value in named.items()]
+    (installed / "entry_points.txt").write_text("".join(lines))
+    shutil.copytree(HERE / "third_party" / "rank_zero", site / "rank_zero")
+    strategy = site / "rank_zero" / "strategy.py"
+    source = strategy.read_text()
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(SUITE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
+
+    def command_line(*arguments: str) -> str:
+        command = [sys.executable, "-c", "from shardbench.cli.main import main; main()", *arguments, *results]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def begins(text: str) -> str:
+        strategy.write_text(text)
+        chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
+        return command_line("run", str(suite), *chosen).splitlines()[0]
+
+    assert begins(source) == "2 trials, 0 settled, 2 to run"
+    assert begins(source.replace('"""The plan; ', '"""A plan; ') + "# a comment\n") == "2 trials, 2 settled, 0 to run"
+    edited = source.replace("[0] * len(problem.tables)", "[1] * len(problem.tables)")
+    assert edited != source
+    strategy.write_text(edited)
+    state = json.loads(command_line("status", str(suite), "--json", "--strategy", "rank-zero"))
+    assert (state["settled"], state["open"], state["other_code"]["strategy"]) == (0, 1, {"rank-zero": 1})
+    reported = command_line("report", str(suite), "--page")
+    assert "1 of 2 records were recorded with other code than this:" in reported
+    assert "other code of the strategy: rank-zero (1); a run plans these again" in reported
+    page = (tmp_path / "results" / "pages" / "tiny.html").read_text(encoding="utf-8")
+    assert "other code of the strategy: rank-zero (1)" in page
+    assert json.loads(command_line("report", str(suite), "--json"))["other_code"]["strategy"] == {"rank-zero": 1}
+
+    assert begins(edited) == "2 trials, 1 settled, 1 to run"
+    lines = (tmp_path / "results" / "records" / "tiny.jsonl").read_text().splitlines()
+    plans = [json.loads(line)["planned"]["plan_hash"] for line in lines if '"strategy":"rank-zero"' in line]
+    assert len(set(plans)) == len(plans) == 2, "the old line stays, the new one has the new plan"
+    assert "other code" not in command_line("status", str(suite), "--strategy", "rank-zero")

@@ -14,7 +14,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, from_json, to_json
 
-PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy")
+PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "scipy", "highspy")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -44,7 +44,10 @@ class Environment(pydantic.BaseModel):
     memory_gib: NonNegativeFloat
     gpus: Gpus
     versions: dict[str, str | None]
-    """By distribution name; null where it is not installed."""
+    """By distribution name, and ``CUDA`` and ``NCCL`` as torch was built with; null where it is not there.
+
+    A dictionary, so that files of versions that stated fewer still have the hash in their name.
+    """
     threads: dict[str, str | None]
     """Thread variables; null where unset."""
 
@@ -58,7 +61,7 @@ class Environment(pydantic.BaseModel):
             cores=_cores(),
             memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             gpus=_gpus(),
-            versions={name: _version(name) for name in PACKAGES},
+            versions={name: _version(name) for name in PACKAGES} | _cuda_versions(),
             threads={name: os.environ.get(name) for name in THREAD_VARIABLES},
         )
 
@@ -111,9 +114,23 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _gpus() -> Gpus:
+def _has_cuda_build() -> bool:
     # A CPU build says so in its version: no need to import it (seconds).
-    if importlib.util.find_spec("torch") is None or "+cpu" in (_version("torch") or ""):
+    return importlib.util.find_spec("torch") is not None and "+cpu" not in (_version("torch") or "")
+
+
+def _cuda_versions() -> dict[str, str | None]:
+    if not _has_cuda_build():
+        return {"CUDA": None, "NCCL": None}
+    import torch  # noqa: PLC0415 (slow; only where a GPU may be found)
+
+    has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None
+    return {"CUDA": torch.version.cuda, "NCCL": nccl}
+
+
+def _gpus() -> Gpus:
+    if not _has_cuda_build():
         return Gpus(count=0, names=())
     import torch  # noqa: PLC0415 (slow; only where a GPU may be found)
 

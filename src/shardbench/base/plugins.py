@@ -6,8 +6,8 @@ from importlib import metadata
 from shardbench.base.errors import BadInput
 
 
-def brought(group: str) -> Iterator[tuple[str, object]]:
-    """Who brings it, and the object itself, of every entry point of the group, sorted by name.
+def brought(group: str) -> Iterator[tuple[str, str, object]]:
+    """Who brings it, its module, and the object itself, of every entry point of the group, sorted by name.
 
     Raises BadInput, naming the package, where one cannot be imported.
     """
@@ -17,7 +17,7 @@ def brought(group: str) -> Iterator[tuple[str, object]]:
             given = point.load()
         except Exception as error:
             raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
-        yield package, given
+        yield package, point.value.partition(":")[0], given
 
 
 def one_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -214,6 +215,7 @@ def status(
 ) -> None:
     """Say how many trials of a suite are settled, how they ended, and how many are open."""
     from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.report.other_code import other_code  # noqa: PLC0415
     from shardbench.runs.runner import list_trials, settled_records  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
@@ -223,6 +225,7 @@ def status(
     settled = settled_records(trials, known)
     counts = _count(settled)
     others = len(known.keys() - {trial.key for trial in trials})
+    code = other_code([known[trial.key] for trial in trials if trial.key in known])
     state = {
         "suite": loaded.name,
         "trials": len(trials),
@@ -230,6 +233,7 @@ def status(
         "open": len(trials) - len(settled),
         "outcomes": counts,
         "other_records": others,
+        "other_code": asdict(code),
     }
     if as_json:
         print_json(state)
@@ -239,6 +243,8 @@ def status(
         print(f"  {outcome:<10} {number}")
     if others:
         print(f"  {others} more records are of other selections or of earlier versions of the suite")
+    for line in code.lines():
+        print(f"  {line}")
 
 
 @app.command()
@@ -272,10 +278,14 @@ def report(
         written.append(write_page(results, name))
     if as_json:
         from shardbench.report.files import json_rows  # noqa: PLC0415
+        from shardbench.report.groups import current  # noqa: PLC0415
+        from shardbench.report.other_code import other_code  # noqa: PLC0415
         from shardbench.report.tables import tables  # noqa: PLC0415
 
-        rows = {table: json_rows(frame) for table, frame in tables(suite_records(results, name)).items()}
-        print_json({"suite": name, "tables": rows, "files": [str(path) for path in written]})
+        records = suite_records(results, name)
+        rows = {table: json_rows(frame) for table, frame in tables(records).items()}
+        files = [str(path) for path in written]
+        print_json({"suite": name, "tables": rows, "files": files, "other_code": asdict(other_code(current(records)))})
         return EXIT_OK
     _print_report(results, name)
     if page:
@@ -309,6 +319,7 @@ def test_command(
 
 app.command("reproduce")(reproduce_command.reproduce_command)
 app.command("explain")(tools.explain_command)
+app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
 
 
@@ -373,10 +384,15 @@ def _print_report(results: Path, suite: str) -> None:
 
     from shardbench.records.store import RecordStore  # noqa: PLC0415
     from shardbench.report.files import suite_records  # noqa: PLC0415
+    from shardbench.report.groups import current  # noqa: PLC0415
+    from shardbench.report.other_code import other_code  # noqa: PLC0415
     from shardbench.report.tables import tables  # noqa: PLC0415
     from shardbench.report.terminal import print_tables  # noqa: PLC0415
 
-    print_tables(tables(suite_records(results, suite)), Console(file=sys.stdout))
+    records = suite_records(results, suite)
+    print_tables(tables(records), Console(file=sys.stdout))
+    for line in other_code(current(records)).lines():
+        print(ascii_text(line))
     print(f"records: {RecordStore(results, suite).path}")
     print(f"tables: {results / 'tables' / suite}")
 

@@ -1,4 +1,4 @@
-"""Commands about records and machines that run no suite: explain, doctor, report prediction."""
+"""Commands about records and machines that run no suite: explain, archive, doctor, report prediction."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +44,38 @@ def explain_command(
         return
     for sentence in sentences(explanation):
         print(ascii_text(sentence))
+
+
+def archive_command(
+    name: Annotated[str, typer.Argument(help="A suite, or a baseline with studies.")],
+    *,
+    strategy: Annotated[
+        list[str] | None, typer.Option("--strategy", help="Only the suite's trials of this strategy; repeatable.")
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """Move records that are to be made again to <results>/archive/, line by line as they are."""
+    from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.studies.study_store import StudyStore  # noqa: PLC0415
+
+    chosen = set(strategy or ())
+    folder = results / "archive"
+    moved = [
+        RecordStore(results, name).archive(
+            folder / "records", lambda record: not chosen or record.spec.strategy in chosen
+        )
+    ]
+    if not chosen:
+        moved += [
+            StudyStore(results, name, path.stem).archive(folder / "studies" / name, lambda record: True)
+            for path in sorted((results / "studies" / name).glob("*.jsonl"))
+        ]
+    paths = [str(path) for path in moved if path is not None]
+    if as_json:
+        print_json({"name": name, "archived": paths})
+    else:
+        print("\n".join(f"archived: {path}" for path in paths) or f"{name}: no record to archive")
 
 
 def doctor_command(

@@ -9,15 +9,25 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from shardbench.base.code import BASELINES, class_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought, one_line
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
 
-GROUP = "shardbench.baselines"
+GROUP = BASELINES
 """Package whose folders are searched, and the entry-point group of other people's packages."""
+
+
+class _Found(NamedTuple):
+    strategy: Strategy
+    package: str
+    """As errors name it."""
+    module: str
+    """That gives the strategy."""
 
 
 def strategies() -> dict[str, Strategy]:
@@ -26,17 +36,7 @@ def strategies() -> dict[str, Strategy]:
     Raises BadInput, naming the package, where one cannot be imported, gives something that is
     no strategy, or gives a name that is taken.
     """
-    found: dict[str, Strategy] = {}
-    origin: dict[str, str] = {}
-    for package, provided in _providers():
-        for strategy in _strategies_of(provided, package):
-            if strategy.name in found:
-                raise BadInput(
-                    f"strategy name '{strategy.name}' of {package} is already taken by {origin[strategy.name]}"
-                )
-            found[strategy.name] = strategy
-            origin[strategy.name] = package
-    return dict(sorted(found.items()))
+    return {name: found.strategy for name, found in sorted(_found().items())}
 
 
 def get_strategy(name: str) -> Strategy:
@@ -45,6 +45,26 @@ def get_strategy(name: str) -> Strategy:
     if name not in known:
         raise BadInput(f"unknown strategy '{name}'; known: {', '.join(known)}")
     return known[name]
+
+
+def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
+    """Hash of the code of each strategy by its name; None of one that is not here or has no file to read."""
+    known = _found()
+    return {
+        name: class_code(found.strategy, Strategy, found.module) if (found := known.get(name)) else None
+        for name in set(names)
+    }
+
+
+def _found() -> dict[str, _Found]:
+    found: dict[str, _Found] = {}
+    for package, module, provided in _providers():
+        for strategy in _strategies_of(provided, package):
+            name = strategy.name
+            if name in found:
+                raise BadInput(f"strategy name '{name}' of {package} is already taken by {found[name].package}")
+            found[name] = _Found(strategy, package, module)
+    return found
 
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:
@@ -59,7 +79,7 @@ def _importable(module: str) -> bool:
         return False
 
 
-def _providers() -> Iterator[tuple[str, object]]:
+def _providers() -> Iterator[tuple[str, str, object]]:
     parent = importlib.import_module(GROUP)
     for module in sorted(pkgutil.iter_modules(parent.__path__), key=lambda m: m.name):
         if not module.ispkg:
@@ -72,7 +92,7 @@ def _providers() -> Iterator[tuple[str, object]]:
         provided = getattr(imported, "strategies", None)
         if provided is None:
             raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
-        yield package, provided
+        yield package, package, provided
     yield from brought(GROUP)
 
 

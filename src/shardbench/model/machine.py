@@ -228,7 +228,7 @@ def machine_files() -> dict[str, tuple[str, Traversable]]:
     package with machine files, or brings a name that is taken.
     """
     found: dict[str, tuple[str, Traversable]] = {}
-    for package, folder in ((GROUP, import_module(GROUP)), *brought(GROUP)):
+    for package, _, folder in ((GROUP, GROUP, import_module(GROUP)), *brought(GROUP)):
         if not (isinstance(folder, ModuleType) and hasattr(folder, "__path__")):
             raise BadInput(f"package {package} gives {folder!r}, not a package that holds machine files")
         files = [file for file in resources.files(folder).iterdir() if file.name.endswith(".toml")]

@@ -7,6 +7,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from shardbench.model.strategy import Move, Role
+from shardbench.records.provenance import Provenance
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -86,6 +87,8 @@ class Record(pydantic.BaseModel):
     role: Role
     environment: str
     """Hash; the environment itself is stored once."""
+    provenance: Provenance | None = None
+    """None in records of versions that did not state their code."""
     planned: Planned | None = None
     timing: Timing | None = None
     predicted: Timing | None = None

@@ -1,8 +1,10 @@
 """Record files of suites, and which trials need not run again."""
 
 from pathlib import Path
+from typing import Protocol
 
 from shardbench.base.jsonlines import JsonLines
+from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 
@@ -19,12 +21,28 @@ class RecordStore(JsonLines[Record]):
 
 
 def is_settled(
-    record: Record | None, *, force: bool, retry: frozenset[Outcome], environment: str | None = None
+    record: Record | None,
+    *,
+    code: str | None,
+    force: bool = False,
+    retry: frozenset[Outcome] = frozenset(),
+    environment: str | None = None,
 ) -> bool:
     """Whether a trial need not run (again) in ``environment`` (a hash; None: whichever it was).
 
-    A measurement holds only where it was taken; a simulated trial is the same everywhere.
+    It is settled only while ``code`` is the hash of its strategy's code, and None is that of no
+    code. A measurement holds only where it was taken; a simulated trial is the same everywhere.
     """
-    if record is None or force or record.outcome in retry:
+    if record is None or force or record.outcome in retry or not made_by(record, code):
         return False
     return record.spec.backend is Backend.SIMULATED or environment in (None, record.environment)
+
+
+class _Made(Protocol):
+    @property
+    def provenance(self) -> Provenance | None: ...
+
+
+def made_by(record: _Made, code: str | None) -> bool:
+    """Whether the record says that the code it is about had this hash; nothing is made by None."""
+    return record.provenance is not None and code is not None and record.provenance.strategy_code == code

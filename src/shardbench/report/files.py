@@ -32,10 +32,12 @@ def write_tables(results: Path, suite: str) -> list[Path]:
 
 def check_tables(results: Path, suite: str) -> list[str]:
     """Differences between the tables on disk and what the records give, one line each; none is good."""
-    records = RecordStore(results, suite).read()
+    store = RecordStore(results, suite)
+    records = store.read()
     if not records:
         stale = [path for path in _paths(results, suite) if path.exists()]
-        return [f"{path}: there are no records for it" for path in stale]
+        nothing = [f"{suite}: nothing to check: {store.path} holds no records, and there is no table"]
+        return [f"{path}: there are no records for it" for path in stale] or nothing
     found = []
     for path, text in _expected(results, suite, records).items():
         if not path.is_file():

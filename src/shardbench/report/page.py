@@ -17,6 +17,7 @@ from shardbench.records.trial import Backend
 from shardbench.report.figures import figures
 from shardbench.report.files import suite_records
 from shardbench.report.groups import Group, current, groups
+from shardbench.report.other_code import other_code
 from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 
@@ -75,6 +76,7 @@ def page(
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
         trials=len(current(records)),
+        other_code=other_code(current(records)).lines(),
         plotly=plotly.offline.get_plotlyjs(),
     )
 

@@ -14,8 +14,9 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.engine.launch import set_rank_variables
-from shardbench.model.discovery import get_strategy, strategies
+from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role
+from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import RecordStore, is_settled
 from shardbench.records.trial import Backend, Outcome, TrialSpec
@@ -71,8 +72,9 @@ def list_trials(suite: Suite, options: RunOptions) -> list[TrialSpec]:
 def settled_records(trials: Sequence[TrialSpec], known: Mapping[str, Record]) -> list[Record]:
     """Records of those trials that a run here and now would not repeat."""
     set_rank_variables()
-    settled = partial(is_settled, force=False, retry=frozenset(), environment=Environment.here().hash)
-    return [known[trial.key] for trial in trials if settled(known.get(trial.key))]
+    settled = partial(is_settled, environment=Environment.here().hash)
+    codes = strategy_codes(trial.strategy for trial in trials)
+    return [known[trial.key] for trial in trials if settled(known.get(trial.key), code=codes[trial.strategy])]
 
 
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
@@ -83,8 +85,9 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
     jobs = _list_jobs(suite, options)
     specs = [spec for listed in jobs for spec in listed.specs]
     environment = Environment.here()
+    codes = strategy_codes(spec.strategy for spec in specs)
     settled = partial(is_settled, force=options.force, retry=options.retry, environment=environment.hash)
-    open_keys = {spec.key for spec in specs if not settled(known.get(spec.key))}
+    open_keys = {spec.key for spec in specs if not settled(known.get(spec.key), code=codes[spec.strategy])}
     listener.planned(len(specs), len(specs) - len(open_keys))
     number = 0
     for listed in jobs:
@@ -96,7 +99,9 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
             for spec in todo:
                 number += 1
                 listener.started(number, spec)
-                record = run_trial(spec, get_strategy(spec.strategy), context, environment.hash)
+                provenance = Provenance.begin(codes[spec.strategy])
+                made = run_trial(spec, get_strategy(spec.strategy), context, environment.hash)
+                record = made.model_copy(update={"provenance": provenance.ended()})
                 store.append(record)
                 known[spec.key] = record
                 listener.finished(number, record)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardbench.records.store import made_by
 from shardbench.studies.contest import contest, only_searches, scaled_budget
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.study import Cell, Row, Study
-from shardbench.studies.study_store import StudyStore, cell_key
+from shardbench.studies.study_store import StudyStore, cell_code, cell_key
 from shardbench.tasks.pools import TaskRow
 
 SEEDS = (0, 1, 2)
@@ -27,7 +28,7 @@ class ContestStudy(Study):
     seeded: frozenset[str]
     """Strategies with randomness."""
     same_as: tuple[str, str] | None = None
-    """Owner and name of another contest of the very same cells: what it has on record is not run again."""
+    """Owner and name of another contest of the very same cells: what it has on record by this code is not run again."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One a row, strategy and seed."""
@@ -55,4 +56,4 @@ class ContestStudy(Study):
         owner, name = self.same_as
         other = find_reproduction(owner).study(name)
         record = StudyStore(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
-        return record.rows if record is not None else ()
+        return record.rows if record and made_by(record, cell_code(other, cell, record.rows)) else ()

@@ -12,9 +12,11 @@ from typing import Protocol
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.engine.launch import end_with, own_lifeline, set_rank_variables
+from shardbench.records.provenance import Provenance
+from shardbench.records.store import made_by
 from shardbench.studies.reproduction import Reproduction, find_reproduction
-from shardbench.studies.study import Cell, Study
-from shardbench.studies.study_store import StudyRecord, StudyStore, cell_key
+from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study_store import StudyRecord, StudyStore, cell_code, cell_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,9 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: S
 def _open(record: StudyRecord | None, options: SessionOptions, study: Study, environment: str) -> bool:
     if record is None or options.force or (options.retry and record.failure is not None):
         return True
-    # What was timed holds only where it was timed.
+    # What was timed holds only where it was timed, and every number only for the code that made it.
+    if not made_by(record, cell_code(study, record.cell, record.rows)):
+        return True
     return study.exclusive and record.environment != environment
 
 
@@ -113,14 +117,17 @@ def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str)
         "cell": cell,
         "environment": environment,
     }
+    begun = Provenance.begin(None)
     wall, cpu = time.perf_counter(), time.process_time()
 
-    def record(**outcome: object) -> StudyRecord:
+    def record(rows: Sequence[Row] = (), failure: str | None = None) -> StudyRecord:
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        code = begun.ended().model_copy(update={"strategy_code": cell_code(found, cell, rows)})
+        outcome = {"rows": rows, "failure": failure, "provenance": code}
         return StudyRecord.model_validate({**draft, **spent, **outcome})
 
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
-        return record(rows=rows) if rows else record(failure="the study gave no rows for this cell")
+        return record(rows) if rows else record(failure="the study gave no rows for this cell")
     except Exception as error:
         return record(failure=" ".join(f"{type(error).__name__}: {error}".split())[:500])

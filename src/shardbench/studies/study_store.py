@@ -1,6 +1,7 @@
 """Records of studies: one JSON line a cell, failures included."""
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,8 +9,11 @@ import pandas as pd
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from shardbench.base.code import class_code
 from shardbench.base.jsonlines import JsonLines
 from shardbench.base.serialise import content_hash
+from shardbench.model.discovery import strategy_codes
+from shardbench.records.provenance import Provenance
 from shardbench.studies.study import BACKENDS, Cell, Row, Study
 
 
@@ -28,6 +32,8 @@ class StudyRecord(pydantic.BaseModel):
     wall_s: NonNegativeFloat
     cpu_s: NonNegativeFloat
     """CPU seconds of the process that ran it."""
+    provenance: Provenance | None = None
+    """None in records of versions that did not state their code."""
     rows: tuple[Row, ...] = ()
     failure: Annotated[str, Field(min_length=1)] | None = None
     """One line; a failed cell has no rows."""
@@ -50,6 +56,21 @@ class StudyRecord(pydantic.BaseModel):
 def cell_key(study: str, version: int, cell: Cell) -> str:
     """16 hex digits."""
     return content_hash(study, version, cell)
+
+
+def cell_code(study: Study, cell: Cell, rows: Iterable[Row] = ()) -> str | None:
+    """Hash of the code behind a cell: the study's owner with its reproduction, and the strategies named.
+
+    Strategies are named by ``strategy`` in the cell or its rows. None where the study has no file to read.
+    """
+    own = class_code(study, Study, reproduction=True)
+    named = {name for row in (cell, *rows) if isinstance(name := row.get("strategy"), str)}
+    return content_hash(own, {name: _strategy_code(name) for name in named}) if own else None
+
+
+@cache
+def _strategy_code(name: str) -> str | None:
+    return strategy_codes([name])[name]
 
 
 class StudyStore(JsonLines[StudyRecord]):

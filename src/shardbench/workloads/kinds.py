@@ -31,7 +31,7 @@ def workload_kinds() -> dict[str, type[WorkloadConfig]]:
         config = getattr(import_module(f"{GROUP}.{info.name}"), "CONFIG", None)
         if config is not None:
             kinds[config.model_fields["dataset"].default] = config
-    for package, config in brought(GROUP):
+    for package, _, config in brought(GROUP):
         if not (isinstance(config, type) and issubclass(config, WorkloadConfig)):
             raise BadInput(f"package {package} gives {config!r}, which is not a subclass of WorkloadConfig")
         kind = config.model_fields["dataset"].default

@@ -1,0 +1,53 @@
+"""What a record says of how it was made: the code, when, and how busy the machine was."""
+
+import os
+from datetime import UTC, datetime
+
+import pydantic
+from pydantic import NonNegativeFloat
+
+from shardbench.base.code import checkout
+
+
+class Provenance(pydantic.BaseModel):
+    """The code that made a record, and the circumstances; names no host and no path."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    commit: str | None
+    """Of the checkout that the package lies in; None where it is in none."""
+    dirty: bool | None
+    """Whether the code differs from the commit; None without one."""
+    package_code: str
+    """Hash of the harness and the data sets."""
+    strategy_code: str | None
+    """Hash of the code that the result is about: a trial's strategy, or a study with the strategies it names.
+
+    None where there is no file to read; such a record is never settled.
+    """
+    started: pydantic.AwareDatetime
+    load_at_start: NonNegativeFloat
+    """Processes that ran or waited to, mean over the minute before."""
+    load_at_end: NonNegativeFloat
+
+    @classmethod
+    def begin(cls, strategy_code: str | None) -> "Provenance":
+        """That of what begins now; ``ended`` completes it."""
+        code, load = checkout(), _load()
+        return cls(
+            commit=code.commit,
+            dirty=code.dirty,
+            package_code=code.package,
+            strategy_code=strategy_code,
+            started=datetime.now(UTC).replace(microsecond=0),
+            load_at_start=load,
+            load_at_end=load,
+        )
+
+    def ended(self) -> "Provenance":
+        """The same, of what ends now."""
+        return self.model_copy(update={"load_at_end": _load()})
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2)
