@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import misbehaving
 import numpy as np
@@ -46,6 +47,26 @@ def test_an_answer_is_what_counting_and_cost_model_say() -> None:
     assert answer.judged.off_hbm_share == 0.0
     assert sum(answer.planned.hbm_memory_bytes) == 4 * (100 * 16 + 50 * 16 + 400 * 32)
     assert 0 < answer.bounds.any_move_ms <= answer.bounds.whole_tables_ms <= answer.judged.embedding_ms.max()
+
+
+def test_fitting_and_planning_are_timed_apart(monkeypatch) -> None:
+    # On a clock that only the strategy moves.
+    now = [100.0]
+
+    class Timed(misbehaving.Honest):
+        def fit(self, problems, budget, seed):
+            now[0] += 3.0
+
+        def plan(self, problem, budget, seed):
+            now[0] += 0.5
+            return super().plan(problem, budget, seed)
+
+    clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
+    monkeypatch.setattr("shardbench.runs.evaluate.time", clock)
+    answer = evaluate(question(), Timed(), BUDGET, 0, sealed=False)
+    assert (answer.spent.fit_s, answer.spent.plan_s) == (3.0, 0.5)
+    assert (answer.spent.fit_cpu_s, answer.spent.plan_cpu_s) == (3.0, 0.5)
+    assert (answer.planned.fit_s, answer.planned.plan_s) == (3.0, 0.5)
 
 
 def test_half_the_lookups_off_hbm_are_half() -> None:

@@ -13,8 +13,10 @@ from problems import RandomWorkload
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
-from shardbench.engine.job import RankJob
-from shardbench.model.plan import Plan
+from shardbench.cost.phases import MEASURED_PHASES
+from shardbench.engine.job import RankJob, RankResult
+from shardbench.engine.measure import write_job
+from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Backend, Outcome, TrialSpec
@@ -85,6 +87,54 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert len(measured.timing.step_ms) == 2
     counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
     assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
+
+
+def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypatch):
+    # Real ranks, which run another plan than the one that was counted.
+    def written(job, folder):
+        everywhere = tuple(whole_table(table, RowWise(ranks=(0, 1))) for table in job.tables)
+        write_job(job.model_copy(update={"plan": replace(job.plan, segments=everywhere)}), folder)
+
+    monkeypatch.setattr("shardbench.engine.measure.write_job", written)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
+    assert re.search(r"_reduce_scatter|_all_gather|_all_to_all", record.failure.cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (None, None, None),
+        ("input_all_to_all", lambda sent: sent + 1.0, "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+        ("dense_all_reduce", lambda sent: sent * (1 - 1e-5), "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+        ("backward_all_to_all", lambda _: None, "ranks sent 0 bytes, the counter says {1:.0f}"),
+        ("output_reduce_scatter", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+        ("gossip", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+    ],
+)
+def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name, change, said):
+    traffic = outcome(context, misbehaving.Honest).traffic
+    counted = {known: sum(links) for known, links in traffic.collectives.items()}
+    changed = {} if name is None else {name: change(counted.get(name, 0.0))}
+    sent = {known: size for known, size in {**counted, **changed}.items() if size is not None}
+
+    def ran(folder, world_size, timeout_s):
+        # Rank 1 sent everything.
+        ms = {phase: [1.0, 1.0] for phase in (*MEASURED_PHASES, "step")}
+        for rank in range(world_size):
+            bytes_ = {known: (size * rank, 0.0) for known, size in sent.items()}
+            result = RankResult(rank=rank, ms=ms, sent=[bytes_, bytes_], calls=[{}, {}])
+            (folder / f"rank{rank}.json").write_text(result.model_dump_json())
+
+    monkeypatch.setattr("shardbench.engine.measure.run_ranks", ran)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    if name is None:
+        assert (record.outcome, record.failure) == (Outcome.OK, None)
+        return
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
+    assert record.failure.cause == f"{name}: {said.format(sent.get(name), counted.get(name))}"
+    # What was sent and counted is kept for whoever looks into it.
+    assert record.measured_bytes == pytest.approx(sent)
 
 
 def test_fitting_time_is_recorded(context):

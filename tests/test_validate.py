@@ -11,7 +11,6 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.model.plan import (
     BatchSchedule,
-    DenseHome,
     Host,
     NodeSharded,
     OnRank,
@@ -99,10 +98,6 @@ REFUSED = {
     "rows that no phase can reach": (
         plan(part(0, 10, Replicated(ranks=EVERYONE)), part(10, 100, Host(node=1)), SECOND, schedule=phases(hot=3)),
         "hot phases only but the plan does not replicate all rows",
-    ),
-    "a device's table under a model on hosts": (
-        plan(part(0, 100, Host(node=0)), SECOND, dense=DenseHome.HOSTS),
-        "the dense model is on hosts but table 'table1' is not",
     ),
 }
 
