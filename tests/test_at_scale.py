@@ -31,10 +31,10 @@ strategies = ["greedy-lookup", "search", "torchrec-table-wise", "torchrec-fused"
 class Silent:
     """Listener of no interest."""
 
-    def planned(self, total, settled):
+    def planned(self, work, unit, total, settled):
         """Nothing."""
 
-    def started(self, number, spec):
+    def started(self, piece):
         """Nothing."""
 
     def finished(self, number, record):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.base.statistics import Estimate, mean
-from shardbench.cli.study_progress import claims_text
+from shardbench.cli.reproduce import claims_text
 from shardbench.studies.claim import COLUMNS, Claim, Verdict, claims_frame, parse_claims
 
 FACTS = {

@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.progress import finished_line
 from shardbench.model.discovery import strategies
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report import other_code
 from shardbench.runs import runner
@@ -48,7 +48,7 @@ def suite_file(tmp_path, *, dataset="synthetic", machine="cpu-1x2"):
 
 @pytest.fixture
 def results(tmp_path):
-    store = RecordStore(tmp_path / "results", "quick")
+    store = trial_store(tmp_path / "results", "quick")
     for record in make.sample():
         store.append(record)
     return tmp_path / "results"
@@ -62,12 +62,12 @@ def fake_run(monkeypatch):
     def replace(records, settled=0, interrupt_after=None):
         def run_suite(suite, options, listener):
             called["options"] = options
-            store = RecordStore(options.results, suite.name)
-            listener.planned(len(records) + settled, settled)
+            store = trial_store(options.results, suite.name)
+            listener.planned(f"suite {suite.name}", "trial", len(records) + settled, settled)
             for number, record in enumerate(records, 1):
                 if interrupt_after is not None and number > interrupt_after:
                     raise KeyboardInterrupt
-                listener.started(number, record.spec)
+                listener.started(record.spec.text)
                 store.append(record)
                 listener.finished(number, record)
             return records
@@ -203,7 +203,7 @@ def test_run_prints_a_line_a_trial_the_tables_and_where_they_lie(capsys, tmp_pat
     assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0] == "5 trials, 3 settled, 2 to run"
+    assert lines[0] == "suite quick: 5 trials, 3 settled, 2 to run"
     assert lines[1] == "[1/2] measured dlrm20 cpu-1x2 greedy-size r0: ok 25 ms/step (n=4)"
     assert lines[2] == "[2/2] measured dlrm20 cpu-1x2 big r0: oom in build (rank 1): rank 1 was killed by signal 9"
     assert "Throughput: dlrm20 on cpu-1x2: measured on real ranks" in out
@@ -216,6 +216,20 @@ def test_run_prints_a_line_a_trial_the_tables_and_where_they_lie(capsys, tmp_pat
 def test_run_exits_with_1_where_a_trial_ended_in_error(tmp_path, fake_run):
     fake_run([make.ok(), make.failed(Outcome.ERROR, "broken")])
     assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 1
+
+
+def test_run_ends_with_causes_and_logs_of_what_failed(capsys, tmp_path, fake_run):
+    bad, unlogged = make.failed(Outcome.OOM, "big"), make.failed(Outcome.INFEASIBLE, "picky", rank=None)
+    log = tmp_path / "logs" / f"{bad.key}.log"
+    log.parent.mkdir()
+    log.write_text("what the ranks printed")
+    fake_run([bad, make.ok(), unlogged])
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
+    said = "failed: measured dlrm20 cpu-1x2 {} r0: {} in build{}: rank 1 was killed by signal 9{}"
+    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+        said.format("big", "oom", " (rank 1)", f" (log: {log})"),
+        said.format("picky", "infeasible", "", ""),
+    ]
 
 
 def test_run_of_nothing_is_refused(capsys, tmp_path, fake_run):
@@ -240,24 +254,25 @@ def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
     err = capsys.readouterr().err
     assert err.startswith("error: interrupted")
     assert err.count("\n") == 1
-    assert len(RecordStore(tmp_path, "quick").read()) == 1
+    assert len(trial_store(tmp_path, "quick").read()) == 1
 
 
 def test_status_counts(capsys, tmp_path, monkeypatch):
     simulated = {"backend": Backend.SIMULATED}
     trials = [make.spec(name, **simulated) for name in ("a", "b", "c", "d", "e")] + [make.spec("measured-elsewhere")]
-    monkeypatch.setattr(runner, "list_trials", lambda suite, options: trials)
+    listed = runner._ListedJob(job=None, workload=None, specs=tuple(trials))
+    monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
     codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
     for module in (runner, other_code):
         monkeypatch.setattr(module, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
-    store = RecordStore(tmp_path, "quick")
+    store = trial_store(tmp_path, "quick")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
     for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
         store.append(record)
     store.append(make.ok("e", **simulated, changes={"provenance": None}))
     assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
     state = json.loads(capsys.readouterr().out)
-    other = {"records": 5, "differing": 5, "strategy": {"d": 1}, "package": 4, "unstated": {"e": 1}}
+    other = {"records": 5, "differing": 5, "own": {"d": 1}, "package": 4, "unstated": {"e": 1}}
     assert state == {
         "suite": "quick", "trials": 6, "settled": 2, "open": 4, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
         "other_code": other,
@@ -266,7 +281,7 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     out = capsys.readouterr().out
     assert "quick: 6 trials, 2 settled, 4 open" in out
     assert "  5 of 5 records were recorded with other code than this:\n" in out
-    assert "other code of the strategy: d (1); a run plans these again" in out
+    assert "other code of their own: d (1); a run makes these again" in out
     assert "code not stated: e (1)" in out
 
 
@@ -304,11 +319,11 @@ def test_a_check_of_nothing_fails(capsys, tmp_path):
 
 @pytest.mark.parametrize("chosen", [[], ["--strategy", "torchrec"]])
 def test_archive_moves_a_suites_records(capsys, results, chosen):
-    before = RecordStore(results, "quick").read()
+    before = trial_store(results, "quick").read()
     assert cli.run_command(["archive", "quick", "--results", str(results), *chosen]) == 0
     (path,) = (results / "archive" / "records").iterdir()
     assert capsys.readouterr().out == f"archived: {path}\n"
-    kept = RecordStore(results, "quick").read()
+    kept = trial_store(results, "quick").read()
     assert [r for r in before if r not in kept] == [r for r in before if not chosen or r.spec.strategy == "torchrec"]
     assert len(path.read_bytes().splitlines()) == len(before) - len(kept)
     assert cli.run_command(["archive", "quick", "--results", str(results), "--strategy", "torchrec"]) == 0

@@ -7,7 +7,7 @@ import records as make
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.explain import explain, find, sentences
 
@@ -115,7 +115,7 @@ def test_find_by_key_prefix_and_by_names():
 
 
 def test_the_command(tmp_path, capsys):
-    store = RecordStore(tmp_path, "quick")
+    store = trial_store(tmp_path, "quick")
     for record in (FAST, SLOW):
         store.append(record)
     command = ["explain", SLOW.key[:10], "quick/dlrm20/a100-40gb-2x8/simulated/fast", "--results", str(tmp_path)]

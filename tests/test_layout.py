@@ -55,7 +55,7 @@ def test_no_imports_form_a_cycle():
     [
         ("shardbench.base.errors", "from shardbench import cli"),
         ("shardbench.base.errors", "import shardbench.report.tables"),
-        ("shardbench.base.errors", "def late():\n    from shardbench.records.store import RecordStore"),
+        ("shardbench.base.errors", "def late():\n    from shardbench.records.store import trial_store"),
         ("shardbench.base.errors", "from ..model import plan"),
         ("shardbench.base.errors", "from shardbench import Plan"),
         ("shardbench.base.errors", "import importlib\nimportlib.import_module('shardbench.cli.main')"),

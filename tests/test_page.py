@@ -3,9 +3,8 @@ from html.parser import HTMLParser
 import pytest
 import records as make
 
-from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.figures import figures
 from shardbench.report.groups import groups
@@ -107,11 +106,9 @@ def test_best_is_on_top():
 def test_written_beside_the_tables(tmp_path):
     here = Environment.here()
     here.save(tmp_path)
-    RecordStore(tmp_path, "quick").append(make.ok(changes={"environment": here.hash}))
-    path = write_page(tmp_path, "quick")
+    trial_store(tmp_path, "quick").append(make.ok(changes={"environment": here.hash}))
+    path = write_page(tmp_path, "quick", trial_store(tmp_path, "quick").read())
     assert path == tmp_path / "pages" / "quick.html"
     text = path.read_text(encoding="utf-8")
     assert here.platform in text
     assert str(tmp_path) not in text
-    with pytest.raises(BadInput, match="no records"):
-        write_page(tmp_path, "other")

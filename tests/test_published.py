@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardbench.cost.published.agreement import COLUMNS, CSV, DOCUMENT, csv_text, embed, fit, markdown, predict_all
+from shardbench.cost.published.agreement import COLUMNS, CSV, DOCUMENT, embed, fit, markdown, predict_all, table_csv
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
@@ -29,7 +29,7 @@ def points(family: str) -> dict[str, KernelPoint]:
 
 
 def test_committed_table_is_what_the_code_gives() -> None:
-    assert (ROOT / CSV).read_text() == csv_text(predict_all())
+    assert (ROOT / CSV).read_text() == table_csv(predict_all())
 
 
 def test_document_quotes_the_committed_table() -> None:

@@ -7,7 +7,7 @@ import pytest
 import records as make
 
 from shardbench.cli.main import run_command
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.prediction import points, summaries
 from shardbench.report.prediction_text import limit, text_lines
@@ -105,7 +105,7 @@ def test_workloads_are_summed_up_together():
 
 def test_the_command(tmp_path, capsys):
     for suite, records in (("quick", RECORDS), ("more", [trial("z", measured=5.0, predicted=5.0, workload="w")])):
-        store = RecordStore(tmp_path, suite)
+        store = trial_store(tmp_path, suite)
         for record in records:
             store.append(record)
     command = ["report", "prediction", "--results", str(tmp_path)]

@@ -11,9 +11,9 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.files import check_tables, csv_text, json_rows, markdown_text, write_tables
+from shardbench.report.files import check_tables, json_rows, markdown_text, table_csv, write_tables
 from shardbench.report.groups import current
 from shardbench.report.tables import balance, tables, throughput, traffic
 from shardbench.report.terminal import plain_text
@@ -226,12 +226,12 @@ def test_the_order_of_records_does_not_count(seed):
     shuffled = make.sample()
     random.Random(seed).shuffle(shuffled)
     for name, frame in tables(make.sample()).items():
-        assert csv_text(tables(shuffled)[name]) == csv_text(frame)
+        assert table_csv(tables(shuffled)[name]) == table_csv(frame)
 
 
 def test_csv_is_fixed_and_readable_by_programs():
     frame = throughput(make.sample())
-    text = csv_text(frame)
+    text = table_csv(frame)
     rows = list(csv.DictReader(io.StringIO(text)))
     assert rows[4]["strategy"] == "greedy-size"
     assert (rows[4]["step_ms_p50"], rows[4]["samples_per_s"], rows[4]["same_as_best"]) == (
@@ -247,7 +247,7 @@ def test_csv_is_fixed_and_readable_by_programs():
 
 def test_large_byte_counts_keep_their_digits():
     record = make.ok(changes={"traffic": make.totals(hbm_bytes=123456789012.0)})
-    assert "123456789012" in csv_text(traffic([record]))
+    assert "123456789012" in table_csv(traffic([record]))
 
 
 def test_json_rows_are_plain():
@@ -307,7 +307,7 @@ def test_readable_bytes(value, text):
 
 @pytest.fixture
 def results(tmp_path):
-    store = RecordStore(tmp_path, "quick")
+    store = trial_store(tmp_path, "quick")
     for record in make.sample():
         store.append(record)
     return tmp_path

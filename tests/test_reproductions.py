@@ -6,10 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from shardbench.records.cell import cell_key
+from shardbench.records.store import cell_store
+from shardbench.report.files import frame_csv
 from shardbench.studies.claim import Evidence, claims_frame
-from shardbench.studies.files import check_files, frame_csv
+from shardbench.studies.files import check_study_files
 from shardbench.studies.reproduction import find_reproduction, reproduction_names
-from shardbench.studies.study_store import StudyStore, cell_key
 
 RESULTS = Path(__file__).parent.parent / "results"
 NAMES = reproduction_names()
@@ -41,9 +43,9 @@ def test_claims_are_untested_without_evidence_and_sourced_ones_name_the_paper(na
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_tables_are_what_the_records_give(name: str) -> None:
     found = find_reproduction(name)
-    assert check_files(found, RESULTS) == [], f"make them again with: nox -s publish -- {name}"
+    assert check_study_files(found, RESULTS) == [], f"make them again with: nox -s publish -- {name}"
     for study in found.studies:
-        known = StudyStore(RESULTS, name, study.name).latest()
+        known = cell_store(RESULTS, name, study.name).latest()
         missing = [
             cell
             for cell in study.cells(False)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import records as make
 
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables
 from shardbench.runs.runner import RunOptions, list_trials, run_suite
@@ -19,10 +19,10 @@ AGAIN = "make them again with: nox -s publish -- {}"
 class Silent:
     """Listener of no interest."""
 
-    def planned(self, total, settled):
+    def planned(self, work, unit, total, settled):
         """Nothing."""
 
-    def started(self, number, spec):
+    def started(self, piece):
         """Nothing."""
 
     def finished(self, number, record):
@@ -49,7 +49,7 @@ def missing_trials(trials, known, named):
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_trial_of_the_suite_has_a_record(suite):
-    known = RecordStore(RESULTS, suite).latest()
+    known = trial_store(RESULTS, suite).latest()
     loaded = load_suite(suite)
     trials = list_trials(loaded, RunOptions(results=RESULTS, data=Path("data")))
     named = {name for job in loaded.jobs for name in job.strategies} - {EVERY}
@@ -89,7 +89,7 @@ def test_jobs_by_default_are_of_the_suite():
 @pytest.mark.parametrize("job", [job_param(job) for job in QUICK_JOBS])
 def test_simulated_records_are_what_the_code_gives_now(tmp_path, job):
     options = RunOptions(results=tmp_path, data=Path("data"))
-    known = RecordStore(RESULTS, "quick").latest()
+    known = trial_store(RESULTS, "quick").latest()
     suite = load_suite("quick").model_copy(update={"jobs": (job,)})
     for record in run_suite(suite, options, Silent()):
         committed, where = known[record.key], f"{record.spec.strategy} on {record.spec.workload}"
@@ -103,7 +103,7 @@ def test_simulated_records_are_what_the_code_gives_now(tmp_path, job):
 
 
 def test_measured_records_sent_what_was_counted():
-    measured = [r for r in RecordStore(RESULTS, "quick").read() if r.spec.backend is Backend.MEASURED]
+    measured = [r for r in trial_store(RESULTS, "quick").read() if r.spec.backend is Backend.MEASURED]
     assert measured
     for record in measured:
         if record.outcome is Outcome.SKIPPED:

@@ -18,11 +18,11 @@ from shardbench.engine.job import RankJob, RankResult
 from shardbench.engine.measure import write_job
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.report.tables import throughput
 from shardbench.runs.run_trial import JobContext, run_trial
-from shardbench.runs.runner import RunOptions, list_trials, run_suite, settled_records
+from shardbench.runs.runner import RunOptions, SuiteWork, list_trials, run_suite
 from shardbench.runs.suite import Job, load_suite
 
 MACHINE = """
@@ -305,11 +305,11 @@ class Log:
     def __init__(self):
         self.calls = []
 
-    def planned(self, total, settled):
+    def planned(self, work, unit, total, settled):
         self.calls.append(("planned", total, settled))
 
-    def started(self, number, spec):
-        self.calls.append(("started", number, spec.strategy))
+    def started(self, piece):
+        self.calls.append(("started", piece.split()[3]))
 
     def finished(self, number, record):
         self.calls.append(("finished", number, record.outcome.value))
@@ -330,8 +330,8 @@ def test_a_suite_runs_resumes_retries_and_forces(tiny):
     records = run_suite(suite, options, log)
     assert [r.outcome for r in records] == [Outcome.OK] * 4
     assert log.calls[0] == ("planned", 4, 0)
-    assert log.calls[1:3] == [("started", 1, "shuffle"), ("finished", 1, "ok")]
-    lines = RecordStore(options.results, "tiny").path.read_text().splitlines()
+    assert log.calls[1:3] == [("started", "shuffle"), ("finished", 1, "ok")]
+    lines = trial_store(options.results, "tiny").path.read_text().splitlines()
     assert len(lines) == 4
     assert all(len(line) < 20_000 for line in lines)
     environments = list((options.results / "environments").glob("*.json"))
@@ -343,27 +343,27 @@ def test_a_suite_runs_resumes_retries_and_forces(tiny):
     forced = Log()
     run_suite(suite, replace(options, force=True, backend=Backend.SIMULATED), forced)
     assert forced.calls[0] == ("planned", 2, 0)
-    assert len(RecordStore(options.results, "tiny").read()) == 6
+    assert len(trial_store(options.results, "tiny").read()) == 6
 
     spec = records[0].spec
     failed = records[0].model_dump(mode="json") | {
         "outcome": "oom",
         "failure": {"outcome": "oom", "cause": "made up", "phase": "time"},
     }
-    RecordStore(options.results, "tiny").append(Record.model_validate(failed))
+    trial_store(options.results, "tiny").append(Record.model_validate(failed))
     retried = Log()
     retry = replace(options, retry=frozenset({Outcome.OOM}))
     assert run_suite(suite, retry, retried)[0].outcome is Outcome.OK
-    assert retried.calls == [("planned", 4, 3), ("started", 1, spec.strategy), ("finished", 1, "ok")]
+    assert retried.calls == [("planned", 4, 3), ("started", spec.strategy), ("finished", 1, "ok")]
 
 
 def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
     suite, options = tiny
     run_suite(suite, options, Log())
     elsewhere = Environment.here().model_copy(update={"cpu": "another one"})
-    monkeypatch.setattr("shardbench.runs.runner.Environment.here", lambda: elsewhere)
-    known = RecordStore(options.results, "tiny").latest()
-    assert [r.spec.backend for r in settled_records(list_trials(suite, options), known)] == ["simulated"] * 2
+    work = SuiteWork(suite, options)
+    assert [trial.backend for trial in work.settled(work.store.latest(), elsewhere.hash)] == ["simulated"] * 2
+    monkeypatch.setattr("shardbench.runs.session.Environment.here", lambda: elsewhere)
     again = Log()
     run_suite(suite, options, again)
     assert again.calls[0] == ("planned", 4, 2)
@@ -398,7 +398,7 @@ def test_an_impossible_pair_is_infeasible_rows_and_the_rest_runs(tiny):
     again = Log()
     assert run_suite(impossible, options, again) == records
     assert again.calls == [("planned", 6, 6)]
-    outcomes = throughput(RecordStore(options.results, "tiny").read())["outcome"]
+    outcomes = throughput(trial_store(options.results, "tiny").read())["outcome"]
     assert sorted(outcomes) == ["infeasible"] * 4 + ["ok"] * 2
 
 
@@ -494,7 +494,7 @@ def test_keys_depend_on_everything_in_a_spec(context):
 def test_records_hold_no_path_and_no_host(tiny):
     suite, options = tiny
     run_suite(suite, replace(options, backend=Backend.SIMULATED), Log())
-    text = RecordStore(options.results, "tiny").path.read_text()
+    text = trial_store(options.results, "tiny").path.read_text()
     text += "".join(path.read_text() for path in (options.results / "environments").iterdir())
     assert str(options.results.parent) not in text
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)

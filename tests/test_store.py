@@ -10,13 +10,13 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
-from shardbench.records.store import RecordStore, is_settled
-from shardbench.records.trial import Backend, Outcome
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Outcome
 
 
 @pytest.fixture
 def store(tmp_path):
-    return RecordStore(tmp_path, "quick")
+    return trial_store(tmp_path, "quick")
 
 
 def test_absent_file_is_no_records(store):
@@ -79,7 +79,7 @@ def test_unknown_field_is_refused(store):
 
 
 def _append_some(folder: str, name: str) -> None:
-    store = RecordStore(Path(folder), "quick")
+    store = trial_store(Path(folder), "quick")
     for repeat in range(20):
         store.append(make.ok(name, repeat=repeat))
 
@@ -95,27 +95,6 @@ def test_several_processes_append_whole_lines(tmp_path, store):
         assert writer.exitcode == 0
     found = store.read()
     assert sorted((r.spec.strategy, r.spec.repeat) for r in found) == [(n, i) for n in names for i in range(20)]
-
-
-CODE = make.provenance().strategy_code
-
-
-def test_settled():
-    oom = make.failed(Outcome.OOM)
-    assert is_settled(oom, code=CODE)
-    assert not is_settled(oom, code=CODE, retry=frozenset({Outcome.OOM}))
-    assert not is_settled(oom, code=CODE, force=True)
-    assert not is_settled(None, code=CODE)
-
-
-def test_a_trial_is_settled_only_for_the_code_that_made_it():
-    record = make.ok()
-    assert not is_settled(record, code="f" * 16)
-    assert not is_settled(record, code=None)
-    for other in (None, make.provenance(None)):
-        unstated = record.model_copy(update={"provenance": other})
-        assert not is_settled(unstated, code=CODE)
-        assert not is_settled(unstated, code=None), "no code is nobody's code"
 
 
 def test_archived_lines_move_whole_and_once(store, tmp_path):
@@ -148,7 +127,7 @@ def test_a_truncated_file_is_not_archived(store, tmp_path):
 
 def _archive_some(folder: str) -> None:
     for _ in range(40):
-        RecordStore(Path(folder), "quick").archive(Path(folder) / "archive", lambda record: record.spec.repeat % 2 == 0)
+        trial_store(Path(folder), "quick").archive(Path(folder) / "archive", lambda record: record.spec.repeat % 2 == 0)
 
 
 def test_nothing_is_lost_between_archiving_and_appending(tmp_path, store):
@@ -195,10 +174,3 @@ def test_records_survive_json(record):
     assert from_json(Record, text) == record
     assert text.isascii()
     assert "\n" not in text
-
-
-def test_a_measurement_is_settled_only_in_its_environment():
-    measured, simulated = make.ok(), make.ok(backend=Backend.SIMULATED)
-    assert is_settled(measured, code=CODE, environment=measured.environment)
-    assert not is_settled(measured, code=CODE, environment="another")
-    assert is_settled(simulated, code=CODE, environment="another")

@@ -9,15 +9,15 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.studies import files, session, study_store
+from shardbench.records.store import cell_store
+from shardbench.report.figures import plot_figure
+from shardbench.studies import files, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
-from shardbench.studies.figures import study_figure
-from shardbench.studies.page import extras, write_reproduction_page
+from shardbench.studies.files import extras, write_reproduction_page
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Cell, Plot, Row, Study
-from shardbench.studies.study_store import StudyStore
 
 CLAIMS = """
 [[claims]]
@@ -63,10 +63,14 @@ class Heard:
         self.studies: list[tuple[str, int, int]] = []
         self.cells: list[str | None] = []
 
-    def study(self, name, cells, settled):
-        self.studies.append((name, cells, settled))
+    def planned(self, work, unit, total, settled):
+        assert unit == "cell"
+        self.studies.append((work.removeprefix("study "), total, settled))
 
-    def cell(self, number, of, record):
+    def started(self, piece):
+        """Nothing."""
+
+    def finished(self, number, record):
         self.cells.append(record.failure)
 
 
@@ -105,15 +109,15 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
     rows = [{"backend": "counted", "strategy": "shuffle"}]
     monkeypatch.setattr(study, "run", lambda cell, folder: rows)
     run(made, tmp_path, quick=True)
-    store = StudyStore(tmp_path, "mine", "doubling")
+    store = cell_store(tmp_path, "mine", "doubling")
     first = store.read()[0]
     assert first.provenance is not None
-    assert first.provenance.strategy_code == study_store.cell_code(study, first.cell, rows)
+    assert first.provenance.strategy_code == session.cell_code(study, first.cell, rows)
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 2)]
 
     for planted in ("class_code", "_strategy_code"):
         with monkeypatch.context() as edited:
-            edited.setattr(study_store, planted, lambda *_, **__: "edited since")
+            edited.setattr(session, planted, lambda *_, **__: "edited since")
             assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)], planted
         run(made, tmp_path, quick=True)
 
@@ -124,15 +128,18 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
 
 def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
-    files.write_files(made, tmp_path)
+    files.write_study_files(made, tmp_path)
     folder = tmp_path / "tables" / "mine"
     assert (folder / "doubling.csv").read_text() == "number,backend,twice\n1,counted,2\n2,counted,4\n4,counted,8\n"
     header, line = (folder / "claims.csv").read_text().splitlines()
     assert header.startswith("claim,paper,ours,low,high,n,verdict,")
     assert line.startswith("doubles,2,2,2,2,3,reproduced,")
-    assert files.check_files(made, tmp_path) == []
+    assert files.check_study_files(made, tmp_path) == []
     (folder / "doubling.csv").write_text("number\n")
-    assert files.check_files(made, tmp_path) == [f"{folder / 'doubling.csv'}: not what the records give"]
+    assert files.check_study_files(made, tmp_path) == [
+        f"{folder / 'doubling.csv'}: line 1 is 'number', the records give 'number,backend,twice'; "
+        "run: shardbench reproduce mine"
+    ]
 
 
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
 
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path, quick=True)
-    path = StudyStore(tmp_path, "mine", "doubling").path
+    path = cell_store(tmp_path, "mine", "doubling").path
     whole = path.read_text()
     path.write_text(whole[:-1])
     with pytest.raises(BadInput, match=r"line 2 is truncated.*its cell is repeated"):
@@ -175,8 +182,8 @@ def test_unknown_names_are_refused(made: Reproduction) -> None:
 
 def test_a_plot_of_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(BadInput, match="no column 'b'"):
-        study_figure(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
-    figure = study_figure(
+        plot_figure(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
+    figure = plot_figure(
         Plot(title="t", table="t", x="a", y="b", series="c", facet="d", low="l", high="h"),
         pd.DataFrame({"a": [1, 2, 1], "b": [1, 2, 3], "c": ["x", "x", "y"], "d": [1, 1, 2], "l": 0.5, "h": [2, 3, 4]}),
     )
@@ -190,11 +197,11 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     arguments = ["reproduce", "mine", "--results", str(tmp_path), "--workers", "1"]
     assert run_command([*arguments, "--quick", "--page"]) == 0
     out = capsys.readouterr().out
-    assert "study doubling: 2 cells, 0 on record, 2 to run" in out
+    assert "study doubling: 2 cells, 0 settled, 2 to run" in out
     assert "doubles: paper about 2 x; ours 2 x (2 to 2, n=2): reproduced" in out
     assert (tmp_path / "pages" / "mine.html").is_file()
     assert run_command(arguments) == 1
-    assert "failed: doubling {'number': 3}: ValueError: three is no good" in capsys.readouterr().out
+    assert "failed: doubling number=3: failed: ValueError: three is no good" in capsys.readouterr().out
     assert run_command([*arguments, "--study", "nope"]) == 2
     assert "mine has no study 'nope'; it has doubling" in capsys.readouterr().err
 

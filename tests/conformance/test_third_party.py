@@ -98,21 +98,24 @@ def test_an_edited_strategy_is_planned_again_and_said_to_have_been_edited(tmp_pa
         chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
         return command_line("run", str(suite), *chosen).splitlines()[0]
 
-    assert begins(source) == "2 trials, 0 settled, 2 to run"
-    assert begins(source.replace('"""The plan; ', '"""A plan; ') + "# a comment\n") == "2 trials, 2 settled, 0 to run"
+    assert begins(source) == "suite tiny: 2 trials, 0 settled, 2 to run"
+    assert (
+        begins(source.replace('"""The plan; ', '"""A plan; ') + "# a comment\n")
+        == "suite tiny: 2 trials, 2 settled, 0 to run"
+    )
     edited = source.replace("[0] * len(problem.tables)", "[1] * len(problem.tables)")
     assert edited != source
     strategy.write_text(edited)
     state = json.loads(command_line("status", str(suite), "--json", "--strategy", "rank-zero"))
-    assert (state["settled"], state["open"], state["other_code"]["strategy"]) == (0, 1, {"rank-zero": 1})
+    assert (state["settled"], state["open"], state["other_code"]["own"]) == (0, 1, {"rank-zero": 1})
     reported = command_line("report", str(suite), "--page")
     assert "1 of 2 records were recorded with other code than this:" in reported
-    assert "other code of the strategy: rank-zero (1); a run plans these again" in reported
+    assert "other code of their own: rank-zero (1); a run makes these again" in reported
     page = (tmp_path / "results" / "pages" / "tiny.html").read_text(encoding="utf-8")
-    assert "other code of the strategy: rank-zero (1)" in page
-    assert json.loads(command_line("report", str(suite), "--json"))["other_code"]["strategy"] == {"rank-zero": 1}
+    assert "other code of their own: rank-zero (1)" in page
+    assert json.loads(command_line("report", str(suite), "--json"))["other_code"]["own"] == {"rank-zero": 1}
 
-    assert begins(edited) == "2 trials, 1 settled, 1 to run"
+    assert begins(edited) == "suite tiny: 2 trials, 1 settled, 1 to run"
     lines = (tmp_path / "results" / "records" / "tiny.jsonl").read_text().splitlines()
     plans = [json.loads(line)["planned"]["plan_hash"] for line in lines if '"strategy":"rank-zero"' in line]
     assert len(set(plans)) == len(plans) == 2, "the old line stays, the new one has the new plan"

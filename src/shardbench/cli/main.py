@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardbench.base.errors import BadInput, ShardBenchError
+from shardbench.base.generated import ascii_text
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli import tools
 from shardbench.cli.options import (
@@ -25,7 +26,7 @@ from shardbench.cli.options import (
     PageOption,
     ResultsOption,
     WorkOption,
-    ascii_text,
+    failure_lines,
     print_json,
 )
 from shardbench.records.trial import Backend, Outcome
@@ -169,28 +170,24 @@ def run(
     as_json: JsonOption = False,
 ) -> int:
     """Run what is open of a suite, then write its tables; a failed trial is recorded and the run goes on."""
-    from shardbench.cli.progress import BarProgress, JsonProgress, progress  # noqa: PLC0415
+    from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.runs.runner import run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
     loaded = load_suite(suite)
     options = _options(results, data, backend, strategy, seed, force=force, retry=_outcomes(retry), work=work)
-    listener = progress(as_json)
-    try:
+    with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)
-    finally:
-        if isinstance(listener, BarProgress):
-            listener.stop()
     if not records:
         raise BadInput(f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds")
 
-    from shardbench.report.files import write_tables  # noqa: PLC0415
+    from shardbench.report.files import suite_records, write_tables  # noqa: PLC0415
 
     written = write_tables(results, loaded.name)
     if page:
         from shardbench.report.page import write_page  # noqa: PLC0415
 
-        written.append(write_page(results, loaded.name))
+        written.append(write_page(results, loaded.name, suite_records(results, loaded.name)))
     counts = _count(records)
     if isinstance(listener, JsonProgress):
         listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
@@ -198,6 +195,8 @@ def run(
         _print_report(results, loaded.name)
         if page:
             print(f"page: {written[-1]}")
+        for line in failure_lines(records, results):
+            print(line)
         print(_summary(len(records), counts))
     return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
 
@@ -214,23 +213,25 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Say how many trials of a suite are settled, how they ended, and how many are open."""
-    from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.base.host import Environment  # noqa: PLC0415
+    from shardbench.engine.launch import set_rank_variables  # noqa: PLC0415
     from shardbench.report.other_code import other_code  # noqa: PLC0415
-    from shardbench.runs.runner import list_trials, settled_records  # noqa: PLC0415
+    from shardbench.runs.runner import SuiteWork  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
     loaded = load_suite(suite)
-    known = RecordStore(results, loaded.name).latest()
-    trials = list_trials(loaded, _options(results, data, backend, strategy, seed))
-    settled = settled_records(trials, known)
-    counts = _count(settled)
-    others = len(known.keys() - {trial.key for trial in trials})
-    code = other_code([known[trial.key] for trial in trials if trial.key in known])
+    work = SuiteWork(loaded, _options(results, data, backend, strategy, seed))
+    known = work.store.latest()
+    set_rank_variables()
+    settled = work.settled(known, Environment.here().hash)
+    counts = _count([known[trial.key] for trial in settled])
+    others = len(known.keys() - {trial.key for trial in work.pieces})
+    code = other_code(known[trial.key] for trial in work.pieces if trial.key in known)
     state = {
         "suite": loaded.name,
-        "trials": len(trials),
+        "trials": len(work.pieces),
         "settled": len(settled),
-        "open": len(trials) - len(settled),
+        "open": len(work.pieces) - len(settled),
         "outcomes": counts,
         "other_records": others,
         "other_code": asdict(code),
@@ -238,7 +239,7 @@ def status(
     if as_json:
         print_json(state)
         return
-    print(f"{loaded.name}: {len(trials)} trials, {len(settled)} settled, {len(trials) - len(settled)} open")
+    print(f"{loaded.name}: {len(work.pieces)} trials, {len(settled)} settled, {state['open']} open")
     for outcome, number in counts.items():
         print(f"  {outcome:<10} {number}")
     if others:
@@ -275,7 +276,7 @@ def report(
     if page:
         from shardbench.report.page import write_page  # noqa: PLC0415
 
-        written.append(write_page(results, name))
+        written.append(write_page(results, name, suite_records(results, name)))
     if as_json:
         from shardbench.report.files import json_rows  # noqa: PLC0415
         from shardbench.report.groups import current  # noqa: PLC0415
@@ -382,7 +383,7 @@ def _summary(total: int, counts: dict[str, int]) -> str:
 def _print_report(results: Path, suite: str) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from shardbench.records.store import RecordStore  # noqa: PLC0415
+    from shardbench.records.store import trial_store  # noqa: PLC0415
     from shardbench.report.files import suite_records  # noqa: PLC0415
     from shardbench.report.groups import current  # noqa: PLC0415
     from shardbench.report.other_code import other_code  # noqa: PLC0415
@@ -393,7 +394,7 @@ def _print_report(results: Path, suite: str) -> None:
     print_tables(tables(records), Console(file=sys.stdout))
     for line in other_code(current(records)).lines():
         print(ascii_text(line))
-    print(f"records: {RecordStore(results, suite).path}")
+    print(f"records: {trial_store(results, suite).path}")
     print(f"tables: {results / 'tables' / suite}")
 
 

@@ -1,10 +1,16 @@
 """What the commands share: options, exit codes and ways to print."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from shardbench.base.generated import ascii_text
+
+if TYPE_CHECKING:
+    from shardbench.records.base_record import BaseRecord
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -25,6 +31,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, sort_keys=True, indent=2, allow_nan=False))
 
 
-def ascii_text(text: str) -> str:
-    """The text with everything else than ASCII escaped."""
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
+    """One line a record that failed: what, why, and where its log lies."""
+    lines = []
+    for record in records:
+        if record.cause:
+            log = results / "logs" / f"{record.key}.log"
+            where = f" (log: {log})" if log.is_file() else ""
+            lines.append(ascii_text(f"failed: {record.summary}{where}"))
+    return lines

@@ -1,128 +1,118 @@
-"""How a run is shown while it goes: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""How a session is shown while it goes: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
 
 import json
-import statistics
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from shardbench.base.generated import ascii_text
 from shardbench.base.serialise import to_data
-from shardbench.records.record import Record
-from shardbench.records.trial import TrialSpec
+from shardbench.records.base_record import BaseRecord
 
 
 class PlainProgress:
-    """One ASCII line per finished trial."""
+    """One ASCII line per finished piece of work."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self.open = 0
 
-    def planned(self, total: int, settled: int) -> None:
+    def planned(self, work: str, unit: str, total: int, settled: int) -> None:
         """See Listener."""
         self.open = total - settled
-        print(planned_line(total, settled), file=self._out, flush=True)
+        self.say(f"{work}: {total} {unit}s, {settled} settled, {self.open} to run")
 
-    def started(self, number: int, spec: TrialSpec) -> None:
+    def started(self, piece: str) -> None:
         """See Listener."""
 
-    def finished(self, number: int, record: Record) -> None:
+    def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
-        print(finished_line(number, self.open, record), file=self._out, flush=True)
+        self.say(finished_line(number, self.open, record))
+
+    def say(self, line: str) -> None:
+        """Print one line."""
+        print(line, file=self._out, flush=True)
+
+    def stop(self) -> None:
+        """Nothing to take away."""
 
 
-class BarProgress:
-    """A bar that names the running trial; finished trials scroll by above it."""
+class BarProgress(PlainProgress):
+    """The same lines, scrolling by above a bar that names the running piece."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(sys.stdout)
         self._console = console
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns, console=console, transient=True)
         self._task: TaskID | None = None
-        self.open = 0
 
-    def planned(self, total: int, settled: int) -> None:
+    def planned(self, work: str, unit: str, total: int, settled: int) -> None:
         """See Listener."""
-        self.open = total - settled
-        self._console.print(planned_line(total, settled), markup=False, highlight=False)
+        super().planned(work, unit, total, settled)
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
         if self.open:
-            self._task = self._progress.add_task("", total=self.open)
+            self._task = self._progress.add_task(escape(work), total=self.open)
             self._progress.start()
 
-    def started(self, number: int, spec: TrialSpec) -> None:
+    def started(self, piece: str) -> None:
         """See Listener."""
         if self._task is not None:
-            self._progress.update(self._task, description=escape(spec_text(spec)))
+            self._progress.update(self._task, description=escape(piece))
 
-    def finished(self, number: int, record: Record) -> None:
+    def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
-        line = finished_line(number, self.open, record)
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        super().finished(number, record)
         if self._task is not None:
             self._progress.update(self._task, completed=number)
-            if number == self.open:
-                self.stop()
+
+    def say(self, line: str) -> None:
+        """Print one line above the bar."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Take the bar away; also after an interrupt."""
         self._progress.stop()
 
 
-class JsonProgress:
+class JsonProgress(PlainProgress):
     """One JSON object a line: ``planned``, then ``finished`` with the record."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
-    def planned(self, total: int, settled: int) -> None:
+    def planned(self, work: str, unit: str, total: int, settled: int) -> None:
         """See Listener."""
-        self.write({"event": "planned", "total": total, "settled": settled})
+        self.write({"event": "planned", "work": work, "unit": unit, "total": total, "settled": settled})
 
-    def started(self, number: int, spec: TrialSpec) -> None:
-        """See Listener."""
-
-    def finished(self, number: int, record: Record) -> None:
+    def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
         self.write({"event": "finished", "number": number, "record": to_data(record)})
 
     def write(self, event: dict[str, Any]) -> None:
         """Write one event."""
-        print(json.dumps(event, sort_keys=True), file=self._out, flush=True)
+        self.say(json.dumps(event, sort_keys=True))
 
 
-def progress(as_json: bool) -> PlainProgress | BarProgress | JsonProgress:
-    """The one that fits stdout."""
+@contextmanager
+def progress(as_json: bool = False) -> Iterator[PlainProgress]:
+    """The one that fits stdout, taken away where the block ends."""
     if as_json:
-        return JsonProgress(sys.stdout)
-    if sys.stdout.isatty():
-        return BarProgress(Console(file=sys.stdout))
-    return PlainProgress(sys.stdout)
-
-
-def planned_line(total: int, settled: int) -> str:
-    """How much there is to do."""
-    return f"{total} trials, {settled} settled, {total - settled} to run"
-
-
-def finished_line(number: int, of: int, record: Record) -> str:
-    """One ASCII line about a finished trial; ``ms/step`` is the median over its n iterations."""
-    width = len(str(of))
-    head = f"[{number:>{width}}/{of}] {spec_text(record.spec)}: {record.outcome}"
-    if record.failure is not None:
-        rank = f" (rank {record.failure.rank})" if record.failure.rank is not None else ""
-        text = f"{head} in {record.failure.phase}{rank}: {record.failure.cause}"
-    elif record.timing is not None and record.timing.step_ms:
-        steps = record.timing.step_ms
-        text = f"{head} {statistics.median(steps):.3g} ms/step (n={len(steps)})"
+        listener: PlainProgress = JsonProgress(sys.stdout)
+    elif sys.stdout.isatty():
+        listener = BarProgress(Console(file=sys.stdout))
     else:
-        text = head
-    return text.replace("\n", " ").encode("ascii", "backslashreplace").decode("ascii")
+        listener = PlainProgress(sys.stdout)
+    try:
+        yield listener
+    finally:
+        listener.stop()
 
 
-def spec_text(spec: TrialSpec) -> str:
-    """A trial in a few words."""
-    seed = f" s{spec.seed}" if spec.seed else ""
-    return f"{spec.backend} {spec.workload} {spec.machine} {spec.strategy}{seed} r{spec.repeat}"
+def finished_line(number: int, of: int, record: BaseRecord) -> str:
+    """One ASCII line about a finished piece of work."""
+    return ascii_text(f"[{number:>{len(str(of))}}/{of}] {record.summary}".replace("\n", " "))

@@ -1,10 +1,12 @@
 """The command ``reproduce``: a baseline's suite, its studies, and what they say about its paper's claims."""
 
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardbench.base.generated import ascii_text
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -13,9 +15,14 @@ from shardbench.cli.options import (
     DataOption,
     PageOption,
     ResultsOption,
-    ascii_text,
+    failure_lines,
 )
 from shardbench.records.trial import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from shardbench.records.record import Record
 
 
 def reproduce_command(
@@ -32,59 +39,72 @@ def reproduce_command(
     page: PageOption = False,
 ) -> int:
     """Run what is open of a paper's reproduction, then write its tables and say what became of its claims."""
-    from shardbench.cli.study_progress import claims_text, studies_listener  # noqa: PLC0415
-    from shardbench.studies.files import claims_table, write_files  # noqa: PLC0415
-    from shardbench.studies.page import write_reproduction_page  # noqa: PLC0415
+    from shardbench.cli.progress import progress  # noqa: PLC0415
+    from shardbench.studies.files import (  # noqa: PLC0415
+        claims_table,
+        study_code,
+        write_reproduction_page,
+        write_study_files,
+    )
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
 
     found = find_reproduction(name)
     for wanted in study or ():
         found.study(wanted)
-    errors = 0
+    trials: list[Record] = []
     if suite and not study:
-        errors += _run_suite(name, results, data, quick=quick, force=force, retry=retry)
-    listener = studies_listener()
+        trials = _run_suite(name, results, data, quick=quick, force=force, retry=retry)
     options = SessionOptions(
         results=results, quick=quick, studies=tuple(study or ()), force=force, retry=retry, workers=workers
     )
-    try:
-        records = run_studies(found, options, listener)
-    finally:
-        listener.stop()
-    failed = [record for record in records if record.failure is not None]
-    written = write_files(found, results)
+    with progress() as listener:
+        cells = run_studies(found, options, listener)
+    for path in write_study_files(found, results):
+        print(f"table: {path}")
     if page:
         print(f"page: {write_reproduction_page(found, results)}")
-    for path in written:
-        print(f"table: {path}")
     claims = claims_table(found, results)
     if claims is not None:
         print(ascii_text(claims_text(claims)))
-    for record in failed:
-        print(ascii_text(f"failed: {record.study} {record.cell}: {record.failure}"))
-    return EXIT_FAILED if failed or errors else EXIT_OK
+    failures = [*failure_lines(trials, results), *failure_lines(cells, results)]
+    for line in [*study_code(found, results).lines(), *failures]:
+        print(line)
+    errors = any(record.outcome is Outcome.ERROR for record in trials)
+    return EXIT_FAILED if errors or any(record.cause for record in cells) else EXIT_OK
 
 
-def _run_suite(name: str, results: Path, data: Path, *, quick: bool, force: bool, retry: bool) -> int:
-    """Run the suite of that name, if there is one; gives its trials that ended in ``error``."""
-    from shardbench.cli.progress import BarProgress, progress  # noqa: PLC0415
+def _run_suite(name: str, results: Path, data: Path, *, quick: bool, force: bool, retry: bool) -> "list[Record]":
+    """Run the suite of that name, if there is one, and write its tables."""
+    from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.report.files import write_tables  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite, suite_names  # noqa: PLC0415
 
     if name not in suite_names():
-        return 0
+        return []
     again = frozenset(Outcome) - {Outcome.OK} if retry else frozenset[Outcome]()
-    listener = progress(False)
-    try:
-        records = run_suite(
-            load_suite(name), RunOptions(results=results, data=data, quick=quick, force=force, retry=again), listener
-        )
-    finally:
-        if isinstance(listener, BarProgress):
-            listener.stop()
+    options = RunOptions(results=results, data=data, quick=quick, force=force, retry=again)
+    with progress() as listener:
+        records = run_suite(load_suite(name), options, listener)
     if records:
         for path in write_tables(results, name):
             print(f"table: {path}")
-    return sum(record.outcome is Outcome.ERROR for record in records)
+    return records
+
+
+def claims_text(frame: "pd.DataFrame") -> str:
+    """The claims as aligned ASCII, each with what it says and how ours is defined."""
+    from shardbench.report.files import cell_text  # noqa: PLC0415
+
+    lines = ["Claims: the paper's number, ours with its 95 % interval over n conditions, and the verdict"]
+    for row in frame.to_dict("records"):
+        paper = f"{row['relation']} {cell_text(row['paper'])} {row['unit']}" if row["sourced"] else "not sourced"
+        ours = "no number"
+        if row["n"]:
+            interval = f"{row['low']:.3g} to {row['high']:.3g}, " if row["n"] > 1 else ""
+            ours = f"{row['ours']:.3g} {row['unit']} ({interval}n={row['n']})"
+        lines.append(f"  {row['claim']}: paper {paper}; ours {ours}: {row['verdict']}")
+        for text in (row["statement"], f"Ours: {row['definition']} {row['conditions']}"):
+            lines += textwrap.wrap(cell_text(text), 116, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)

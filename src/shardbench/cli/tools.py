@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -14,7 +15,6 @@ from shardbench.cli.options import (
     DataOption,
     JsonOption,
     ResultsOption,
-    ascii_text,
     print_json,
 )
 
@@ -56,19 +56,18 @@ def archive_command(
     as_json: JsonOption = False,
 ) -> None:
     """Move records that are to be made again to <results>/archive/, line by line as they are."""
-    from shardbench.records.store import RecordStore  # noqa: PLC0415
-    from shardbench.studies.study_store import StudyStore  # noqa: PLC0415
+    from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
 
     chosen = set(strategy or ())
     folder = results / "archive"
     moved = [
-        RecordStore(results, name).archive(
+        trial_store(results, name).archive(
             folder / "records", lambda record: not chosen or record.spec.strategy in chosen
         )
     ]
     if not chosen:
         moved += [
-            StudyStore(results, name, path.stem).archive(folder / "studies" / name, lambda record: True)
+            cell_store(results, name, path.stem).archive(folder / "studies" / name, lambda record: True)
             for path in sorted((results / "studies" / name).glob("*.jsonl"))
         ]
     paths = [str(path) for path in moved if path is not None]
@@ -130,19 +129,20 @@ def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_jso
 
 def report_prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Predicted against measured over all records of ``results``: writes the table, prints how well they agree."""
+    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.prediction import check_file, read_measured, summaries, write  # noqa: PLC0415
+    from shardbench.report.prediction import expected_file, read_measured, summaries  # noqa: PLC0415
     from shardbench.report.prediction_text import text_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     if check:
-        difference = check_file(results, rows)
+        differences = check_files(expected_file(results, rows), "shardbench report prediction")
         if as_json:
-            print_json({"differences": [difference] if difference else []})
+            print_json({"differences": differences})
         else:
-            print(difference or "prediction: table and records agree")
-        return EXIT_FAILED if difference else EXIT_OK
-    path = write(results, rows)
+            print("\n".join(differences) or "prediction: table and records agree")
+        return EXIT_FAILED if differences else EXIT_OK
+    (path,) = write_files(expected_file(results, rows))
     found = summaries(rows)
     if as_json:
         print_json({"file": str(path), "summaries": [to_data(summary) for summary in found]})

@@ -1,13 +1,14 @@
-"""A record: everything that is ever printed about a trial."""
+"""The record of a trial: everything that is ever printed about it."""
 
+import statistics
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from shardbench.model.strategy import Move, Role
-from shardbench.records.provenance import Provenance
+from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -74,21 +75,13 @@ class TrafficTotals(pydantic.BaseModel):
     """Name -> (bytes sent inside nodes, across nodes)."""
 
 
-class Record(pydantic.BaseModel):
-    """One line of a record file."""
+class Record(BaseRecord):
+    """What one trial gave, or why it gave nothing."""
 
-    model_config = _CONFIG
-
-    schema_version: Literal[1] = 1
-    key: str
     spec: TrialSpec
     outcome: Outcome
     failure: Failure | None = None
     role: Role
-    environment: str
-    """Hash; the environment itself is stored once."""
-    provenance: Provenance | None = None
-    """None in records of versions that did not state their code."""
     planned: Planned | None = None
     timing: Timing | None = None
     predicted: Timing | None = None
@@ -103,10 +96,35 @@ class Record(pydantic.BaseModel):
     whole_table_bound_ms: float | None = None
     """The same where every table stays whole on one device."""
 
+    @property
+    def expected_key(self) -> str:
+        """Hash of the spec."""
+        return self.spec.key
+
+    @property
+    def about(self) -> str:
+        """The strategy."""
+        return self.spec.strategy
+
+    @property
+    def summary(self) -> str:
+        """The trial and its outcome; ``ms/step`` is the median over its n iterations."""
+        head = f"{self.spec.text}: {self.outcome}"
+        if self.failure is not None:
+            return f"{head} in {self.cause}"
+        steps = self.timing.step_ms if self.timing is not None else ()
+        return f"{head} {statistics.median(steps):.3g} ms/step (n={len(steps)})" if steps else head
+
+    @property
+    def cause(self) -> str:
+        """Phase, rank and cause of the failure."""
+        if self.failure is None:
+            return ""
+        rank = f" (rank {self.failure.rank})" if self.failure.rank is not None else ""
+        return f"{self.failure.phase}{rank}: {self.failure.cause}"
+
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> "Record":
-        if self.key != self.spec.key:
-            raise ValueError(f"key {self.key} is not that of the spec ({self.spec.key}): the line was edited")
         if (self.outcome is Outcome.OK) != (self.failure is None):
             raise ValueError("a record has a failure exactly where its outcome is not ok")
         if self.outcome is Outcome.OK and (self.timing is None or self.traffic is None or self.planned is None):

@@ -1,48 +1,29 @@
-"""Record files of suites, and which trials need not run again."""
+"""Record files of suites and of studies."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 from shardbench.base.jsonlines import JsonLines
-from shardbench.records.provenance import Provenance
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.cell import CellRecord
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome
+
+R = TypeVar("R", bound=BaseRecord)
 
 
-class RecordStore(JsonLines[Record]):
-    """Records of one suite in ``<results>/records/<suite>.jsonl``, failures included."""
+class RecordStore(JsonLines[R]):
+    """Records of one suite or study, failures included; of one piece of work the last line counts."""
 
-    def __init__(self, results: Path, suite: str) -> None:
-        super().__init__(results / "records" / f"{suite}.jsonl", Record, "trial")
-
-    def latest(self) -> dict[str, Record]:
-        """The last record of every trial key."""
+    def latest(self) -> dict[str, R]:
+        """The last record of every key."""
         return {record.key: record for record in self.read()}
 
 
-def is_settled(
-    record: Record | None,
-    *,
-    code: str | None,
-    force: bool = False,
-    retry: frozenset[Outcome] = frozenset(),
-    environment: str | None = None,
-) -> bool:
-    """Whether a trial need not run (again) in ``environment`` (a hash; None: whichever it was).
-
-    It is settled only while ``code`` is the hash of its strategy's code, and None is that of no
-    code. A measurement holds only where it was taken; a simulated trial is the same everywhere.
-    """
-    if record is None or force or record.outcome in retry or not made_by(record, code):
-        return False
-    return record.spec.backend is Backend.SIMULATED or environment in (None, record.environment)
+def trial_store(results: Path, suite: str) -> RecordStore[Record]:
+    """Records of one suite in ``<results>/records/<suite>.jsonl``."""
+    return RecordStore(results / "records" / f"{suite}.jsonl", Record, "trial")
 
 
-class _Made(Protocol):
-    @property
-    def provenance(self) -> Provenance | None: ...
-
-
-def made_by(record: _Made, code: str | None) -> bool:
-    """Whether the record says that the code it is about had this hash; nothing is made by None."""
-    return record.provenance is not None and code is not None and record.provenance.strategy_code == code
+def cell_store(results: Path, owner: str, study: str) -> RecordStore[CellRecord]:
+    """Records of one study in ``<results>/studies/<owner>/<study>.jsonl``."""
+    return RecordStore(results / "studies" / owner / f"{study}.jsonl", CellRecord, "cell")

@@ -63,6 +63,12 @@ class TrialSpec(pydantic.BaseModel):
         """16 hex digits."""
         return content_hash(self)
 
+    @property
+    def text(self) -> str:
+        """The trial in a few words."""
+        seed = f" s{self.seed}" if self.seed else ""
+        return f"{self.backend} {self.workload} {self.machine} {self.strategy}{seed} r{self.repeat}"
+
 
 class Failure(pydantic.BaseModel):
     """Why a trial did not end ``ok``: one line, and where."""

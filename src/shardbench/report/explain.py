@@ -8,7 +8,7 @@ import numpy as np
 
 from shardbench.base.errors import BadInput
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, current, groups
 from shardbench.report.tables import phases_of
@@ -94,7 +94,7 @@ def read_all(results: Path) -> list[Record]:
     records = [
         record
         for suite in sorted(path.stem for path in folder.glob("*.jsonl"))
-        for record in RecordStore(results, suite).read()
+        for record in trial_store(results, suite).read()
     ]
     if not records:
         raise BadInput(f"{folder} holds no records; run: shardbench run quick")

@@ -1,20 +1,21 @@
 """The tables as files: CSV for programs, Markdown for people; the same bytes for the same records."""
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text, check_files, csv_text, write_files
 from shardbench.records.record import Record
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.report.tables import TABLES, TEXTS, tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 
+DIGITS = 6
+"""Significant digits of a number without decimals of its own."""
 _DECIMALS = {"max_over_mean": 4, "distinct_rows_max": 1, "samples_per_s": 1, "plan_s": 4, "fit_s": 4}
 
 
@@ -23,49 +24,50 @@ def write_tables(results: Path, suite: str) -> list[Path]:
 
     Raises BadInput where the suite has no records.
     """
-    written = []
-    for path, text in _expected(results, suite, suite_records(results, suite)).items():
-        write_atomically(path, text)
-        written.append(path)
-    return written
+    return write_files(_expected(results, suite, suite_records(results, suite)))
 
 
 def check_tables(results: Path, suite: str) -> list[str]:
     """Differences between the tables on disk and what the records give, one line each; none is good."""
-    store = RecordStore(results, suite)
+    store = trial_store(results, suite)
     records = store.read()
     if not records:
         stale = [path for path in _paths(results, suite) if path.exists()]
         nothing = [f"{suite}: nothing to check: {store.path} holds no records, and there is no table"]
         return [f"{path}: there are no records for it" for path in stale] or nothing
-    found = []
-    for path, text in _expected(results, suite, records).items():
-        if not path.is_file():
-            found.append(f"{path}: missing; run: shardbench report {suite}")
-            continue
-        difference = _first_difference(path.read_text(encoding="ascii", errors="replace"), text)
-        if difference:
-            found.append(f"{path}: {difference}")
-    return found
+    return check_files(_expected(results, suite, records), f"shardbench report {suite}")
 
 
 def suite_records(results: Path, suite: str) -> list[Record]:
     """All records of a suite; raises BadInput where there are none."""
-    store = RecordStore(results, suite)
+    store = trial_store(results, suite)
     records = store.read()
     if not records:
         raise BadInput(f"{store.path} holds no records; run: shardbench run {suite}")
     return records
 
 
-def csv_text(frame: pd.DataFrame) -> str:
-    """CSV with one header line, fixed decimals, empty cells for what is not known; ASCII."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(frame.columns)
-    for row in frame.to_dict("records"):
-        writer.writerow([_cell(column, value) for column, value in row.items()])
-    return out.getvalue()
+def table_csv(frame: pd.DataFrame) -> str:
+    """CSV of a suite's table: fixed decimals by column, empty cells for what is not known."""
+    rows = frame.to_dict("records")
+    return csv_text(frame.columns, ([_cell(column, value) for column, value in row.items()] for row in rows))
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """CSV of any table: six significant digits, empty cells for what is not known."""
+    return csv_text(frame.columns, (map(cell_text, row) for row in frame.itertuples(index=False)))
+
+
+def cell_text(value: object) -> str:
+    """One cell of any table as ASCII text."""
+    if _unknown(value):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 10**15 else f"{number:.{DIGITS}g}"
+    return ascii_text(str(value))
 
 
 def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -88,14 +90,14 @@ def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
     ]
     for section in sections(name, frame):
         lines += [f"## {section.heading}", "", section.note, "", *_grid(section), ""]
-    return _ascii("\n".join(lines))
+    return ascii_text("\n".join(lines))
 
 
 def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for name, frame in tables(records).items():
         csv_path, markdown_path = (_folder(results, suite) / f"{name}{ending}" for ending in (".csv", ".md"))
-        texts[csv_path] = csv_text(frame)
+        texts[csv_path] = table_csv(frame)
         texts[markdown_path] = markdown_text(name, frame, suite)
     return texts
 
@@ -108,25 +110,11 @@ def _paths(results: Path, suite: str) -> list[Path]:
     return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
 
 
-def _first_difference(on_disk: str, expected: str) -> str:
-    if on_disk == expected:
-        return ""
-    old, new = on_disk.split("\n"), expected.split("\n")
-    for number, (a, b) in enumerate(zip(old, new), 1):
-        if a != b:
-            return f"line {number} is '{_short(a)}', the records give '{_short(b)}'"
-    return f"has {len(old)} lines, the records give {len(new)}"
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 100 else line[:97] + "..."
-
-
 def _cell(column: str, value: object) -> str:
     if _unknown(value):
         return ""
     if column in TEXTS:
-        return _ascii(str(value))
+        return ascii_text(str(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -161,7 +149,3 @@ def _grid(section: Section) -> list[str]:
 
 def _pad(text: str, width: int, right: bool) -> str:
     return text.rjust(width) if right else text.ljust(width)
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode("ascii")

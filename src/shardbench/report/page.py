@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import plotly.graph_objects as go
 import plotly.io
 import plotly.offline
 
@@ -15,13 +16,12 @@ from shardbench.base.host import Environment, load
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.figures import figures
-from shardbench.report.files import suite_records
 from shardbench.report.groups import Group, current, groups
 from shardbench.report.other_code import other_code
 from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 
-CONFIG = {"displayModeBar": False, "responsive": True}
+_CONFIG = {"displayModeBar": False, "responsive": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,23 @@ class Extra:
     """``caption`` and ``html`` of each."""
 
 
-def write_page(results: Path, suite: str) -> Path:
-    """Write ``<results>/pages/<suite>.html`` (about 5 MB, plotly included) and give its path.
+def write_page(
+    results: Path,
+    name: str,
+    records: list[Record],
+    *,
+    extras: Sequence[Extra] = (),
+    environments: Iterable[str] = (),
+    code: Sequence[str] = (),
+) -> Path:
+    """Write ``<results>/pages/<name>.html`` (about 5 MB, plotly included) and give its path.
 
-    Raises BadInput where the suite has no records.
+    ``environments`` (hashes) and ``code`` (lines about other code) are what ``extras`` rest on.
     """
-    records = suite_records(results, suite)
-    path = results / "pages" / f"{suite}.html"
-    write_atomically(path, page(suite, records, environments_of(results, records)), encoding="utf-8")
+    path = results / "pages" / f"{name}.html"
+    hashes = {*environments, *(record.environment for record in current(records))}
+    known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
+    write_atomically(path, page(name, records, known, extras, code), encoding="utf-8")
     return path
 
 
@@ -55,6 +64,7 @@ def page(
     records: list[Record],
     environments: dict[str, Environment | None],
     extras: Sequence[Extra] = (),
+    code: Sequence[str] = (),
 ) -> str:
     """The page as HTML; ``environments`` by hash, None where the file is not there."""
     frames = tables(records)
@@ -76,21 +86,13 @@ def page(
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
         trials=len(current(records)),
-        other_code=other_code(current(records)).lines(),
+        other_code=[*other_code(current(records)).lines(), *code],
         plotly=plotly.offline.get_plotlyjs(),
     )
 
 
 def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, Any]:
-    plots = [
-        {
-            "caption": caption,
-            "html": plotly.io.to_html(
-                figure, include_plotlyjs=False, full_html=False, div_id=f"plot-{number}-{index}", config=CONFIG
-            ),
-        }
-        for index, (caption, figure) in enumerate(figures(group))
-    ]
+    plots = drawn(f"plot-{number}", figures(group))
     condition = group.condition
     return {
         "id": f"group-{number}",
@@ -103,14 +105,20 @@ def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, An
     }
 
 
-def environments_of(results: Path, records: Iterable[Record]) -> dict[str, Environment | None]:
-    """Environments of the current records by hash, None where the file is not there."""
-    hashes = sorted({record.environment for record in current(records)})
-    return {key: load(results, key) if stored(results, key) else None for key in hashes}
+def drawn(name: str, plots: Sequence[tuple[str, go.Figure]]) -> tuple[dict[str, str], ...]:
+    """``caption`` and ``html`` of each plot; ``name`` is the page's own for them."""
+    return tuple(
+        {
+            "caption": caption,
+            "html": plotly.io.to_html(
+                figure, include_plotlyjs=False, full_html=False, div_id=f"{name}-{i}", config=_CONFIG
+            ),
+        }
+        for i, (caption, figure) in enumerate(plots)
+    )
 
 
-def stored(results: Path, environment: str) -> bool:
-    """Whether the environment's file is there."""
+def _stored(results: Path, environment: str) -> bool:
     return (results / "environments" / f"{environment}.json").is_file()
 
 

@@ -1,7 +1,5 @@
 """Predicted against measured: how far the cost model is from real ranks, beside the noise of the measurement."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -10,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
-from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import csv_text
 from shardbench.base.statistics import noise_floor_pct
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.records.record import Record, Timing
-from shardbench.records.store import RecordStore
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups
 
@@ -108,7 +106,7 @@ def read_measured(results: Path) -> list[Point]:
     """Points of every measured row that is ok, of all record files; raises BadInput where there is none."""
     folder = results / "records"
     suites = sorted(path.stem for path in folder.glob("*.jsonl"))
-    records = [record for suite in suites for record in RecordStore(results, suite).read()]
+    records = [record for suite in suites for record in trial_store(results, suite).read()]
     found = points(records)
     if not found:
         raise BadInput(f"{folder} holds no measured record that is ok; run: shardbench run quick --backend measured")
@@ -295,33 +293,20 @@ def _worst_part(found: Sequence[Point]) -> tuple[str | None, float | None]:
     return worst, off[worst]
 
 
-def csv_text(found: Sequence[Point]) -> str:
-    """The table: one header line, then one line a point; ASCII."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for p in found:
-        noise = "" if p.noise_pct is None else f"{p.noise_pct:.3f}"
-        writer.writerow(
-            [
+def table_csv(found: Sequence[Point]) -> str:
+    """The table: one line a point."""
+    return csv_text(
+        COLUMNS,
+        (
+            (
                 p.workload, p.strategy, p.rank, f"{p.predicted_ms:.5f}", f"{p.measured_ms:.5f}", p.machine,
-                p.batch_size, p.seed, p.n, noise,
-            ]
-        )  # fmt: skip
-    return out.getvalue()
+                p.batch_size, p.seed, p.n, "" if p.noise_pct is None else f"{p.noise_pct:.3f}",
+            )
+            for p in found
+        ),
+    )  # fmt: skip
 
 
-def write(results: Path, found: Sequence[Point]) -> Path:
-    """Write ``<results>/tables/prediction/points.csv``, whole or not at all."""
-    path = results / FILE
-    write_atomically(path, csv_text(found))
-    return path
-
-
-def check_file(results: Path, found: Sequence[Point]) -> str:
-    """What is wrong with the table on disk, or an empty string."""
-    path = results / FILE
-    if not path.is_file():
-        return f"{path}: missing; run: shardbench report prediction"
-    same = path.read_text(encoding="ascii", errors="replace") == csv_text(found)
-    return "" if same else f"{path}: differs from the records; run: shardbench report prediction"
+def expected_file(results: Path, found: Sequence[Point]) -> dict[Path, str]:
+    """Text of ``<results>/tables/prediction/points.csv``."""
+    return {results / FILE: table_csv(found)}

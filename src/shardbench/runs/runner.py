@@ -1,26 +1,23 @@
-"""Runs a suite: lists its trials, skips what is settled, records everything that happens."""
+"""A suite as work: lists its trials and runs them, each to its record."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import pydantic
 
 from shardbench.base.errors import BadInput
-from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
-from shardbench.engine.launch import set_rank_variables
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
-from shardbench.records.store import RecordStore, is_settled
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig
 
@@ -42,19 +39,6 @@ class RunOptions:
     """Where job folders are made and kept; a temporary folder where None."""
 
 
-class Listener(Protocol):
-    """Is told how the run goes."""
-
-    def planned(self, total: int, settled: int) -> None:
-        """Once, before the first trial: trials of the selection, and how many need not run."""
-
-    def started(self, number: int, spec: TrialSpec) -> None:
-        """Open trial ``number`` (1, 2, ...) begins."""
-
-    def finished(self, number: int, record: Record) -> None:
-        """Its record is on disk."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _ListedJob:
     """A job of the suite with its workload and its trials, interleaved over strategies."""
@@ -69,43 +53,53 @@ def list_trials(suite: Suite, options: RunOptions) -> list[TrialSpec]:
     return [spec for listed in _list_jobs(suite, options) for spec in listed.specs]
 
 
-def settled_records(trials: Sequence[TrialSpec], known: Mapping[str, Record]) -> list[Record]:
-    """Records of those trials that a run here and now would not repeat."""
-    set_rank_variables()
-    settled = partial(is_settled, environment=Environment.here().hash)
-    codes = strategy_codes(trial.strategy for trial in trials)
-    return [known[trial.key] for trial in trials if settled(known.get(trial.key), code=codes[trial.strategy])]
+class SuiteWork(Work[TrialSpec, Record]):
+    """The trials of a selection of a suite."""
+
+    unit = "trial"
+
+    def __init__(self, suite: Suite, options: RunOptions) -> None:
+        self.title = f"suite {suite.name}"
+        self.store = trial_store(options.results, suite.name)
+        self._options = options
+        self._jobs = _list_jobs(suite, options)
+        self.pieces = [spec for listed in self._jobs for spec in listed.specs]
+        self._codes = strategy_codes(spec.strategy for spec in self.pieces)
+
+    def key(self, piece: TrialSpec) -> str:
+        """The spec's."""
+        return piece.key
+
+    def code(self, piece: TrialSpec, record: Record) -> str | None:
+        """The strategy's."""
+        return self._codes[piece.strategy]
+
+    def timed(self, piece: TrialSpec) -> bool:
+        """A simulated trial is the same everywhere."""
+        return piece.backend is Backend.MEASURED
+
+    def again(self, record: Record) -> bool:
+        """By the options."""
+        return self._options.force or record.outcome in self._options.retry
+
+    def run(self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]) -> Iterator[Record]:
+        """One after the other, job by job."""
+        wanted = {spec.key for spec in pieces}
+        for listed in self._jobs:
+            todo = [spec for spec in listed.specs if spec.key in wanted]
+            if not todo:
+                continue
+            with _job_context(listed, self._options) as context:
+                for spec in todo:
+                    started(spec.text)
+                    begun = Provenance.begin(self._codes[spec.strategy])
+                    made = run_trial(spec, get_strategy(spec.strategy), context, environment)
+                    yield made.model_copy(update={"provenance": begun.ended()})
 
 
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
     """Run what is open and return the records of all trials of the selection, settled ones too."""
-    set_rank_variables()
-    store = RecordStore(options.results, suite.name)
-    known = store.latest()
-    jobs = _list_jobs(suite, options)
-    specs = [spec for listed in jobs for spec in listed.specs]
-    environment = Environment.here()
-    codes = strategy_codes(spec.strategy for spec in specs)
-    settled = partial(is_settled, force=options.force, retry=options.retry, environment=environment.hash)
-    open_keys = {spec.key for spec in specs if not settled(known.get(spec.key), code=codes[spec.strategy])}
-    listener.planned(len(specs), len(specs) - len(open_keys))
-    number = 0
-    for listed in jobs:
-        todo = [spec for spec in listed.specs if spec.key in open_keys]
-        if not todo:
-            continue
-        environment.save(options.results)
-        with _job_context(listed, options) as context:
-            for spec in todo:
-                number += 1
-                listener.started(number, spec)
-                provenance = Provenance.begin(codes[spec.strategy])
-                made = run_trial(spec, get_strategy(spec.strategy), context, environment.hash)
-                record = made.model_copy(update={"provenance": provenance.ended()})
-                store.append(record)
-                known[spec.key] = record
-                listener.finished(number, record)
-    return [known[spec.key] for spec in specs]
+    return run_session(SuiteWork(suite, options), options.results, listener)
 
 
 @contextmanager

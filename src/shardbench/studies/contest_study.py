@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardbench.records.store import made_by
+from shardbench.records.cell import Cell, Row, cell_key
+from shardbench.records.store import cell_store
 from shardbench.studies.contest import contest, only_searches, scaled_budget
 from shardbench.studies.reproduction import find_reproduction
-from shardbench.studies.study import Cell, Row, Study
-from shardbench.studies.study_store import StudyStore, cell_code, cell_key
+from shardbench.studies.session import cell_code
+from shardbench.studies.study import Study
 from shardbench.tasks.pools import TaskRow
 
 SEEDS = (0, 1, 2)
@@ -55,5 +56,5 @@ class ContestStudy(Study):
             return ()
         owner, name = self.same_as
         other = find_reproduction(owner).study(name)
-        record = StudyStore(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
-        return record.rows if record and made_by(record, cell_code(other, cell, record.rows)) else ()
+        record = cell_store(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
+        return record.rows if record and record.made_by(cell_code(other, cell, record.rows)) else ()

@@ -1,22 +1,20 @@
-"""Runs the open cells of a baseline's studies, side by side where time is not measured."""
+"""A study as work: its cells, run side by side where time is not measured."""
 
-import multiprocessing as mp
-import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from shardbench.base.errors import BadInput
-from shardbench.base.host import Environment
-from shardbench.engine.launch import end_with, own_lifeline, set_rank_variables
+from shardbench.base.code import class_code
+from shardbench.base.serialise import content_hash
+from shardbench.model.discovery import strategy_codes
+from shardbench.records.cell import Cell, CellRecord, Row, cell_key
 from shardbench.records.provenance import Provenance
-from shardbench.records.store import made_by
+from shardbench.records.store import cell_store
+from shardbench.runs.session import Listener, Work, run_session, side_by_side
 from shardbench.studies.reproduction import Reproduction, find_reproduction
-from shardbench.studies.study import Cell, Row, Study
-from shardbench.studies.study_store import StudyRecord, StudyStore, cell_code, cell_key
+from shardbench.studies.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,81 +31,56 @@ class SessionOptions:
     """Processes; 0 means as many as cores."""
 
 
-class StudyListener(Protocol):
-    """Is told how the run goes."""
+class StudyWork(Work[Cell, CellRecord]):
+    """The cells of one study."""
 
-    def study(self, name: str, cells: int, settled: int) -> None:
-        """Before a study: its cells, and how many are on record."""
+    unit = "cell"
 
-    def cell(self, number: int, of: int, record: StudyRecord) -> None:
-        """A cell's record is on disk."""
+    def __init__(self, owner: str, study: Study, options: SessionOptions) -> None:
+        self.title = f"study {study.name}"
+        self.store = cell_store(options.results, owner, study.name)
+        self.pieces = study.cells(options.quick)
+        self._owner = owner
+        self._study = study
+        self._options = options
+
+    def key(self, piece: Cell) -> str:
+        """That of the study, its version and the cell."""
+        return cell_key(self._study.name, self._study.version, piece)
+
+    def code(self, piece: Cell, record: CellRecord) -> str | None:
+        """The owner's and the named strategies'."""
+        return cell_code(self._study, piece, record.rows)
+
+    def timed(self, piece: Cell) -> bool:
+        """As the study says."""
+        return self._study.exclusive
+
+    def again(self, record: CellRecord) -> bool:
+        """By the options."""
+        return self._options.force or (self._options.retry and record.failure is not None)
+
+    def run(self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]) -> Iterator[CellRecord]:
+        """In any order, or one after the other where time is measured."""
+        # Whole, for processes that run elsewhere.
+        folder = (self._options.results / "cache" / self._owner).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        workers = 1 if self._study.exclusive else self._options.workers
+        arguments = [(self._owner, self._study.name, cell, folder, environment) for cell in pieces]
+        return side_by_side(run_cell, arguments, workers)
 
 
-def run_studies(reproduction: Reproduction, options: SessionOptions, listener: StudyListener) -> list[StudyRecord]:
+def run_studies(reproduction: Reproduction, options: SessionOptions, listener: Listener) -> list[CellRecord]:
     """Run what is open and give the records of all cells of the selection.
 
     A cell that raises is recorded with its reason and the run goes on.
     """
-    set_rank_variables()
-    environment = Environment.here()
-    records = []
     selected = [reproduction.study(name) for name in options.studies] or list(reproduction.studies)
-    for study in selected:
-        store = StudyStore(options.results, reproduction.owner, study.name)
-        known = store.latest()
-        cells = list(study.cells(options.quick))
-        keys = [cell_key(study.name, study.version, cell) for cell in cells]
-        if len(set(keys)) < len(keys):
-            raise BadInput(f"study {study.name} of {reproduction.owner} lists a cell twice")
-        todo = [c for c, key in zip(cells, keys) if _open(known.get(key), options, study, environment.hash)]
-        listener.study(study.name, len(cells), len(cells) - len(todo))
-        if todo:
-            environment.save(options.results)
-        for number, record in enumerate(_run(reproduction.owner, study, todo, options, environment.hash), 1):
-            store.append(record)
-            known[record.key] = record
-            listener.cell(number, len(todo), record)
-        records += [known[key] for key in keys]
-    return records
+    works = [StudyWork(reproduction.owner, study, options) for study in selected]
+    return [record for work in works for record in run_session(work, options.results, listener)]
 
 
-def _open(record: StudyRecord | None, options: SessionOptions, study: Study, environment: str) -> bool:
-    if record is None or options.force or (options.retry and record.failure is not None):
-        return True
-    # What was timed holds only where it was timed, and every number only for the code that made it.
-    if not made_by(record, cell_code(study, record.cell, record.rows)):
-        return True
-    return study.exclusive and record.environment != environment
-
-
-def _run(
-    owner: str, study: Study, cells: Sequence[Cell], options: SessionOptions, environment: str
-) -> Iterator[StudyRecord]:
-    # Whole, for processes that run elsewhere.
-    folder = (options.results / "cache" / owner).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    workers = options.workers or len(os.sched_getaffinity(0))
-    if study.exclusive or workers == 1 or len(cells) <= 1:
-        for cell in cells:
-            yield run_cell(owner, study.name, cell, folder, environment)
-        return
-    context = mp.get_context("forkserver")
-    # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
-        running: set[Future[StudyRecord]] = {
-            pool.submit(run_cell, owner, study.name, cell, folder, environment) for cell in cells
-        }
-        try:
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str) -> StudyRecord:
+def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str) -> CellRecord:
     """Run one cell in this process to its record; whatever it raises is its failure."""
     found = find_reproduction(owner).study(study)
     draft = {
@@ -120,14 +93,29 @@ def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str)
     begun = Provenance.begin(None)
     wall, cpu = time.perf_counter(), time.process_time()
 
-    def record(rows: Sequence[Row] = (), failure: str | None = None) -> StudyRecord:
+    def record(rows: Sequence[Row] = (), failure: str | None = None) -> CellRecord:
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         code = begun.ended().model_copy(update={"strategy_code": cell_code(found, cell, rows)})
         outcome = {"rows": rows, "failure": failure, "provenance": code}
-        return StudyRecord.model_validate({**draft, **spent, **outcome})
+        return CellRecord.model_validate({**draft, **spent, **outcome})
 
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
         return record(rows) if rows else record(failure="the study gave no rows for this cell")
     except Exception as error:
         return record(failure=" ".join(f"{type(error).__name__}: {error}".split())[:500])
+
+
+def cell_code(study: Study, cell: Cell, rows: Sequence[Row] = ()) -> str | None:
+    """Hash of the code behind a cell: the study's owner with its reproduction, and the strategies named.
+
+    Strategies are named by ``strategy`` in the cell or its rows. None where the study has no file to read.
+    """
+    own = class_code(study, Study, reproduction=True)
+    named = {name for row in (cell, *rows) if isinstance(name := row.get("strategy"), str)}
+    return content_hash(own, {name: _strategy_code(name) for name in named}) if own else None
+
+
+@cache
+def _strategy_code(name: str) -> str | None:
+    return strategy_codes([name])[name]

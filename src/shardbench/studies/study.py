@@ -5,40 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from pydantic.dataclasses import dataclass
 
-from shardbench.base.serialise import STRICT
+from shardbench.records.cell import Cell, Row, Scalar
+from shardbench.report.plot import Plot
 
-Scalar = str | int | float | bool | None
-Cell = dict[str, Scalar]
-"""Parameters of one unit of work: small, plain, and complete (a seed among them where one is used)."""
-Row = dict[str, Scalar]
-"""One row of numbers and words that a cell gives."""
-
-BACKENDS = ("simulated", "measured", "counted")
-"""``backend`` of a row: the cost model's, timed here, or exact counting and arithmetic."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Plot:
-    """A plot of one of the study's tables; every field but ``title`` and ``table`` names a column."""
-
-    title: str
-    """A sentence that says what is shown, units included."""
-    table: str
-    x: str
-    y: str
-    series: str | None = None
-    low: str | None = None
-    high: str | None = None
-    facet: str | None = None
-    """One panel a value, side by side."""
-    log_x: bool = False
-    log_y: bool = False
-    shown: tuple[str, ...] = ()
-    """Values of ``series`` to draw, in this order; all by default."""
-    bars: bool = False
-    """Grouped bars over the values of ``x`` instead of lines."""
+__all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
 
 
 class Study(ABC):

@@ -5,8 +5,6 @@ of docs/costmodel.md; ``--fit`` prints the fitted constants, which then stand in
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.generated import csv_text
 from shardbench.cost.collectives import collective_s, pairwise
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.published.points import (
@@ -155,13 +154,9 @@ def fit(plan: FitPlan) -> dict[str, float]:
     return dict(zip(names, np.exp(found.x).tolist()))
 
 
-def csv_text(rows: Iterable[Predicted]) -> str:
+def table_csv(rows: Iterable[Predicted]) -> str:
     """The table of published points as CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(row.row() for row in rows)
-    return out.getvalue()
+    return csv_text(COLUMNS, (row.row() for row in rows))
 
 
 def markdown(rows: list[Predicted]) -> str:
@@ -213,7 +208,7 @@ def main() -> None:
         return
     rows = predict_all()
 
-    write_atomically(CSV, csv_text(rows))
+    write_atomically(CSV, table_csv(rows))
     write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(rows)))
 
 

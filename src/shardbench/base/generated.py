@@ -1,0 +1,56 @@
+"""Generated text files: CSV, written whole, compared with what is on disk."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from shardbench.base.atomic import write_atomically
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """One header line, then one line a row; ASCII."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return ascii_text(out.getvalue())
+
+
+def write_files(files: Mapping[Path, str]) -> list[Path]:
+    """Write texts by path, each whole or not at all; gives the paths."""
+    for path, text in files.items():
+        write_atomically(path, text)
+    return list(files)
+
+
+def check_files(files: Mapping[Path, str], again: str) -> list[str]:
+    """Files on disk that differ from what they should be, one line each; ``again`` is the command that writes them."""
+    found = []
+    for path, text in files.items():
+        if not path.is_file():
+            found.append(f"{path}: missing; run: {again}")
+            continue
+        difference = _first_difference(path.read_text(encoding="ascii", errors="replace"), text)
+        if difference:
+            found.append(f"{path}: {difference}; run: {again}")
+    return found
+
+
+def ascii_text(text: str) -> str:
+    """The text with everything else than ASCII escaped."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _first_difference(on_disk: str, expected: str) -> str:
+    if on_disk == expected:
+        return ""
+    old, new = on_disk.split("\n"), expected.split("\n")
+    for number, (a, b) in enumerate(zip(old, new), 1):
+        if a != b:
+            return f"line {number} is '{_short(a)}', the records give '{_short(b)}'"
+    return f"has {len(old)} lines, the records give {len(new)}"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= 100 else line[:97] + "..."

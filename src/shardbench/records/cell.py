@@ -1,0 +1,74 @@
+"""A cell of a study, and the record that it ends in."""
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from shardbench.base.serialise import content_hash
+from shardbench.records.base_record import BaseRecord
+
+Scalar = str | int | float | bool | None
+Cell = dict[str, Scalar]
+"""Parameters of one unit of work: small, plain, and complete (a seed among them where one is used)."""
+Row = dict[str, Scalar]
+"""One row of numbers and words that a cell gives."""
+
+BACKENDS = ("simulated", "measured", "counted")
+"""``backend`` of a row: the cost model's, timed here, or exact counting and arithmetic."""
+
+
+class CellRecord(BaseRecord):
+    """What one cell of a study gave, or why it gave nothing."""
+
+    study: str
+    version: PositiveInt
+    cell: Cell
+    wall_s: NonNegativeFloat
+    cpu_s: NonNegativeFloat
+    """CPU seconds of the process that ran it."""
+    rows: tuple[Row, ...] = ()
+    failure: Annotated[str, Field(min_length=1)] | None = None
+    """One line; a failed cell has no rows."""
+
+    @property
+    def expected_key(self) -> str:
+        """Hash of the study's name and version and of the cell."""
+        return cell_key(self.study, self.version, self.cell)
+
+    @property
+    def about(self) -> str:
+        """The study."""
+        return self.study
+
+    @property
+    def summary(self) -> str:
+        """Study, cell, how many rows it gave, and how long it took."""
+        outcome = f"failed: {self.failure}" if self.failure else f"{len(self.rows)} rows"
+        return f"{cell_text(self.study, self.cell)}: {outcome} ({self.wall_s:.1f} s)"
+
+    @property
+    def cause(self) -> str:
+        """The failure."""
+        return self.failure or ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CellRecord":
+        if (self.failure is None) != bool(self.rows):
+            raise ValueError("a record has either rows or a failure")
+        for row in self.rows:
+            if row.get("backend") not in BACKENDS:
+                raise ValueError(f"a row's backend is {row.get('backend')!r}; it must be one of {', '.join(BACKENDS)}")
+            both = self.cell.keys() & row.keys()
+            if both:
+                raise ValueError(f"'{min(both)}' is in the cell and in its rows; name it once")
+        return self
+
+
+def cell_key(study: str, version: int, cell: Cell) -> str:
+    """16 hex digits."""
+    return content_hash(study, version, cell)
+
+
+def cell_text(study: str, cell: Cell) -> str:
+    """A cell in a few words."""
+    return " ".join([study, *(f"{name}={value}" for name, value in cell.items())])

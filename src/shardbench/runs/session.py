@@ -1,0 +1,115 @@
+"""A session: the open part of a list of work is run, and every piece ends in a record on disk."""
+
+import multiprocessing as mp
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.engine.launch import end_with, own_lifeline, set_rank_variables
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.store import RecordStore
+
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R", bound=BaseRecord)
+G = TypeVar("G")
+
+
+class Listener(Protocol):
+    """Is told how a session goes."""
+
+    def planned(self, work: str, unit: str, total: int, settled: int) -> None:
+        """Once, before the first piece of a list of work: how many units it has, and how many need not run."""
+
+    def started(self, piece: str) -> None:
+        """A piece begins; not told of pieces that run side by side."""
+
+    def finished(self, number: int, record: BaseRecord) -> None:
+        """The record of the ``number``-th open piece (1, 2, ...) is on disk."""
+
+
+class Work(ABC, Generic[I, R]):
+    """A list of pieces of work, each known by a key, and the store that keeps their records."""
+
+    title: str
+    """Such as ``suite quick``."""
+    unit: str
+    """What a piece is: ``trial`` or ``cell``."""
+    store: RecordStore[R]
+    pieces: Sequence[I]
+
+    @abstractmethod
+    def key(self, piece: I) -> str:
+        """Key of the piece's record."""
+
+    @abstractmethod
+    def code(self, piece: I, record: R) -> str | None:
+        """Hash of the code that would run the piece now; ``record`` is what it gave before."""
+
+    @abstractmethod
+    def timed(self, piece: I) -> bool:
+        """Whether time is measured, so that a record holds only in the environment where it was taken."""
+
+    @abstractmethod
+    def again(self, record: R) -> bool:
+        """Whether the user wants it run again, settled or not."""
+
+    @abstractmethod
+    def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Iterator[R]:
+        """Records of the pieces as they are done, in any order; ``environment`` is a hash."""
+
+    def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
+        """Pieces that need not run (again) here: no code, place or wish stands against their record."""
+        return [piece for piece in self.pieces if self._is_settled(piece, known.get(self.key(piece)), environment)]
+
+    def _is_settled(self, piece: I, record: R | None, environment: str) -> bool:
+        if record is None or self.again(record) or not record.made_by(self.code(piece, record)):
+            return False
+        return not self.timed(piece) or record.environment == environment
+
+
+def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
+    """Run what is open and give the records of all pieces, settled ones too.
+
+    Raises BadInput where two pieces have one key.
+    """
+    set_rank_variables()
+    environment = Environment.here()
+    known = work.store.latest()
+    keys = [work.key(piece) for piece in work.pieces]
+    if len(set(keys)) < len(keys):
+        raise BadInput(f"{work.title} lists a {work.unit} twice")
+    settled = {work.key(piece) for piece in work.settled(known, environment.hash)}
+    todo = [piece for piece, key in zip(work.pieces, keys) if key not in settled]
+    listener.planned(work.title, work.unit, len(keys), len(settled))
+    if todo:
+        environment.save(results)
+    for number, record in enumerate(work.run(todo, environment.hash, listener.started), 1):
+        work.store.append(record)
+        known[record.key] = record
+        listener.finished(number, record)
+    return [known[key] for key in keys]
+
+
+def side_by_side(call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int) -> Iterator[G]:
+    """What ``call`` gives for each of the arguments, as it is done; 1 worker is this process, 0 are one a core."""
+    workers = workers or len(os.sched_getaffinity(0))
+    if workers == 1 or len(arguments) <= 1:
+        yield from (call(*each) for each in arguments)
+        return
+    context = mp.get_context("forkserver")
+    # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
+        running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
+            pool.shutdown(wait=False, cancel_futures=True)
