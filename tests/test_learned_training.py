@@ -154,6 +154,19 @@ def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
 
 
 @every
+@pytest.mark.parametrize("edited", ["class_code", "code_hash"])
+def test_an_edited_strategy_or_training_is_another_training(kind, edited, monkeypatch, tmp_path):
+    before = training(kind)
+    before.train(folder=tmp_path)
+    monkeypatch.setattr(f"shardbench.learning.training.{edited}", lambda *_: "edited since")
+    after = training(kind)
+    assert after.key != before.key
+    after.train(folder=tmp_path)
+    assert after.calls == before.calls > 0, "trained again, not read"
+    assert len(list(tmp_path.glob(f"{kind}-{after.key}*"))) == len(list(tmp_path.glob(f"{kind}-{before.key}*"))) > 0
+
+
+@every
 def test_the_learning_rate_falls_linearly_to_zero(kind, monkeypatch):
     run, rates = training(kind), []
     if kind == "dreamshard":

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Ints
+from shardbench.base.code import class_code, code_hash
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.learning.checkpoint import Checkpoint, load, network_tensors, path_of, put_networks, save
@@ -243,6 +244,7 @@ class Training(ABC, Generic[N, S, L]):
 
 
 def training_key(training: Training[Any, Any, Any]) -> str:
-    """Hash of everything that a training depends on: what is kept under it is for this training alone."""
+    """Hash of everything that a training depends on, its code included: what is kept under it is for it alone."""
     told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
-    return content_hash(training.kind, training.version, *told)
+    code = class_code(training, Training), code_hash(__package__)
+    return content_hash(training.kind, training.version, code, *told)
