@@ -1,15 +1,23 @@
 """Documents against what they are about: numbers against tables, rooms against layers, commands against code."""
 
+import ast
+import itertools
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from layers import ROOMS, modules
 
 from shardbench.base.errors import BadInput
+from shardbench.cli.main import app
 from shardbench.report import numbers
 
 ROOT = Path(__file__).parent.parent
+SYSTEMS = [path.parent for path in sorted((ROOT / "baselines").glob("*/__init__.py"))]
 SPECS = numbers.specs(ROOT)
 AGAIN = "write them again with: python -m shardbench.report.numbers"
 RESULT = re.compile(r"\d\.\d|\d (%|ms|s|x|times|GiB|us)(?!\w)|\dx\b")
@@ -39,7 +47,7 @@ def test_numbers_in_documents_are_what_the_tables_give(spec):
 def test_no_result_is_typed(spec):
     document = spec.parent / numbers.parse(spec).document
     section = results_section(document.read_text())
-    assert section, f"{document} has no section of results"
+    assert section or document.resolve() == ROOT / "README.md", f"{document} has no section of results"
     assert [line for line in made_elsewhere(section).splitlines() if RESULT.search(line)] == []
 
 
@@ -146,3 +154,130 @@ def test_a_document_without_a_specs_blocks_is_refused(tmp_path, document):
     )
     with pytest.raises(BadInput, match="its blocks"):
         numbers.rewritten(tmp_path / "numbers.toml", tmp_path)
+
+
+TRACKED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+DOCUMENTS = [ROOT / name for name in TRACKED.split() if not name.startswith("results/tables/")]
+READMES = [path for path in DOCUMENTS if path.name == "README.md"]
+FOLDERS = (".", "benchmarks", "datasets", "results", "tests", *(f"baselines/{path.name}" for path in SYSTEMS))
+WORDS = ("segment", "dealt", "tier", "bound", "best found", "study", "trial", "oracle", "placement", "plan", "strategy",
+         "problem", "record", "pooling factor", "hash size", "baseline", "variant", "suite")  # fmt: skip
+
+
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+def table_rows(text, heading):
+    """First cells of the first table under a heading, without the head."""
+    section = text.split(f"## {heading}\n", 1)[1].split("\n## ")[0]
+    table = re.search(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
+    assert table, heading
+    return [line.split("|")[1].strip() for line in table.group().splitlines()[2:]]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_lines_are_of_at_most_120_columns(document):
+    long = [number for number, line in enumerate(document.read_text().splitlines(), 1) if len(line) > 120]
+    assert long == []
+
+
+@pytest.mark.parametrize(("document", "heading"), [("README.md", "What is where"), ("docs/architecture.md", "Layers")])
+def test_the_rooms_are_listed_lowest_first(document, heading):
+    rooms = table_rows((ROOT / document).read_text(), heading)
+    assert rooms == [f"`{room}`" for room in ROOMS]
+
+
+def test_the_glossary_has_the_words_that_a_reader_meets():
+    cells = table_rows((ROOT / "docs" / "architecture.md").read_text(), "Glossary")
+    explained = {word for cell in cells for word in cell.split(", ")}
+    assert [word for word in WORDS if word not in explained] == []
+
+
+def test_every_folder_that_a_reader_opens_has_a_readme():
+    assert [folder for folder in FOLDERS if ROOT / folder / "README.md" not in READMES] == []
+
+
+@pytest.mark.parametrize("document", READMES, ids=named)
+def test_a_readme_begins_with_a_paragraph_in_plain_words(document):
+    title, blank, *rest = document.read_text().splitlines()
+    assert title.startswith("# ")
+    assert blank == ""
+    paragraph = " ".join(itertools.takewhile(str.strip, rest))
+    assert not paragraph.startswith(("|", "-", "#", "`", "**", "<"))
+    assert len(paragraph.split()) >= 15, paragraph
+
+
+def modules_named(text):
+    """Dotted names of modules that a text has, such as ``shardbench.tasks.pools``."""
+    return set(re.findall(r"\bshardbench\.[a-z_]+(?:\.[a-z_]+)?(?:\.[a-z_]+)?", text))
+
+
+def paths_named(text):
+    """Paths from the root or from ``src`` that a text has, as far as they are not patterns."""
+    found = re.findall(r"\b(?:shardbench|baselines|benchmarks|tests|datasets|results|docs)/[\w./*<>-]*\w", text)
+    return {path for path in found if not re.search(r"[*<>]", path)}
+
+
+MADE_BY_USERS = {"baselines/alphabet/__init__.py", "shardbench/bin/activate"}
+GROUPS = {"shardbench.machines"}
+"""Entry points that are no module."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_modules_files_and_links_that_a_document_names_are_there(document):
+    text = document.read_text()
+    known = set(modules())
+    wrong = [
+        name
+        for name in modules_named(text) - GROUPS
+        # The last part may be a function or a class of a module.
+        if name not in known and (name.rpartition(".")[0] not in known or name.count(".") < 3)
+    ]
+    roots = (ROOT, ROOT / "src", document.parent)
+    wrong += [path for path in paths_named(text) - MADE_BY_USERS if not any((root / path).exists() for root in roots)]
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+    wrong += [link for link in links if not (document.parent / link).exists()]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_commands_that_a_document_names_exist(document):
+    text = document.read_text()
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    sessions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    asked = {name for names in re.findall(r"nox -s ((?:[a-z_]+ ?)+)", text) for name in names.split()}
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}
+    groups = {group.name for group in app.registered_groups}
+    called = set(re.findall(r"(?:^|`)shardbench ([a-z]+)", text, flags=re.MULTILINE))
+    assert asked - sessions == set()
+    assert called - commands - groups == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_names_that_are_gone_are_gone(document):
+    text = document.read_text()
+    assert re.findall(r"ceiling|report validation|report\.validation|strategy `bound`", text) == []
+
+
+PROGRAM = """
+from shardbench.model.discovery import get_strategy
+from shardbench.runs.conformance import check
+check(get_strategy("alphabet"))
+print("conforms")
+"""
+
+
+def test_the_example_of_contributing_conforms(tmp_path):
+    example = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "alphabet_example.py").write_text(example.group(1))
+    about = tmp_path / "alphabet_example-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: alphabet-example\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[shardbench.baselines]\nalphabet = alphabet_example:strategies\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.stdout.strip() == "conforms", run.stderr

@@ -5,6 +5,7 @@ of docs/costmodel.md; ``--fit`` prints the fitted constants, which then stand in
 """
 
 import argparse
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,8 @@ COLUMNS = (
 )
 CSV = Path("results/tables/published/points.csv")
 DOCUMENT = Path("docs/costmodel.md")
+WIDTH = 120
+"""Columns of the document."""
 ERROR_SCALE = 0.1
 """A point counts as its log error over this: 10 % of error weighs as much as a constant one PRIOR_SCALE off."""
 PRIOR_SCALE = np.log(2.0)
@@ -169,8 +172,9 @@ def markdown(rows: list[Predicted]) -> str:
         cells = [_statistics([r for r in rows if r.family == name and r.split == split]) for split in (FIT, HELD_OUT)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for name, family in published().families.items():
-        lines += ["", f"**{name}**: {family.title}. Source: {family.source}. Device: {family.device}."]
-        lines += [f"Constants of {family.machine}. Assumed: {'; '.join(family.assumptions)}.", ""]
+        about = f"**{name}**: {family.title}. Source: {family.source}. Device: {family.device}. "
+        assumed = f"Constants of {family.machine}. Assumed: {'; '.join(family.assumptions)}."
+        lines += ["", *textwrap.wrap(about + assumed, WIDTH, break_on_hyphens=False), ""]
         lines += [f"- `{key}` = {value.value:g}: {value.source}" for key, value in family.constants.items()]
         lines += ["", "| point | published ms | predicted ms | error % | split |", "|---|---|---|---|---|"]
         lines += [
