@@ -6,8 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shardbench.baselines.dreamshard.reproduction.paired import PARTS, paired_table
-from shardbench.baselines.dreamshard.reproduction.timed import HEURISTICS, TRAINED, UNTRAINED, costs_path, timed_rows
+from shardbench.baselines.dreamshard.reproduction.kernel_times import (
+    HEURISTICS,
+    TRAINED,
+    UNTRAINED,
+    costs_path,
+    timed_rows,
+)
+from shardbench.baselines.dreamshard.reproduction.paired_differences import PARTS, paired_table
 from shardbench.tasks.recorded_oracle import RecordedOracle
 from shardbench.workloads.trace import Split
 

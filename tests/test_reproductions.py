@@ -128,7 +128,7 @@ def test_dreamshard_margins_are_over_the_best_greedy() -> None:
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
     found = find_reproduction("dreamshard")
-    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.published")
+    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.paper_table")
     rows = [
         {"task": task, "split": split, "strategy": name, "cost_ms_mean": ms}
         for (task, split), cells in published.published_rows().items()
@@ -174,7 +174,7 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
 
 
 def test_dreamshard_knows_the_papers_table() -> None:
-    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.published")
+    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.paper_table")
     assert len(published.published_rows()) == 26
     assert published.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
     assert published.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9

@@ -29,8 +29,8 @@ from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.tasks.task import Task
 
 from .. import DreamShard
-from .paired import PARTS, paired_table
-from .published import published_as, published_ms
+from .paired_differences import PARTS, paired_table
+from .paper_table import published_as, published_ms
 
 if TYPE_CHECKING:
     from shardbench.learning.training import Trained
@@ -345,7 +345,7 @@ class MeasuredKernels(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train on the training split's kernel times, measure everyone's plans on the test split's."""
-        from .timed import measured_rows  # noqa: PLC0415 - needs torch and fbgemm, which listing does not
+        from .kernel_times import measured_rows  # noqa: PLC0415 - needs torch and fbgemm, which listing does not
 
         return measured_rows(int(cell["seed"] or 0), folder)
 
