@@ -254,7 +254,7 @@ def test_commands_that_a_document_names_exist(document):
     assert called - commands - groups == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.name != "CHANGELOG.md"], ids=named)
 def test_names_that_are_gone_are_gone(document):
     text = document.read_text()
     assert re.findall(r"ceiling|report validation|report\.validation|strategy `bound`", text) == []
