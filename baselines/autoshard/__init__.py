@@ -1,14 +1,14 @@
 """AutoShard: whole tables placed by a policy that was trained to even out the devices' kernel times."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
 from shardbench.model.strategy import Budget, Role, Strategy
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
     from shardbench.tasks.oracle import Oracle
     from shardbench.tasks.task import TableSet, Task
 
@@ -32,13 +32,13 @@ class AutoShard(Learner):
             settings = settings_for(budget, max(t.devices for t in tasks), max(t.tables for t in tasks))
         return AutoShardTraining(tasks, oracle, seed, settings)
 
-    def place(self, trained: "Trained[Any, Any, Any]", tasks: "Sequence[TableSet]") -> list[Ints]:
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
         """The policy's best device with room for every table."""
         from .policy import place  # noqa: PLC0415
 
         return place(trained, tasks)
 
-    def notes(self, trained: "Trained[Any, Any, Any]") -> dict[str, float | int | str]:
+    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """Environment steps too: a short budget has fewer."""
         return {"environment_steps": trained.updates * trained.settings.update_steps, **super().notes(trained)}
 

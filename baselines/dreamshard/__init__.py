@@ -1,14 +1,14 @@
 """DreamShard (NeurIPS 2022): a policy trained by REINFORCE on the costs that a learned cost network estimates."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
 from shardbench.model.strategy import Budget, Role
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
     from shardbench.tasks.oracle import Oracle
     from shardbench.tasks.task import TableSet, Task
 
@@ -31,13 +31,13 @@ class DreamShard(Learner):
 
         return DreamShardTraining(tasks, oracle, seed, Settings() if budget is None else settings_for(budget))
 
-    def place(self, trained: "Trained[Any, Any, Any]", tasks: "Sequence[TableSet]") -> list[Ints]:
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
         """The policy's best device with room for every table, dearest table first."""
         from .estimated_mdp import place  # noqa: PLC0415
 
         return place(trained, tasks)
 
-    def notes(self, trained: "Trained[Any, Any, Any]") -> dict[str, float | int | str]:
+    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """Calls and iterations."""
         return {"oracle_calls": trained.oracle_calls, "iterations": trained.updates}
 

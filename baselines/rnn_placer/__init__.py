@@ -1,14 +1,14 @@
 """RNN baseline: device placement by a sequence policy and REINFORCE on measured costs."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
 from shardbench.model.strategy import Budget
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
     from shardbench.tasks.oracle import Oracle
     from shardbench.tasks.task import TableSet, Task
 
@@ -33,7 +33,7 @@ class RnnPlacer(Learner):
         settings = Settings() if budget is None else settings_for(budget, max(task.tables for task in tasks))
         return RnnTraining(tasks, oracle, seed, settings)
 
-    def place(self, trained: "Trained[Any, Any, Any]", tasks: "Sequence[TableSet]") -> list[Ints]:
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
         """The decoder's best device with room for every table."""
         from .decoder import place  # noqa: PLC0415
 

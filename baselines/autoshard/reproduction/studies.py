@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_p
 from shardbench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
 
 OURS = "autoshard"
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
@@ -188,7 +188,7 @@ class Training(TrainingStudy):
 
     def stage_row(
         self,
-        trained: "Trained[Any, Any, Any]",
+        trained: "AnyTrained",
         of_train: Mapping[str, float | int],
         of_test: Mapping[str, float | int],
         policy_errors: Floats,
@@ -203,7 +203,7 @@ class Training(TrainingStudy):
             "test_balance": of_test["balance"],
         }
 
-    def errors(self, trained: "Trained[Any, Any, Any]", task: Task, placements: Ints) -> Floats:
+    def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
         """Of the kernel ms of devices with tables."""
         from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
 

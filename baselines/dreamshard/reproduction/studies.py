@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -33,7 +33,7 @@ from .paired_differences import PARTS, paired_table
 from .paper_table import published_as, published_ms
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
 
 OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
@@ -223,7 +223,7 @@ class Training(TrainingStudy):
 
     def stage_row(
         self,
-        trained: "Trained[Any, Any, Any]",
+        trained: "AnyTrained",
         of_train: Mapping[str, float | int],
         of_test: Mapping[str, float | int],
         policy_errors: Floats,
@@ -238,7 +238,7 @@ class Training(TrainingStudy):
             "policy_bias_pct": 100.0 * float(policy_errors.mean()),
         }
 
-    def errors(self, trained: "Trained[Any, Any, Any]", task: Task, placements: Ints) -> Floats:
+    def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
         """Of the placements' overall costs."""
         from .prediction import cost_errors  # noqa: PLC0415 - needs torch, which listing does not
 

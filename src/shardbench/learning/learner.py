@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
@@ -13,7 +13,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained, Training
+    from shardbench.learning.training import AnyTrained, AnyTraining
     from shardbench.tasks.oracle import Oracle
     from shardbench.tasks.task import TableSet, Task
 
@@ -46,23 +46,23 @@ class Learner(Strategy):
     """CPU seconds that the last ``fit``'s training took in all, those of earlier processes included."""
 
     def __init__(self) -> None:
-        self.trained: Trained[Any, Any, Any] | None = None
+        self.trained: AnyTrained | None = None
         """What ``plan`` uses; set by ``fit``, or by hand."""
 
     @abstractmethod
     def training(
         self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
-    ) -> "Training[Any, Any, Any]":
+    ) -> "AnyTraining":
         """A training that is yet to begin, as long as the fitting budget allows; as published without one."""
 
     @abstractmethod
-    def place(self, trained: "Trained[Any, Any, Any]", tasks: "Sequence[TableSet]") -> list[Ints]:
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
         """Device of every table of every task, int64 [tables] a task; nothing is measured, nothing is random.
 
         Raises Infeasible where a table finds no device with room.
         """
 
-    def notes(self, trained: "Trained[Any, Any, Any]") -> dict[str, float | int | str]:
+    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """What the plan's notes tell of the training."""
         return {
             "oracle_calls": trained.oracle_calls,

@@ -243,7 +243,11 @@ class Training(ABC, Generic[N, S, L]):
         self.history = self._history(kept)
 
 
-def training_key(training: Training[Any, Any, Any]) -> str:
+AnyTrained = Trained[Any, Any, Any]
+AnyTraining = Training[Any, Any, Any]
+
+
+def training_key(training: AnyTraining) -> str:
     """Hash of everything that a training depends on, its code included: what is kept under it is for it alone."""
     told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     code = class_code(training, Training), code_hash(__package__)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from shardbench.tasks.pools import TaskRow
 from shardbench.tasks.task import Task, random_placements
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import Trained
+    from shardbench.learning.training import AnyTrained
 
 HELD_OUT = 20
 """Random placements a task that the cost network is tested on."""
@@ -83,7 +83,7 @@ class TrainingStudy(Study):
     @abstractmethod
     def stage_row(
         self,
-        trained: "Trained[Any, Any, Any]",
+        trained: "AnyTrained",
         of_train: Mapping[str, float | int],
         of_test: Mapping[str, float | int],
         policy_errors: Floats,
@@ -91,10 +91,8 @@ class TrainingStudy(Study):
         """The strategy's own columns: which stage, and what matters of its plans as ``judge`` has it, by split."""
 
     @abstractmethod
-    def errors(self, trained: "Trained[Any, Any, Any]", task: Task, placements: Ints) -> Floats:
+    def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
         """Relative errors of what the cost network predicts of placements int [n, tables], one after the other."""
 
-    def _all_errors(
-        self, trained: "Trained[Any, Any, Any]", tasks: Sequence[Task], placements: Sequence[Ints]
-    ) -> Floats:
+    def _all_errors(self, trained: "AnyTrained", tasks: Sequence[Task], placements: Sequence[Ints]) -> Floats:
         return np.concatenate([self.errors(trained, t, p) for t, p in zip(tasks, placements, strict=True)])
