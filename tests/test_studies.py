@@ -138,7 +138,7 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     (folder / "doubling.csv").write_text("number\n")
     assert files.check_study_files(made, tmp_path) == [
         f"{folder / 'doubling.csv'}: line 1 is 'number', the records give 'number,backend,twice'; "
-        "run: shardbench reproduce mine"
+        "run: shardbench report mine"
     ]
 
 
@@ -204,6 +204,39 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     assert "failed: doubling number=3: failed: ValueError: three is no good" in capsys.readouterr().out
     assert run_command([*arguments, "--study", "nope"]) == 2
     assert "mine has no study 'nope'; it has doubling" in capsys.readouterr().err
+
+
+def test_status_and_report_are_of_studies_as_well(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(found, "find_reproduction", lambda name: made)
+    monkeypatch.setattr(found, "reproduction_names", lambda: ["mine"])
+    results = ["mine", "--results", str(tmp_path)]
+    run(made, tmp_path, quick=True)
+    assert run_command(["report", "--check", *results]) == 1
+    assert "claims.csv: missing; run: shardbench report mine" in capsys.readouterr().out
+    assert run_command(["status", *results]) == 0
+    assert capsys.readouterr().out == "study doubling: 4 cells, 2 settled, 2 open\n"
+    assert run_command(["report", "--page", *results]) == 0
+    out = capsys.readouterr().out
+    assert "doubles: paper about 2 x; ours 2 x (2 to 2, n=2): reproduced" in out
+    assert f"page: {tmp_path / 'pages' / 'mine.html'}" in out
+    assert run_command(["report", "--check", *results]) == 0
+    assert capsys.readouterr().out == "mine: tables and records agree\n"
+
+    monkeypatch.setattr(session, "class_code", lambda *_, **__: "edited since")
+    assert run_command(["status", "--json", *results]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert state["studies"] == {"doubling": {"cells": 4, "settled": 0}}
+    assert state["studies_other_code"]["own"] == {"doubling": 2}
+    assert run_command(["report", "--json", *results]) == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["studies_other_code"]["own"] == {"doubling": 2}
+    assert [row["twice"] for row in reported["tables"]["doubling"]] == [2.0, 4.0]
+    assert run_command(["report", "--page", *results]) == 0
+    said = "other code of their own: doubling (2); a run makes these again"
+    assert said in capsys.readouterr().out
+    assert said in (tmp_path / "pages" / "mine.html").read_text(encoding="utf-8")
 
 
 def test_the_command_refuses_what_has_nothing_to_reproduce(capsys: pytest.CaptureFixture[str]) -> None:

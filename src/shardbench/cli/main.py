@@ -3,17 +3,17 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from shardbench.base.errors import BadInput, ShardBenchError
 from shardbench.base.generated import ascii_text
+from shardbench.cli import on_record, tools
 from shardbench.cli import reproduce as reproduce_command
-from shardbench.cli import tools
+from shardbench.cli.on_record import outcome_counts, print_report
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -21,19 +21,19 @@ from shardbench.cli.options import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    BackendOption,
     DataOption,
     JsonOption,
     PageOption,
     ResultsOption,
+    SeedsOption,
+    StrategiesOption,
+    SuiteArgument,
     WorkOption,
     failure_lines,
     print_json,
 )
-from shardbench.records.trial import Backend, Outcome
-
-if TYPE_CHECKING:
-    from shardbench.records.record import Record
-    from shardbench.runs.runner import RunOptions
+from shardbench.records.trial import Outcome
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
@@ -46,13 +46,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
-BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
-StrategiesOption = Annotated[list[str] | None, typer.Option("--strategy", help="Only this strategy; repeatable.")]
-SeedsOption = Annotated[
-    list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
-]
 
 
 class Listing(StrEnum):
@@ -171,11 +164,20 @@ def run(
 ) -> int:
     """Run what is open of a suite, then write its tables; a failed trial is recorded and the run goes on."""
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
-    from shardbench.runs.runner import run_suite  # noqa: PLC0415
+    from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
     loaded = load_suite(suite)
-    options = _options(results, data, backend, strategy, seed, force=force, retry=_outcomes(retry), work=work)
+    options = RunOptions(
+        results=results,
+        data=data,
+        backend=backend,
+        strategies=tuple(strategy or ()),
+        seeds=tuple(seed or ()),
+        force=force,
+        retry=_outcomes(retry),
+        work=work,
+    )
     with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)
     if not records:
@@ -188,110 +190,17 @@ def run(
         from shardbench.report.page import write_page  # noqa: PLC0415
 
         written.append(write_page(results, loaded.name, suite_records(results, loaded.name)))
-    counts = _count(records)
+    counts = outcome_counts(records)
     if isinstance(listener, JsonProgress):
         listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
     else:
-        _print_report(results, loaded.name)
+        print_report(results, loaded.name)
         if page:
             print(f"page: {written[-1]}")
         for line in failure_lines(records, results):
             print(line)
         print(_summary(len(records), counts))
     return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
-
-
-@app.command()
-def status(
-    suite: SuiteArgument,
-    *,
-    backend: BackendOption = None,
-    strategy: StrategiesOption = None,
-    seed: SeedsOption = None,
-    data: DataOption = DEFAULT_DATA,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
-) -> None:
-    """Say how many trials of a suite are settled, how they ended, and how many are open."""
-    from shardbench.base.host import Environment  # noqa: PLC0415
-    from shardbench.engine.launch import set_rank_variables  # noqa: PLC0415
-    from shardbench.report.other_code import other_code  # noqa: PLC0415
-    from shardbench.runs.runner import SuiteWork  # noqa: PLC0415
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
-
-    loaded = load_suite(suite)
-    work = SuiteWork(loaded, _options(results, data, backend, strategy, seed))
-    known = work.store.latest()
-    set_rank_variables()
-    settled = work.settled(known, Environment.here().hash)
-    counts = _count([known[trial.key] for trial in settled])
-    others = len(known.keys() - {trial.key for trial in work.pieces})
-    code = other_code(known[trial.key] for trial in work.pieces if trial.key in known)
-    state = {
-        "suite": loaded.name,
-        "trials": len(work.pieces),
-        "settled": len(settled),
-        "open": len(work.pieces) - len(settled),
-        "outcomes": counts,
-        "other_records": others,
-        "other_code": asdict(code),
-    }
-    if as_json:
-        print_json(state)
-        return
-    print(f"{loaded.name}: {len(work.pieces)} trials, {len(settled)} settled, {state['open']} open")
-    for outcome, number in counts.items():
-        print(f"  {outcome:<10} {number}")
-    if others:
-        print(f"  {others} more records are of other selections or of earlier versions of the suite")
-    for line in code.lines():
-        print(f"  {line}")
-
-
-@app.command()
-def report(
-    suite: SuiteArgument,
-    page: PageOption = False,
-    check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
-) -> int:
-    """Write the tables (and the page) of a suite from its records.
-
-    ``report prediction`` compares what was predicted with what was measured, over all suites.
-    """
-    if suite == tools.PREDICTION:
-        return tools.report_prediction(results, check=check, as_json=as_json)
-    from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
-
-    name = _suite_name(suite)
-    if check:
-        differences = check_tables(results, name)
-        if as_json:
-            print_json({"suite": name, "differences": differences})
-        else:
-            print("\n".join(map(ascii_text, differences)) if differences else f"{name}: tables and records agree")
-        return EXIT_FAILED if differences else EXIT_OK
-    written = write_tables(results, name)
-    if page:
-        from shardbench.report.page import write_page  # noqa: PLC0415
-
-        written.append(write_page(results, name, suite_records(results, name)))
-    if as_json:
-        from shardbench.report.files import json_rows  # noqa: PLC0415
-        from shardbench.report.groups import current  # noqa: PLC0415
-        from shardbench.report.other_code import other_code  # noqa: PLC0415
-        from shardbench.report.tables import tables  # noqa: PLC0415
-
-        records = suite_records(results, name)
-        rows = {table: json_rows(frame) for table, frame in tables(records).items()}
-        files = [str(path) for path in written]
-        print_json({"suite": name, "tables": rows, "files": files, "other_code": asdict(other_code(current(records)))})
-        return EXIT_OK
-    _print_report(results, name)
-    if page:
-        print(f"page: {written[-1]}")
-    return EXIT_OK
 
 
 @app.command("test")
@@ -318,35 +227,12 @@ def test_command(
     return EXIT_OK
 
 
+app.command("status")(on_record.status_command)
+app.command("report")(on_record.report_command)
 app.command("reproduce")(reproduce_command.reproduce_command)
 app.command("explain")(tools.explain_command)
 app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
-
-
-def _options(
-    results: Path,
-    data: Path,
-    backend: Backend | None,
-    strategies: list[str] | None,
-    seeds: list[int] | None,
-    *,
-    force: bool = False,
-    retry: frozenset[Outcome] = frozenset(),
-    work: Path | None = None,
-) -> "RunOptions":
-    from shardbench.runs.runner import RunOptions  # noqa: PLC0415
-
-    return RunOptions(
-        results=results,
-        data=data,
-        backend=backend,
-        strategies=tuple(strategies or ()),
-        seeds=tuple(seeds or ()),
-        force=force,
-        retry=retry,
-        work=work,
-    )
 
 
 def _samples_line(as_json: bool) -> Callable[[int], None] | None:
@@ -364,38 +250,9 @@ def _outcomes(text: str) -> frozenset[Outcome]:
     return frozenset(Outcome(name) for name in names)
 
 
-def _suite_name(suite: str) -> str:
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
-
-    return load_suite(suite).name
-
-
-def _count(records: Sequence["Record"]) -> dict[str, int]:
-    outcomes = [record.outcome for record in records]
-    return {outcome.value: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
-
-
 def _summary(total: int, counts: dict[str, int]) -> str:
     failed = ", ".join(f"{number} {name}" for name, number in counts.items() if name != Outcome.OK)
     return f"{total} trials: {counts.get(Outcome.OK, 0)} ok" + (f"; not ok: {failed}" if failed else "")
-
-
-def _print_report(results: Path, suite: str) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.report.files import suite_records  # noqa: PLC0415
-    from shardbench.report.groups import current  # noqa: PLC0415
-    from shardbench.report.other_code import other_code  # noqa: PLC0415
-    from shardbench.report.tables import tables  # noqa: PLC0415
-    from shardbench.report.terminal import print_tables  # noqa: PLC0415
-
-    records = suite_records(results, suite)
-    print_tables(tables(records), Console(file=sys.stdout))
-    for line in other_code(current(records)).lines():
-        print(ascii_text(line))
-    print(f"records: {trial_store(results, suite).path}")
-    print(f"tables: {results / 'tables' / suite}")
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.generated import ascii_text
+from shardbench.records.trial import Backend
 
 if TYPE_CHECKING:
     from shardbench.records.base_record import BaseRecord
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
+SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
+NameArgument = Annotated[str, typer.Argument(help="A suite (or the path of a .toml file), or a baseline with studies.")]
+BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
+StrategiesOption = Annotated[list[str] | None, typer.Option("--strategy", help="Only this strategy; repeatable.")]
+SeedsOption = Annotated[
+    list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
+]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
 WorkOption = Annotated[

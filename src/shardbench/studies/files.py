@@ -41,7 +41,7 @@ def rows_frame(study: Study, cells: Iterable[Cell], known: Mapping[str, CellReco
 
 def study_tables(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
     """Tables of all studies that have records, by name; of a full run's cells, those on record."""
-    return {name: frame for _, frames in tables_by_study(reproduction, results) for name, frame in frames.items()}
+    return {name: frame for _, tables in tables_by_study(reproduction, results) for name, frame in tables.items()}
 
 
 def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Study, Mapping[str, pd.DataFrame]]]:
@@ -64,14 +64,16 @@ def claims_table(reproduction: Reproduction, results: Path) -> pd.DataFrame | No
     return claims_frame(reproduction.claims, reproduction.observe(evidence), reproduction.owner)
 
 
+def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
+    """Tables of studies, and the claims, by name."""
+    claims = claims_table(reproduction, results)
+    return study_tables(reproduction, results) | ({} if claims is None else {"claims": claims})
+
+
 def expected_files(reproduction: Reproduction, results: Path) -> dict[Path, str]:
     """Text of every table file under ``<results>/tables/<owner>/``."""
     folder = results / "tables" / reproduction.owner
-    frames = study_tables(reproduction, results)
-    claims = claims_table(reproduction, results)
-    if claims is not None:
-        frames["claims"] = claims
-    return {folder / f"{name}.csv": frame_csv(frame) for name, frame in frames.items()}
+    return {folder / f"{name}.csv": frame_csv(frame) for name, frame in frames(reproduction, results).items()}
 
 
 def write_study_files(reproduction: Reproduction, results: Path) -> list[Path]:
@@ -81,7 +83,7 @@ def write_study_files(reproduction: Reproduction, results: Path) -> list[Path]:
 
 def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
     """Files that differ from what the records give, one line each; none is good."""
-    return check_files(expected_files(reproduction, results), f"shardbench reproduce {reproduction.owner}")
+    return check_files(expected_files(reproduction, results), f"shardbench report {reproduction.owner}")
 
 
 def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
