@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
 from shardbench.engine.failures import TrialFailed, failed, failure_of
@@ -174,12 +175,6 @@ def learns(strategy: Strategy) -> bool:
     return type(strategy).fit is not Strategy.fit
 
 
-def package_of(strategy: Strategy) -> str:
-    """The package that a strategy comes in: a baseline's folder, or the top-level package of someone else's."""
-    parts = type(strategy).__module__.split(".")
-    return ".".join(parts[:3] if parts[:2] == ["shardbench", "baselines"] else parts[:1])
-
-
 def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: Limits | None, phase: str) -> T:
     if limits is not None:
         return call_in_child(function, arguments, timeout_s=limits.timeout_s, phase=phase, log=limits.log)
@@ -247,7 +242,7 @@ def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, 
         if not isinstance(plan, Plan):
             raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
     except Exception as error:
-        raise TrialFailed(failure_of(error, "plan", package_of(strategy))) from error
+        raise TrialFailed(failure_of(error, "plan", owner_of(type(strategy).__module__))) from error
     return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shardbench.base.code import class_code
 from shardbench.base.serialise import content_hash
+from shardbench.engine.failures import failure_of
 from shardbench.model.discovery import strategy_codes
 from shardbench.records.cell import Cell, CellRecord, Row, cell_key
 from shardbench.records.provenance import Provenance
@@ -103,7 +104,7 @@ def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str)
         rows = [dict(row) for row in found.run(cell, folder)]
         return record(rows) if rows else record(failure="the study gave no rows for this cell")
     except Exception as error:
-        return record(failure=" ".join(f"{type(error).__name__}: {error}".split())[:500])
+        return record(failure=failure_of(error, "run").cause)
 
 
 def cell_code(study: Study, cell: Cell, rows: Sequence[Row] = ()) -> str | None:
