@@ -96,7 +96,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good", None]
+    assert heard.cells == ["ValueError: three is no good (test_studies.py:52)", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
