@@ -4,6 +4,7 @@ import platform
 from pathlib import Path
 
 import pytest
+import torch
 
 from shardbench.base import host as environment
 from shardbench.base.errors import BadInput
@@ -35,6 +36,16 @@ def test_names_no_host_path_or_user():
     assert "/home" not in text
     assert str(Path.cwd()) not in text
     assert getpass.getuser() not in text.replace("processor", "")
+
+
+@pytest.mark.parametrize(("nccl", "stated"), [(True, "2.27.3"), (False, None)])
+def test_a_cuda_build_states_cuda_and_nccl(monkeypatch, nccl, stated):
+    monkeypatch.setattr(environment, "_has_cuda_build", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    versions = Environment.here().versions
+    assert (versions["CUDA"], versions["NCCL"]) == ("12.8", stated)
 
 
 def test_absent_package_is_null(monkeypatch):
