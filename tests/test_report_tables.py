@@ -11,6 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
+from shardbench.records.record import Tiers
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables, json_rows, markdown_text, table_csv, write_tables
@@ -157,6 +158,15 @@ def test_every_outcome_has_a_severity():
     assert sorted(WORSE_AND_WORSE) == sorted(Outcome)
 
 
+def test_a_failed_row_says_how_many_were_ok_and_which_rank_failed():
+    some = [make.ok("a", repeat=0), make.ok("a", repeat=1), make.failed(Outcome.OOM, "a", repeat=2)]
+    none = [make.failed(Outcome.INFEASIBLE, "b", rank=None)]
+    first, second = row(throughput(some), "a"), row(throughput(none), "b")
+    assert (first.trials_ok, first.trials) == (2, 3)
+    assert first.cause == "build of rank 1: rank 1 was killed by signal 9 (2 of 3 trials ok)"
+    assert (second.trials_ok, second.cause) == (0, "build: rank 1 was killed by signal 9")
+
+
 def test_a_failed_row_is_never_the_best():
     records = [make.ok("fast", (1.0,)), make.failed(Outcome.TIMEOUT, "fast", repeat=1), make.ok("slow", (9.0,))]
     frame = throughput(records)
@@ -180,6 +190,16 @@ def test_same_as_best_below_the_noise_floor():
     assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
 
 
+def test_the_noise_floor_alone_makes_two_the_same():
+    # a is best with 105, floor 10 %. Between 100 and 110 lies no 112, so only the floor says the same; 116 is beyond.
+    records = [
+        make.ok("a", (100.0,) * 4, repeat=0), make.ok("a", (110.0,) * 4, repeat=1),
+        make.ok("b", (112.0,) * 8), make.ok("c", (116.0,) * 8),
+    ]  # fmt: skip
+    frame = throughput(records)
+    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
+
+
 def test_same_as_best_by_overlap_where_nothing_was_repeated():
     wide = tuple(float(x) for x in range(80, 121, 5))
     frame = throughput([make.ok("a", wide), make.ok("b", tuple(x + 2 for x in wide)), make.ok("c", (500.0,) * 9)])
@@ -193,6 +213,18 @@ def test_simulated_times_are_the_same_only_where_equal():
     ]
     frame = throughput(records)
     assert [bool(row(frame, name, "simulated").same_as_best) for name in "abc"] == [True, True, False]
+
+
+def test_simulated_times_that_differ_by_rounding_are_equal():
+    made = {"a": 5e-3, "b": 5e-3 * (1 + 1e-10), "c": 5e-3 * (1 + 1e-8)}
+    frame = throughput([make.ok(name, (t, t), backend=Backend.SIMULATED) for name, t in made.items()])
+    assert [bool(row(frame, name, "simulated").same_as_best) for name in "abc"] == [True, True, False]
+
+
+def test_tiers_are_those_of_the_records():
+    frame = traffic([make.ok("a", changes={"tiers": Tiers.COUNTED}), make.ok("b")])
+    assert row(frame, "a").tiers == "counted only"
+    assert row(frame, "b").tiers is None
 
 
 def test_repeats_with_another_plan_are_not_noise():

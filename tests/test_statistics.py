@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.base.statistics import median, median_ratio, noise_floor_pct, p95, percentile
+from shardbench.base.statistics import mean, median, median_ratio, noise_floor_pct, p95, percentile
 
 numbers = st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=1, max_size=30)
 
@@ -12,6 +12,16 @@ def test_median_and_p95_by_hand():
     assert median([4.0, 1.0, 3.0, 2.0]).value == 2.5
     assert p95([5.0, 1.0, 2.0, 3.0, 4.0]).value == pytest.approx(4.8)
     assert median([4.0, 1.0, 3.0, 2.0]).n == 4
+
+
+def test_mean_by_hand():
+    estimate = mean([1.0, 9.0])
+    # Both resampled means of two equal draws have probability 1/4; a median of (1, 1, 9) would be 1.
+    assert (estimate.low, estimate.value, estimate.high, estimate.n) == (1.0, 5.0, 9.0, 2)
+    assert mean([1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0]).value == pytest.approx(31 / 7)
+    # Of 400 zeros and ones: 0.5 with a standard error of 0.025; a median's interval would be 0 to 1.
+    wide = mean([0.0, 1.0] * 200)
+    assert (wide.low, wide.high) == (pytest.approx(0.45, abs=0.01), pytest.approx(0.55, abs=0.01))
 
 
 def test_interval_of_equal_numbers_is_the_number():
@@ -38,7 +48,13 @@ def test_same_seed_same_interval_other_seed_another():
     assert median(sample, seed=3) != median(sample, seed=4)
 
 
-def test_large_samples_are_resampled_in_chunks():
+def test_large_samples_are_resampled_in_chunks(monkeypatch):
+    # In chunks of 7 resamples, of which 2,000 are not a multiple, as in one.
+    few = list(np.random.default_rng(2).lognormal(size=40))
+    at_once = median(few), median_ratio(few, few[5:])
+    monkeypatch.setattr("shardbench.base.statistics._CHUNK", 7 * 40)
+    assert (median(few), median_ratio(few, few[5:])) == at_once
+    monkeypatch.undo()
     sample = np.arange(200_001, dtype=float)
     estimate = percentile(list(sample[::50]), 50.0)
     assert estimate.low < 100_000 < estimate.high

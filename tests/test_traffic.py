@@ -14,6 +14,7 @@ from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
     BatchSchedule,
+    DenseHome,
     Host,
     NodeSharded,
     OnRank,
@@ -103,11 +104,20 @@ def test_row_wise_deals_rows_round_robin():
     assert traffic.collectives["backward_all_gather"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
 
 
+def test_row_wise_sums_go_over_all_nodes():
+    everyone = RowWise(ranks=(0, 1, 2, 3))
+    sent = counted(everyone, everyone, problem(nodes=2, devices=2)).collectives["output_reduce_scatter"]
+    # 4 samples of 8 columns: half inside the node, then half of the rest across.
+    assert sent.sent_intra.tolist() == [4 * 8 * 4 / 2] * 4
+    assert sent.sent_inter.tolist() == [4 * 8 * 4 / 2 / 2] * 4
+
+
 def test_replicated_looks_up_only_its_own_samples():
     traffic = counted(Replicated(ranks=(0, 1)), OnRank(rank=0))
     assert traffic.load.lookups.tolist() == [3 + 4, 3]
     assert traffic.load.distinct.tolist() == [2 + 2, 2]  # rank 0 touches rows 0, 1; rank 1 rows 5, 0
     assert traffic.load.bags.tolist() == [2 + 4, 2]
+    assert traffic.load.longest_bag.tolist() == [2, 3]
     assert traffic.collectives["rows_all_reduce"].sent.tolist() == [6 * 4 * 4, 6 * 4 * 4]
 
 
@@ -162,6 +172,8 @@ def test_node_copies_by_hand():
     # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 1, row 5 on device 0.
     assert traffic.load.lookups.tolist() == [2 + 4, 1, 1, 2]
     assert traffic.load.distinct.tolist() == [1 + 2, 1, 1, 1]
+    # Of a node's two samples every one of its devices pools its part.
+    assert traffic.load.bags.tolist() == [2 + 4, 2, 2, 2]
     sent = traffic.collectives["input_all_to_all"]
     # a: every rank sends a length to the node's other device, ranks 0, 1 and 3 one lookup, too.
     # b, on rank 0: a length from everyone, one lookup from rank 1, two from rank 2.
@@ -211,6 +223,89 @@ def test_unpooled_tables_send_every_vector():
     assert dealt.collectives["output_reduce_scatter"].sent.sum() == 0
 
 
+def unpooled(on, *names):
+    """The same problem with some of its tables as sequences."""
+    return replace(on, tables=tuple(replace(t, pooling=Pooling.NONE) if t.name in names else t for t in on.tables))
+
+
+def test_table_row_wise_sums_in_the_node_and_then_goes_across():
+    on = problem(nodes=2, devices=2)
+    traffic = counted(RowWise(ranks=(2, 3)), OnRank(rank=0), on)
+    # a: row 0 (three lookups) on rank 3, rows 1 (two) and 5 (one) on rank 2.
+    assert traffic.load.lookups.tolist() == [4, 0, 3, 3]
+    sent = traffic.collectives
+    # a: a length to each of ranks 2 and 3; rank 0 asks both for a row, rank 1 asks 2, rank 3 asks 2 for row 5.
+    # b: a length to rank 0, one lookup from rank 1, two from rank 2.
+    assert sent["input_all_to_all"].sent_intra.tolist() == [0, 8 + 4, 4, 8 + 4]
+    assert sent["input_all_to_all"].sent_inter.tolist() == [2 * (8 + 4), 8 + 4 + 4, 2 * 8 + 4, 4]
+    # Half of 4 samples' vectors of 16 bytes inside the node; then 2 to 0 and 3 to 1, a vector each; b from rank 0.
+    assert sent["output_reduce_scatter"].sent_intra.tolist() == [0, 0, 32, 32]
+    assert sent["output_all_to_all"].sent_intra.tolist() == [16, 0, 0, 0]
+    assert sent["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 16, 16]
+    assert sent["output_all_to_all"].received_inter.tolist() == [16, 16, 16, 16]
+    assert sent["backward_all_to_all"].sent_inter.tolist() == [16, 16, 16, 16]
+    assert sent["input_splits"].sent_inter.tolist() == [2 * 2 * 24] * 4
+
+
+def test_unpooled_node_copies_send_every_vector_inside_the_node():
+    traffic = counted(NodeSharded(), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
+    # Asked by another rank: row 1, on rank 0, by rank 1; row 0, on rank 1, by rank 0; row 5, on rank 2, by rank 3.
+    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [16 + 16, 16, 16, 0]
+    assert traffic.collectives["output_all_to_all"].received_intra.tolist() == [16, 16 + 16, 0, 16]
+    assert traffic.collectives["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 0, 0]
+    assert traffic.collectives["output_reduce_scatter"].sent.sum() == 0
+    # A vector a lookup; only b has bags.
+    assert traffic.load.bags.tolist() == [2 + 4, 1, 1, 2]
+    assert traffic.load.longest_bag.tolist() == [2, 0, 0, 0]
+
+
+EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))
+COPIES, REPLICAS, AT_HOME = NodeSharded(), Replicated(ranks=(0, 1, 2, 3)), OnRank(rank=0)
+# Calls over the world and inside nodes: of lookups, of vectors, of sums, of replicas and copies.
+CALLS = [
+    (AT_HOME, AT_HOME, "", (1, 0), (1, 0), (0, 0), 0),
+    (AT_HOME, AT_HOME, "a", (2, 0), (2, 0), (0, 0), 0),  # pooled and unpooled tables are in modules of their own
+    (AT_HOME, AT_HOME, "ab", (1, 0), (1, 0), (0, 0), 0),
+    (EVERY_RANK, AT_HOME, "", (2, 0), (1, 0), (1, 0), 0),
+    (EVERY_RANK, AT_HOME, "a", (2, 0), (2, 0), (0, 0), 0),
+    (EVERY_RANK, EVERY_RANK, "b", (2, 0), (1, 0), (1, 0), 0),
+    (NODE_1, AT_HOME, "", (2, 0), (2, 0), (0, 1), 0),  # sums inside the node, then vectors across
+    (COPIES, AT_HOME, "", (1, 1), (1, 0), (0, 1), 1),
+    (COPIES, AT_HOME, "a", (1, 1), (1, 1), (0, 0), 1),
+    (REPLICAS, AT_HOME, "", (1, 0), (1, 0), (0, 0), 1),
+    (REPLICAS, REPLICAS, "", (0, 0), (0, 0), (0, 0), 1),
+    (REPLICAS, REPLICAS, "a", (0, 0), (0, 0), (0, 0), 2),
+    (REPLICAS, COPIES, "", (0, 1), (0, 0), (0, 1), 2),
+]
+
+
+@pytest.mark.parametrize(("place_a", "place_b", "sequences", "lookups", "vectors", "sums", "weights"), CALLS)
+def test_calls_by_hand(place_a, place_b, sequences, lookups, vectors, sums, weights):
+    sent = counted(place_a, place_b, unpooled(problem(nodes=2, devices=2), *sequences)).collectives
+    made = {name: (collective.calls, collective.node_calls) for name, collective in sent.items()}
+    assert made == {
+        "input_splits": lookups,
+        "input_all_to_all": lookups,
+        "output_all_to_all": vectors,
+        "backward_all_to_all": vectors,
+        "output_reduce_scatter": sums,
+        "backward_all_gather": sums,
+        "rows_all_reduce": (weights, 0),
+        "dense_all_reduce": (1, 0),
+    }
+
+
+def test_a_group_of_one_rank_calls_nothing():
+    # A device a node: nothing inside the node, but copies are averaged; a single node: nothing to average.
+    apart = counted(NodeSharded(), NodeSharded(), problem(nodes=2, devices=1)).collectives
+    assert {name: (c.calls, c.node_calls) for name, c in apart.items() if c.calls or c.node_calls} == {
+        "rows_all_reduce": (1, 0), "dense_all_reduce": (1, 0),
+    }  # fmt: skip
+    together = counted(NodeSharded(), NodeSharded(), problem(nodes=1, devices=2)).collectives
+    assert (together["output_reduce_scatter"].calls, together["output_reduce_scatter"].node_calls) == (0, 1)
+    assert (together["rows_all_reduce"].calls, together["rows_all_reduce"].sent.sum()) == (0, 0)
+
+
 def test_segments_that_meet_on_a_rank_send_one_vector():
     on = problem()
     whole = counted(OnRank(rank=0), OnRank(rank=1), on)
@@ -256,6 +351,8 @@ def test_schedules_count_their_copies():
     assert traffic.load.lookups.tolist() == [3, 2]
     assert traffic.host.lookups.sum() == 0
     assert {n for n, c in traffic.collectives.items() if c.sent.any()} == {"rows_all_reduce", "dense_all_reduce"}
+    # Rank 0 touched two rows, rank 1 one: an index of 8 bytes and a gradient of 16 each.
+    assert traffic.collectives["rows_all_reduce"].sent.tolist() == [2 * (8 + 16), 8 + 16]
     with pytest.raises(BadInput, match="a hot batch asks 1 times for rows of 'a' that are not replicated"):
         count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.HOT)
 
@@ -272,6 +369,11 @@ def test_a_cold_batch_is_looked_up_where_the_masters_are():
         schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=1), Phase(kind=PhaseKind.HOT, batches=1))),
     )
     traffic = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.COLD)
+    # b in a replica a node: the same rows, whose master is looked up once.
+    *hot, _ = plan.segments
+    in_two = replace(plan, segments=(*hot, *(whole_table(on.tables[1], Replicated(ranks=(r,))) for r in (0, 1))))
+    twice = count(in_two, on, lambda i: (FIRST, SECOND)[i], DENSE, PhaseKind.COLD)
+    assert twice.host.lookups.tolist() == traffic.host.lookups.tolist()
     # All 6 lookups of a on node 1, where its cold rows are; b is wholly hot, its master is on the first node.
     assert traffic.host.lookups.tolist() == [4, 6]
     assert traffic.load.lookups.tolist() == [0, 0]
@@ -280,6 +382,9 @@ def test_a_cold_batch_is_looked_up_where_the_masters_are():
 
 def test_what_no_module_serves_is_named():
     on = problem(nodes=2, devices=2)
+    hosts = Plan(world_size=4, segments=tuple(whole_table(t, Host(node=0)) for t in on.tables), dense=DenseHome.HOSTS)
+    with pytest.raises(Unsupported, match="a dense model on hosts is counted on one node only"):
+        expect(hosts, on)
     with pytest.raises(Unsupported, match="table 'a': row-wise runs over all ranks or all ranks of one node"):
         counted(RowWise(ranks=(0, 2)), OnRank(rank=0), on)
 
@@ -288,6 +393,8 @@ def test_batch_must_divide_and_rows_must_exist():
     on = problem(devices=3)
     with pytest.raises(BadInput, match="batch size 4 is not a multiple of 3 ranks"):
         count(Plan(world_size=3, segments=whole_tables(on.tables, [0, 1])), on, lambda i: FIRST, DENSE)
+    with pytest.raises(BadInput, match="batch size 4 is not a multiple of 3 ranks"):
+        expect(Plan(world_size=3, segments=whole_tables(on.tables, [0, 1])), on)
     with pytest.raises(BadInput, match=r"asks for row 9, the table has rows 0\.\.5"):
         CountedLookups(bags([0], [9]), 6, 2, "a")
 

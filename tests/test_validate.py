@@ -76,6 +76,8 @@ REFUSED = {
         plan(part(0, 100, OnRank(rank=0), (0, 2)), part(0, 100, OnRank(rank=0), (2, 8)), SECOND),
         "multiples of 4",
     ),
+    "odd width": (plan(part(0, 100, OnRank(rank=0), (0, 6)), SECOND), "multiples of 4"),
+    "odd start": (plan(part(0, 100, OnRank(rank=0), (2, 6)), SECOND), "multiples of 4"),
     "no such rank": (plan(part(0, 100, OnRank(rank=4)), SECOND), "rank 4 does not exist, there are 4"),
     "no such node": (plan(part(0, 100, Host(node=2)), SECOND), "node 2 does not exist, there are 2"),
     "empty row-wise shard": (
@@ -183,6 +185,9 @@ def test_capacity_is_exact(place, limit, words):
     validate(tight, on(100 * 8 * 4), EVERY)
     with pytest.raises(InvalidPlan, match=words):
         validate(tight, on(100 * 8 * 4 - 1), EVERY)
+    if limit != "hbm_bytes":  # a machine may have none of the others
+        with pytest.raises(InvalidPlan, match="but has 0 "):
+            validate(tight, on(0), EVERY)
 
 
 def test_masters_of_hot_rows_are_where_their_cold_rows_are():
