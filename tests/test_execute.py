@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Unsupported
@@ -18,6 +20,7 @@ from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.engine.sent import SentBytes
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision
@@ -188,6 +191,19 @@ def test_a_dead_rank_is_an_error_not_a_hang(tmp_path):
     assert caught.value.failure.outcome is Outcome.ERROR
     assert "no materialised batches" in caught.value.failure.cause
     assert caught.value.failure.phase == "build"
+
+
+def broadcast_alone(store: str) -> None:
+    """A group of one rank that waits, then broadcasts, under the eyes of the counter."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    with SentBytes(1, "dense"):
+        dist.barrier()
+        dist.broadcast(torch.zeros(1), 0)
+
+
+def test_a_collective_that_nobody_counts_is_not_passed_over(tmp_path):
+    with pytest.raises(TrialFailed, match="used collective 'broadcast_', which the counter does not know"):
+        call_in_child(broadcast_alone, (str(tmp_path / "store"),), timeout_s=60, phase="bytes", log=tmp_path / "log")
 
 
 def test_runs_under_torchrun(tmp_path):
