@@ -190,6 +190,30 @@ def test_same_as_best_below_the_noise_floor():
     assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
 
 
+def test_seconds_of_planning_and_fitting_are_medians_over_trials():
+    spent = ((1.0, 0.0), (2.0, 30.0), (9.0, 60.0))
+    records = [
+        make.ok("a", repeat=i, changes={"planned": make.planned(plan_s=plan, fit_s=fit)})
+        for i, (plan, fit) in enumerate(spent)
+    ]
+    found = row(throughput(records), "a")
+    assert (found.plan_s, found.fit_s) == (2.0, 30.0)
+
+
+def test_what_a_record_does_not_hold_is_an_empty_cell():
+    bare = make.ok("bare", (0.0,), (), changes={"predicted": None})
+    empty = make.ok("empty", (1.0,), (0.0, 0.0), changes={"traffic": make.totals(lookups=0.0, collectives={})})
+    # The other trial of the same row says it.
+    half = [make.ok("half"), make.ok("half", repeat=1, changes={"traffic": make.totals(collectives={})})]
+    time, even, sent = (build([bare, empty, *half]) for build in (throughput, balance, traffic))
+    assert pd.isna(row(time, "bare").samples_per_s)
+    assert row(even, "bare")[["emb_ms_max", "emb_ms_mean", "max_over_mean", "predicted_emb_ms_max"]].isna().all()
+    assert pd.isna(row(even, "empty").max_over_mean)
+    assert row(sent, "empty")[["off_hbm_lookups_pct", "input_splits_bytes"]].isna().all()
+    assert row(sent, "empty").allreduce_bytes == 0
+    assert row(sent, "half").input_splits_bytes == 3
+
+
 def test_the_noise_floor_alone_makes_two_the_same():
     # a is best with 105, floor 10 %. Between 100 and 110 lies no 112, so only the floor says the same; 116 is beyond.
     records = [
