@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.recent import CompactRanking, RecentRankings
+from shardbench.datasets.ranking_cache import CompactRanking, RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload, rng

@@ -5,7 +5,7 @@ from abc import abstractmethod
 import numpy as np
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.recent import RecentRankings
+from shardbench.datasets.ranking_cache import RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
 from shardbench.workloads.workload import Workload

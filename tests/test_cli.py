@@ -12,7 +12,7 @@ from shardbench.cli.progress import finished_line
 from shardbench.model.discovery import strategies
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report import other_code
+from shardbench.report import code_differences
 from shardbench.runs import runner
 
 SUITE = """
@@ -263,7 +263,7 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     listed = runner._ListedJob(job=None, workload=None, specs=tuple(trials))
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
     codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
-    for module in (runner, other_code):
+    for module in (runner, code_differences):
         monkeypatch.setattr(module, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
     store = trial_store(tmp_path, "quick")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))

@@ -10,7 +10,7 @@ import pytest
 
 from shardbench.datasets import criteo_like, described, rm, synthetic
 from shardbench.datasets.drawn import DrawnWorkload
-from shardbench.datasets.recent import CompactRanking, RankingMemory, RecentRankings
+from shardbench.datasets.ranking_cache import CompactRanking, RankingMemory, RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Ranking, Split
 

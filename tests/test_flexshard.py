@@ -10,12 +10,12 @@ from problems import CONSTANTS, machine
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.flexshard import FlexShard
-from shardbench.baselines.flexshard.compared import Compared, fullest_device_bytes
+from shardbench.baselines.flexshard.memory_budget import Compared, fullest_device_bytes
 from shardbench.baselines.flexshard.reproduction.exact import best_of_all, bound_s
-from shardbench.baselines.flexshard.room import Room
 from shardbench.baselines.flexshard.rule import Prices, Tiers, added_bytes, benefits, choose
 from shardbench.baselines.flexshard.search import Found, Search, communication_s, search
 from shardbench.baselines.flexshard.shape import cold_bytes, find_homes, least_bytes, make_plan, runnable
+from shardbench.baselines.flexshard.tier_memory import Room
 from shardbench.baselines.flexshard.units import Units, is_split, link_shares, make_units
 from shardbench.cost.traffic import expect
 from shardbench.model.discovery import get_strategy

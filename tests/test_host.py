@@ -1,117 +1,89 @@
-"""Hybrid and CPU-only training: where tables go, and what the CPUs' part costs, by hand."""
-
-from dataclasses import replace
+import getpass
+import os
+import platform
+from pathlib import Path
 
 import pytest
-from problems import RandomWorkload, machine
+import torch
 
-from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Unsupported
-from shardbench.base.serialise import content_hash, to_json
-from shardbench.cost.costmodel import dense_s, host_backward_s, host_forward_s, step_time, synchronisation_s
-from shardbench.cost.traffic import Synchronisation, count
-from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import HostConstants, load_machine, machine_files, overridden, parse_machine
-from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
-from shardbench.model.strategy import Budget, Move
-from shardbench.model.validate import validate
-from shardbench.runs.conformance import check
-from shardbench.workloads.trace import Split
+from shardbench.base import host as environment
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment, load
+from shardbench.base.serialise import to_json
 
-WORKLOAD = RandomWorkload([(300, 8), (50, 8), (900, 8)], batch_size=16)
-HOST = HostConstants(link_bytes_per_s=2e10, dense_flop_per_s=1e11)
+COMMITTED = Path(__file__).parent.parent / "results" / "environments"
 
 
-def on(nodes=1, devices=2, host=HOST):
-    return WORKLOAD.problem(replace(machine(nodes, devices), host=host))
+def test_here_is_filled():
+    here = Environment.here()
+    assert here.python == platform.python_version()
+    assert 1 <= here.cores <= (os.cpu_count() or 1)
+    assert here.memory_gib > 0
+    assert here.gpus.count == len(here.gpus.names)
+    assert here.versions["shardbench"]
+    assert {"torchrec", "fbgemm-gpu", "CUDA", "NCCL"} <= here.versions.keys()
+    assert all(here.versions[name] for name in ("numpy", "scipy", "highspy", "torch"))
 
 
-def counted(name, problem):
-    plan = get_strategy(name).plan(problem, Budget(), 0)
-    validate(plan, problem, frozenset({Move.HOST}))
-    return count(plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense)
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json")), ids=lambda path: path.stem)
+def test_committed_environments_of_earlier_versions_are_read_and_still_have_their_hash(path):
+    assert load(COMMITTED.parent, path.stem).cores > 0
 
 
-@pytest.mark.parametrize("name", ["hybrid", "cpu-only"])
-def test_conformance(name):
-    check(get_strategy(name))
+def test_names_no_host_path_or_user():
+    text = to_json(Environment.here())
+    assert platform.node() not in text
+    assert "/home" not in text
+    assert str(Path.cwd()) not in text
+    assert getpass.getuser() not in text.replace("processor", "")
 
 
-def test_cpu_only_moves_nothing_and_computes_on_the_cpus():
-    problem = on()
-    traffic = counted("cpu-only", problem)
-    assert traffic.dense is DenseHome.HOSTS
-    assert not traffic.host_to_device_bytes.any()
-    assert not any(c.sent.any() for c in traffic.collectives.values())
-    time = step_time(traffic, problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
-    flop = 3 * 16 * WORKLOAD.dense.flops_per_sample(WORKLOAD.tables)
-    assert time.phases_ms["dense"] == pytest.approx(1e3 * flop / 1e11)
-    constants = problem.machine.constants
-    alone = [f(traffic.host, constants, float("inf"))[0] for f in (host_forward_s, host_backward_s)]
-    assert [time.phases_ms["lookup"], time.phases_ms["lookup_backward"]] == pytest.approx([1e3 * s for s in alone])
-    assert time.step_ms == pytest.approx(sum(time.phases_ms[p] for p in ("lookup", "dense", "lookup_backward")))
+@pytest.mark.parametrize(("nccl", "stated"), [(True, "2.27.3"), (False, None)])
+def test_a_cuda_build_states_cuda_and_nccl(monkeypatch, nccl, stated):
+    monkeypatch.setattr(environment, "_has_cuda_build", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    versions = Environment.here().versions
+    assert (versions["CUDA"], versions["NCCL"]) == ("12.8", stated)
 
 
-def test_the_hybrid_adds_copies_exchanges_and_a_faster_dense_model():
-    problem = on()
-    hybrid, alone = counted("hybrid", problem), counted("cpu-only", problem)
-    assert hybrid.host.lookup_bytes.tolist() == alone.host.lookup_bytes.tolist()
-    assert hybrid.host_to_device_bytes.tolist() == [16 * 3 * 8 * 4]
-    assert hybrid.collectives["output_all_to_all"].sent.tolist() == [8 * 3 * 8 * 4, 0]
-    times = [step_time(t, problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16) for t in (hybrid, alone)]
-    copied = 1e3 * 16 * 3 * 8 * 4 / 2e10
-    assert times[0].phases_ms["lookup"] - times[1].phases_ms["lookup"] == pytest.approx(copied)
-    # Without a stated link the UVM rate is used, as in a machine of before.
-    bare = step_time(hybrid, replace(problem.machine, host=None), WORKLOAD.dense, WORKLOAD.tables, 16)
-    slower = 1e3 * 16 * 3 * 8 * 4 / problem.machine.constants.uvm_bytes_per_s
-    assert bare.phases_ms["lookup"] - times[1].phases_ms["lookup"] == pytest.approx(slower)
-    assert synchronisation_s(Synchronisation(to_host_bytes=2e10), problem.machine) == pytest.approx(1.0)
+def test_absent_package_is_null(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-distribution"))
+    versions = Environment.here().versions
+    assert versions["no-such-distribution"] is None
+    assert versions["numpy"]
 
 
-def test_what_cannot_be_simulated_is_named():
-    problem = on(host=None)
-    with pytest.raises(BadInput, match=r"machine toy does not state its CPUs: add \[constants.host_dense_rate\]"):
-        dense_s(counted("cpu-only", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
-    with pytest.raises(Unsupported, match="on one node only"):
-        counted("cpu-only", on(nodes=2, devices=1))
-    assert counted("hybrid", on(nodes=2, devices=1)).host.lookups.all()
-    tables = tuple(whole_table(t, OnRank(rank=0) if i else Host(node=0)) for i, t in enumerate(WORKLOAD.tables))
-    with pytest.raises(InvalidPlan, match="dense model is on hosts but table 'table1' is not"):
-        validate(Plan(world_size=2, segments=tables, dense=DenseHome.HOSTS), problem, frozenset(Move))
-    small = replace(problem.topology, host_bytes=300 * 8 * 4)
-    with pytest.raises(Infeasible, match="table 'table2' needs 28800 bytes of host memory, at most 9600 are left"):
-        get_strategy("hybrid").plan(replace(problem, topology=small), Budget(), 0)
+def test_thread_variables_change_the_hash(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    one = Environment.here()
+    assert one.threads == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": None}
+    assert Environment.here().hash == one.hash
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert Environment.here().hash != one.hash
 
 
-def test_hosts_and_dense_homes_stay_out_of_the_hash_of_those_without():
-    bare = machine(1, 2)
-    assert '"host"' not in to_json(bare)
-    assert content_hash(bare) != content_hash(replace(bare, host=HOST))
-    plan = Plan(world_size=2, segments=(whole_table(WORKLOAD.tables[0], Host(node=0)),))
-    assert '"dense"' not in plan.to_json()
-    for home in DenseHome:
-        moved = replace(plan, dense=home)
-        assert Plan.from_json(moved.to_json()) == moved
-    assert '"dense":"hosts"' in replace(plan, dense=DenseHome.HOSTS).to_json()
+def test_saved_once_and_loaded(tmp_path):
+    here = Environment.here()
+    path = here.save(tmp_path)
+    assert path == tmp_path / "environments" / f"{here.hash}.json"
+    before = path.stat().st_mtime_ns
+    assert here.save(tmp_path) == path
+    assert path.stat().st_mtime_ns == before
+    assert load(tmp_path, here.hash) == here
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "no temporary file is left"
 
 
-def test_machine_files_state_both_host_rates_or_none():
-    stated = [name for name in machine_files() if load_machine(name).host is not None]
-    assert "v100-16gb-1x4" in stated
-    found = load_machine("v100-16gb-1x4")
-    assert found.host.link_bytes_per_s == 12e9
-    assert found.sources["host_dense_rate"].startswith("Intel ARK")
-    faster = overridden(found, {"host_link": "48 GB/s"})
-    assert (faster.host.link_bytes_per_s, faster.host.dense_flop_per_s) == (48e9, found.host.dense_flop_per_s)
-    assert faster.name == "v100-16gb-1x4+host_link-48GBps"
-    with pytest.raises(BadInput, match="unknown constant 'host_link' to override"):
-        overridden(load_machine("a100-40gb-2x8"), {"host_link": "48 GB/s"})
-    text = """
-        name = "x"
-        description = "x"
-        device = "cuda"
-        nodes = 1
-        devices_per_node = 1
-        constants.host_link = { value = 1, unit = "GB/s", source = "made up for a test" }
-    """
-    with pytest.raises(BadInput, match="constant 'access_overhead' is missing"):
-        parse_machine(text, "x")
+def test_missing_and_edited_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="does not exist"):
+        load(tmp_path, "0" * 16)
+    here = Environment.here()
+    path = here.save(tmp_path)
+    path.write_text(path.read_text().replace(f'"cores":{here.cores}', f'"cores":{here.cores + 1}'))
+    with pytest.raises(BadInput, match="edited"):
+        load(tmp_path, here.hash)
+    path.write_text("{")
+    with pytest.raises(BadInput, match=str(path)):
+        load(tmp_path, here.hash)

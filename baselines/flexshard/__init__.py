@@ -9,7 +9,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import Optimizer
 
-from .compared import Compared, fullest_device_bytes
+from .memory_budget import Compared, fullest_device_bytes
 from .search import Search, search
 from .shape import least_bytes, make_plan
 

@@ -12,9 +12,9 @@ from shardbench.cost.traffic import expect
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling
 
-from .room import Room
 from .rule import Prices, Tiers, added_bytes, benefits, choose
 from .shape import Homes, all_homes, cold_bytes, make_plan, runnable
+from .tier_memory import Room
 from .units import Units, is_split, link_shares, make_units
 
 PRICE_SHARES = tuple(i / 8 for i in range(9))

@@ -81,7 +81,7 @@ class UniformTableRowWise(_Uniform):
 
 
 class UniformColumnWise(_Uniform):
-    """Every table's columns split over as many devices as give shards of at least MIN_COLUMNS."""
+    """Every table's columns split over as many devices as give shards of at least eight columns."""
 
     name = "column-wise"
     moves = frozenset({Move.TABLE, Move.COLUMNS})

@@ -73,8 +73,6 @@ FACTORS: Mapping[str, tuple[float, ...]] = {
     "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
 }
 """Values of each; the others stay as they are in the suite, on four nodes."""
-SCALES = {"skew": "exponent_scale", "history": "history_scale"}
-"""Factors that are parameters of the workload."""
 QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
 
 

@@ -1,6 +1,7 @@
 """Which code a number comes from: hashes of syntax trees, and the commit of the checkout.
 
-Comments, docstrings, formatting and README files change no hash, nor does another version of Python.
+Comments, docstrings, formatting, README files and the wording of claims change no hash, nor does
+another version of Python.
 """
 
 import ast
@@ -24,6 +25,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ("baselines", "datasets", "machines", "suites")
 """Parts of the package that vary; records state machines and suites by other hashes."""
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
+_NOT_RUN = frozenset({"claims.toml", "numbers.toml"})
+"""They say how results are judged and shown, not how they are made."""
 _MAIN = "__main__"
 
 
@@ -125,7 +128,11 @@ def _walk(folder: Path, without: frozenset[str]) -> Iterator[Path]:
         folders[:] = [
             name for name in folders if name != "__pycache__" and name[0] != "." and not (top and name in without)
         ]
-        yield from (Path(place) / name for name in names if name[0] != "." and Path(name).suffix not in _NOT_CODE)
+        yield from (Path(place) / name for name in names if _is_code(name))
+
+
+def _is_code(name: str) -> bool:
+    return name[0] != "." and Path(name).suffix not in _NOT_CODE and name not in _NOT_RUN
 
 
 def _add(digest: "hashlib._Hash", name: str, files: dict[str, Path]) -> None:

@@ -11,9 +11,8 @@ import typer
 
 from shardbench.base.errors import BadInput, ShardBenchError
 from shardbench.base.generated import ascii_text
-from shardbench.cli import on_record, tools
+from shardbench.cli import record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
-from shardbench.cli.on_record import outcome_counts, print_report
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -33,6 +32,7 @@ from shardbench.cli.options import (
     failure_lines,
     print_json,
 )
+from shardbench.cli.record_commands import outcome_counts, print_report
 from shardbench.records.trial import Outcome
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
@@ -227,8 +227,8 @@ def test_command(
     return EXIT_OK
 
 
-app.command("status")(on_record.status_command)
-app.command("report")(on_record.report_command)
+app.command("status")(record_commands.status_command)
+app.command("report")(record_commands.report_command)
 app.command("reproduce")(reproduce_command.reproduce_command)
 app.command("explain")(tools.explain_command)
 app.command("archive")(tools.archive_command)

@@ -14,7 +14,7 @@ import torch
 from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import Unsupported
-from shardbench.engine.cut import cut_bags
+from shardbench.engine.row_ranges import cut_bags
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, deal_start
 from shardbench.model.table import Optimizer, Pooling, Precision, Table

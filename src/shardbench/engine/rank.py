@@ -22,7 +22,7 @@ from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, CpuClock, CudaClock
 from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.lower import Lowered, lower
-from shardbench.engine.sent import SentBytes
+from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
 from shardbench.model.table import DenseShape, Table
 from shardbench.workloads.materialise import Batches

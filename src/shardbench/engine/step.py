@@ -17,7 +17,7 @@ from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.lower import LocalLookups, Lowered, Scope
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
-from shardbench.engine.sent import Part, SentBytes
+from shardbench.engine.sent_bytes import Part, SentBytes
 from shardbench.model.table import DenseShape, Optimizer, Pooling
 
 _OPTIMIZERS: dict[Optimizer, Any] = {

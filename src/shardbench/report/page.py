@@ -15,9 +15,9 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.host import Environment, load
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
+from shardbench.report.code_differences import other_code
 from shardbench.report.figures import figures
 from shardbench.report.groups import Group, current, groups
-from shardbench.report.other_code import other_code
 from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 

@@ -9,10 +9,10 @@ import pandas as pd
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.cell import Cell, CellRecord, Row, cell_key
 from shardbench.records.store import cell_store, trial_store
+from shardbench.report.code_differences import OtherCode, compared
 from shardbench.report.figures import plot_figure
 from shardbench.report.files import cell_text, frame_csv
 from shardbench.report.groups import current
-from shardbench.report.other_code import OtherCode, compared
 from shardbench.report.page import Extra, drawn, write_page
 from shardbench.studies.claim import Evidence, claims_frame
 from shardbench.studies.reproduction import Reproduction

@@ -20,7 +20,7 @@ from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
-from shardbench.engine.sent import SentBytes
+from shardbench.engine.sent_bytes import SentBytes
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision

@@ -29,7 +29,7 @@ from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
-    from shardbench.report.other_code import OtherCode
+    from shardbench.report.code_differences import OtherCode
     from shardbench.runs.runner import SuiteWork
     from shardbench.runs.session import Work
     from shardbench.runs.suite import Suite
@@ -70,7 +70,7 @@ def status_command(
 
 
 def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.report.other_code import other_code  # noqa: PLC0415
+    from shardbench.report.code_differences import other_code  # noqa: PLC0415
 
     known, settled = work.store.latest(), _settled(work)
     counts = outcome_counts(known[trial.key] for trial in settled)
@@ -196,8 +196,8 @@ def _count_line(title: str, work: "Work[Any, Any]", settled: int) -> str:
 
 
 def _code_of(records: "list[Record]") -> "OtherCode":
+    from shardbench.report.code_differences import other_code  # noqa: PLC0415
     from shardbench.report.groups import current  # noqa: PLC0415
-    from shardbench.report.other_code import other_code  # noqa: PLC0415
 
     return other_code(current(records))
 
