@@ -5,7 +5,8 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import get_strategy
-from shardbench.studies.contest import cheapest, fitted, judge, place_all, scaled_budget
+from shardbench.model.strategy import Budget
+from shardbench.studies.contest import cheapest, fitted, judge, place_all
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.tasks.task import Task
 
@@ -22,7 +23,7 @@ def counted(some):
 
 
 def test_a_training_is_kept_with_what_it_took(tmp_path):
-    some, budget = tasks(2), scaled_budget(30.0)
+    some, budget = tasks(2), Budget(fit_s=30.0)
     strategy, cpu_s = fitted("dreamshard", some, budget, 0, tmp_path)
     assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
     again, of_that = fitted("dreamshard", some, budget, 0, tmp_path)
@@ -32,13 +33,13 @@ def test_a_training_is_kept_with_what_it_took(tmp_path):
 
 
 def test_who_learns_nothing_keeps_nothing(tmp_path):
-    fitted("greedy-size", (), scaled_budget(0.5), 0, tmp_path)
+    fitted("greedy-size", (), Budget(fit_s=0.5), 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_cheapest_is_named_with_its_mean():
     some, names = counted(tasks(3)), ("greedy-size", "greedy-dim", "greedy-lookup")
-    budget = scaled_budget(1.0)
+    budget = Budget(fit_s=1.0)
     of_each = {}
     for name in names:
         strategy, _ = fitted(name, (), budget, 0, None)
@@ -56,8 +57,8 @@ def test_a_study_of_a_training_judges_every_stage(tmp_path):
     assert errors[-1] < 0.5 * errors[0]
     untrained, strategy = (get_strategy(f"dreamshard{which}") for which in ("-untrained", ""))
     for row, learner in ((rows[0], untrained), (rows[-1], strategy)):
-        learner.fit([task.problem for task in tasks(2)], scaled_budget(3600.0), 0)
-        placed = place_all(learner, counted(tasks(3)), scaled_budget(1.0), 0)
+        learner.fit([task.problem for task in tasks(2)], Budget(fit_s=3600.0), 0)
+        placed = place_all(learner, counted(tasks(3)), Budget(fit_s=1.0), 0)
         assert row["test_cost_ms"] == judge(placed, counted(tasks(3)))["cost_ms"]
     assert training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path) == rows
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contest import (
     BEST_FOUND,
@@ -16,7 +17,6 @@ from shardbench.studies.contest import (
     fitted,
     judge,
     place_all,
-    scaled_budget,
     shared_pools,
     tasks_of,
 )
@@ -154,7 +154,7 @@ class Transfer(Study):
 
         Tasks of two shares differ only in the tables that were replaced.
         """
-        seed, budget, own = int(cell["seed"] or 0), scaled_budget(FIT_S), str(cell["trained_on"])
+        seed, budget, own = int(cell["seed"] or 0), Budget(fit_s=FIT_S), str(cell["trained_on"])
         strategy, _ = fitted(OURS, tasks_of(ROWS[own], "train", folder), budget, seed, folder)
         sets = [(name, "test", 1.0, tasks_of(row, "test", folder)) for name, row in ROWS.items()]
         sets += [(own, "shares", share, tasks_of(ROWS[own], "train", folder, unseen=share)) for share in self.SHARES]
@@ -237,7 +237,7 @@ class Placing(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train briefly (placing costs the same whatever was learned), place a few times."""
-        budget, row = scaled_budget(20.0), ROWS[JUDGED[1]]
+        budget, row = Budget(fit_s=20.0), ROWS[JUDGED[1]]
         strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0, folder)
         pools = [load_pool(side, shared_pools(folder), widths=WIDTHS) for side in ("train", "test")]
         wanted = int(cell["tables"] or 0)

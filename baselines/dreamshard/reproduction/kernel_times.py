@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
-from shardbench.studies.contest import Placed, place_all, scaled_budget, shared_pools
+from shardbench.studies.contest import Placed, place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.tasks.measured_oracle import MeasuredOracle
 from shardbench.tasks.oracle import SimulatedOracle
@@ -99,5 +100,5 @@ def _oracle(split: Split, folder: Path) -> MeasuredOracle:
 
 
 def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
-    found: Placed = place_all(get_strategy(name), tasks, scaled_budget(1.0), seed)
+    found: Placed = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed)
     return [placement for placement in found.placements if placement is not None]

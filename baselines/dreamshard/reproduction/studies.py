@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.strategy import Budget
 from shardbench.studies.contest import (
     BEST_FOUND,
     SPLITS,
@@ -18,7 +19,6 @@ from shardbench.studies.contest import (
     fitted,
     judge,
     place_all,
-    scaled_budget,
     tasks_of,
 )
 from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
@@ -153,7 +153,7 @@ class Transfer(Study):
 
         Tasks of two shares differ only in the tables that were replaced.
         """
-        seed, budget = int(cell["seed"] or 0), scaled_budget(FIT_S)
+        seed, budget = int(cell["seed"] or 0), Budget(fit_s=FIT_S)
         trained_on = ROWS[str(cell["trained_on"])]
         strategy, _ = fitted(OURS, tasks_of(trained_on, "train", folder), budget, seed, folder)
         sets: list[tuple[str, float | None, tuple[Task, ...]]] = [

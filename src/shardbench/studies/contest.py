@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def cheapest(names: tuple[str, ...], tasks: tuple[Task, ...], measure: str) -> t
 
     ``measure`` is a key of ``judge``: means over tasks are compared, as in the papers' tables.
     """
-    budget = scaled_budget(1.0)
+    budget = Budget(fit_s=1.0)
     found = {name: judge(place_all(get_strategy(name), tasks, budget, 0), tasks)[measure] for name in names}
     best = min(found, key=found.__getitem__)
     return best, float(found[best])
@@ -201,8 +201,3 @@ def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) ->
             "oracle_calls": int(str(placed.notes.get("oracle_calls", 0))) if learns(strategy) else 0,
         })  # fmt: skip
     return rows
-
-
-def scaled_budget(fit_s: float, plan_s: float = 60.0) -> Budget:
-    """A budget for many small tasks."""
-    return replace(Budget(), fit_s=fit_s, plan_s=plan_s)

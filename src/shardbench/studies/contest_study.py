@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, Row, cell_key
 from shardbench.records.store import cell_store
-from shardbench.studies.contest import contest, only_searches, scaled_budget
+from shardbench.studies.contest import contest, only_searches
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code
 from shardbench.studies.study import Study
@@ -47,7 +48,7 @@ class ContestStudy(Study):
         if known:
             return known
         strategy = str(cell["strategy"])
-        budget = scaled_budget(FIT_S, SEARCH_PLAN_S if only_searches(strategy) else PLAN_S)
+        budget = Budget(fit_s=FIT_S, plan_s=SEARCH_PLAN_S if only_searches(strategy) else PLAN_S)
         return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
 
     def _recorded(self, cell: Cell, folder: Path) -> Sequence[Row]:
