@@ -6,6 +6,7 @@ import pytest
 import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
+from shardbench.base.code import code_hash
 from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.dreamshard.settings import Settings as DreamShardSettings
@@ -224,3 +225,15 @@ def test_updates_are_planned_for_a_quarter_of_the_budget():
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 1000) == 20
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 7) == 7
     assert affordable_updates(Budget(fit_s=0.001), 0.5, 7) == 1
+
+
+@pytest.mark.parametrize(
+    ("edited", "counts"), [("shardbench.tasks", True), ("shardbench.cost", True), ("shardbench.report", False)]
+)
+def test_a_training_is_made_again_by_edited_oracles_and_cost_models(edited, counts, monkeypatch):
+    before = training("autoshard").key
+    monkeypatch.setattr(
+        "shardbench.learning.training.code_hash",
+        lambda *modules: "edited since" if edited in modules else code_hash(*modules),
+    )
+    assert (training("autoshard").key != before) is counts

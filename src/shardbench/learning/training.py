@@ -250,5 +250,5 @@ AnyTraining = Training[Any, Any, Any]
 def training_key(training: AnyTraining) -> str:
     """Hash of everything that a training depends on, its code included: what is kept under it is for it alone."""
     told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
-    code = class_code(training, Training), code_hash(__package__)
+    code = class_code(training, Training), code_hash(__package__, "shardbench.tasks", "shardbench.cost")
     return content_hash(training.kind, training.version, code, *told)
