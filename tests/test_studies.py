@@ -108,11 +108,16 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
     study = made.studies[0]
     rows = [{"backend": "counted", "strategy": "shuffle"}]
     monkeypatch.setattr(study, "run", lambda cell, folder: rows)
-    run(made, tmp_path, quick=True)
+    assert (
+        run(made, tmp_path, quick=True).cells
+        == ["study doubling used shuffle, which is not among its strategies: add it to uses"] * 2
+    )
+    monkeypatch.setattr(study, "uses", ("shuffle",), raising=False)
+    run(made, tmp_path, retry=True, quick=True)
     store = cell_store(tmp_path, "mine", "doubling")
-    first = store.read()[0]
+    first = store.read()[-2]
     assert first.provenance is not None
-    assert first.provenance.strategy_code == session.cell_code(study, first.cell, rows)
+    assert first.provenance.strategy_code == session.cell_code(study, first.cell)
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 2)]
 
     for planted in ("class_code", "_strategy_code"):

@@ -139,6 +139,7 @@ class Transfer(Study):
     """AutoShard trained on one row and used, untuned, on other numbers of tables and devices and on unseen tables."""
 
     name = "transfer"
+    uses = GREEDIES
     version = 2
     columns = ("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms")
     SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -136,6 +136,7 @@ class Transfer(Study):
     """DreamShard trained on one row and used on another, and on tasks with a share of unseen tables, untuned."""
 
     name = "transfer"
+    uses = GREEDIES
     version = 2
     columns = ("backend", "split", "cost_ms")
     ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-80 (4)", "DLRM-40 (8)", "DLRM-80 (8)", "DLRM-160 (8)")
@@ -262,6 +263,7 @@ class Effort(Study):
     """How the margin over the greedy heuristics moves with more training than the paper's 10 iterations."""
 
     name = "effort"
+    uses = GREEDIES
     columns = ("backend", "train_cost_ms", "test_cost_ms", "best_greedy_train_ms", "best_greedy_test_ms")
     ITERATIONS = (10, 30, 100)
 
@@ -335,6 +337,7 @@ class MeasuredKernels(Study):
     """DreamShard trained and judged on real FBGEMM kernel times of this machine (DLRM-20 on 4); exchanges modelled."""
 
     name = "measured"
+    uses = (RANDOM, *GREEDIES, "greedy-cost", OURS, UNTRAINED)
     version = 2
     exclusive = True
     columns = ("strategy", "test_task", "backend", *PARTS)

@@ -125,6 +125,7 @@ class Sensitivity(Study):
     """How FAE's speed-up moves with skew, budget, sample rate, batch, schedule rate and links (simulated)."""
 
     name = "sensitivity"
+    uses = (HYBRID, CPU_ONLY)
     version = 2
     columns = (
         "backend", "over_hybrid_x", "over_cpu_only_x", "fae_ms", "hybrid_ms", "cpu_only_ms", "to_device_bytes",

@@ -32,6 +32,7 @@ class Communication(Study):
     """Expected communication of a step and memory, by strategy, workload and nodes: tables latency and memory."""
 
     name = "communication"
+    uses = (*OURS, *OTHERS)
     version = 2
     columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
 
@@ -85,6 +86,7 @@ class Sensitivity(Study):
     """
 
     name = "sensitivity"
+    uses = (*OURS[:2], *OTHERS[:2])
     version = 2
     columns = (
         "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",

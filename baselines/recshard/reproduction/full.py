@@ -31,6 +31,7 @@ class Draws(Study):
     """RecShard and the greedies on full rm1 to rm3 whose features are paired in several ways."""
 
     name = "draws"
+    uses = (*GREEDIES, RECSHARD, UNSEEN)
     version = 2
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "off_hbm_lookups", "off_hbm_lookups_pct")
 

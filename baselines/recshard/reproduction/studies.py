@@ -32,6 +32,7 @@ class Ablation(Study):
     """RecShard with fewer statistics, on a quarter of rm1 to rm3: simulated embedding time of the slowest device."""
 
     name = "ablation"
+    uses = (*GREEDIES, *ABLATIONS)
     version = 3
     columns = (
         "tables",
@@ -82,6 +83,7 @@ class Sensitivity(Study):
     """How RecShard's gains over the best greedy move with skew, capacity, host bandwidth and sample rate."""
 
     name = "sensitivity"
+    uses = (*GREEDIES, RECSHARD, UNSEEN)
     version = 3
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms")
 

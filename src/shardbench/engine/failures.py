@@ -32,24 +32,29 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
 
 
 def failure_of(error: Exception, phase: str, package: str = "") -> Failure:
-    """The failure that an exception is; one of the suite's own errors speaks for itself.
+    """The failure that an exception is, in one line.
 
-    Others get their type, and the place: the innermost line in ``package`` (a module name with
-    all below it) where the exception passed there, else the line that raised.
+    Its place is the innermost line in ``package`` (a module name with all below it). Errors that are
+    not the suite's own have their type before and a place in any case: else that of what raised.
     """
     if isinstance(error, TrialFailed):
         return error.failure
     outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
     text = " ".join(str(error).split())
     rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
+    places = _places(error.__traceback__)
+    inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
+    place = inside[-1] if inside else ""
     if not isinstance(error, ShardBenchError):
-        place = place_of(error.__traceback__, package)
-        text = f"{type(error).__name__}: {text}"[:LONGEST_CAUSE] + (f" ({place})" if place else "")
+        text = f"{type(error).__name__}: {text}"[:LONGEST_CAUSE]
+        place = place or (places[-1][1] if places else "")
+    # A strategy that declines has nothing to mend.
+    text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""
     return Failure(outcome=outcome, cause=text or outcome.value, phase=phase, rule=rule)
 
 
-def place_of(traceback: TracebackType | None, package: str = "") -> str:
-    """``file:line`` of the innermost frame in ``package``, else of the innermost; no folder of this machine."""
+def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:
+    """Module and ``file:line`` of every frame, the innermost last; no folder of this machine."""
     places: list[tuple[str, str]] = []
     while traceback is not None:
         code, module = traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))
@@ -57,5 +62,4 @@ def place_of(traceback: TracebackType | None, package: str = "") -> str:
         parents = module.split(".") if name == "__init__.py" else module.split(".")[:-1]
         places.append((module, f"{'/'.join([*parents, name])}:{traceback.tb_lineno}"))
         traceback = traceback.tb_next
-    inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
-    return (inside or [place for _, place in places] or [""])[-1]
+    return places

@@ -88,7 +88,7 @@ def own_lifeline() -> Connection:
     return _lifelines[0][0]
 
 
-PRELOAD = ("shardbench.engine.rank", "shardbench.runs.simulate", "shardbench.model.discovery")
+PRELOAD = ("shardbench.engine.rank", "shardbench.cost.bounds", "shardbench.model.discovery")
 
 
 def _become_leader(log: Path, lifeline: Connection) -> None:

@@ -139,7 +139,7 @@ def evaluate(
             if took_s > slack * limit_s:
                 cause = f"{what} took {took_s:.1f} s, its budget is {limit_s:g} s"
                 raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
-        plan = Plan.from_json(text, "plan")
+        plan = _read(text)
         planned = _planned(plan, spent, strategy, question.problem)
         if on_plan is not None:
             on_plan(plan, planned)
@@ -257,6 +257,14 @@ def _written(plan: Plan) -> str:
         cause = "the plan read back from its JSON differs from the one written"
         raise failed(Outcome.INVALID, cause, "validate", "round-trip")
     return text
+
+
+def _read(text: str) -> Plan:
+    """The plan that another process wrote, validated again."""
+    try:
+        return Plan.from_json(text, "plan")
+    except BadInput as error:
+        raise failed(Outcome.INVALID, str(error), "validate", "round-trip") from error
 
 
 def _planned(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> Planned:

@@ -1,6 +1,7 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import shutil
+import time
 from functools import cached_property
 from pathlib import Path
 
@@ -147,7 +148,11 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
 
 
 def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
+    deadline = 0.0
+
     def on_plan(plan: Plan, planned: Planned) -> None:
+        nonlocal deadline
+        deadline = time.monotonic() + spec.timeout_s
         # Kept even where the plan then cannot be counted or run.
         draft["planned"] = planned
         context.keep_plan(plan)
@@ -157,16 +162,18 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
     answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
     if isinstance(answer, Failure):
         raise TrialFailed(answer)
-    draft["bound_ms"], draft["whole_table_bound_ms"] = answer.bounds.any_move_ms, answer.bounds.whole_tables_ms
     draft["traffic"], draft["predicted"] = answer.judged.totals, answer.judged.timing(spec.iterations)
     draft["tiers"] = _tiers(spec.backend, context)
+    draft["bound_ms"], draft["whole_table_bound_ms"] = answer.bounds.any_move_ms, answer.bounds.whole_tables_ms
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = draft["predicted"]
         return
-    _measure(draft, spec, answer, context)
+    _measure(draft, spec, answer, context, max(1.0, deadline - time.monotonic()))
 
 
-def _measure(draft: dict[str, object], spec: TrialSpec, answer: Answer[Simulation], context: JobContext) -> None:
+def _measure(
+    draft: dict[str, object], spec: TrialSpec, answer: Answer[Simulation], context: JobContext, timeout_s: float
+) -> None:
     job = rank_job(
         answer.plan,
         context.question.problem,
@@ -175,7 +182,7 @@ def _measure(draft: dict[str, object], spec: TrialSpec, answer: Answer[Simulatio
         warmup=spec.warmup,
         iterations=spec.iterations,
         seed=spec.seed,
-        timeout_s=spec.timeout_s,
+        timeout_s=timeout_s,
     )
     lacking = lacking_devices(context.machine, spec.backend)
     if lacking:

@@ -117,6 +117,7 @@ def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: i
     plan_cpu_s = 0.0
     for number, task in enumerate(tasks):
         own_seed = seed * len(tasks) + number
+        begun = time.process_time()
         answer = evaluate(PlacementQuestion(task), strategy, budget, own_seed, sealed=False, fitted=True)
         if isinstance(answer, Answer):
             placements.append(answer.judged)
@@ -124,6 +125,7 @@ def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: i
             plan_cpu_s += answer.spent.plan_cpu_s
         elif answer.outcome is Outcome.INFEASIBLE:
             placements.append(None)
+            plan_cpu_s += time.process_time() - begun
         else:
             raise BadInput(f"{strategy.name} on {task.problem.name}: {answer.outcome}: {answer.cause}")
     return Placed(placements=tuple(placements), plan_cpu_s=plan_cpu_s / len(tasks), notes=notes)

@@ -88,9 +88,7 @@ def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
 
 def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
     """Holds the code of all studies' cells on record against that of this process."""
-    return compared(
-        (record, cell_code(study, record.cell, record.rows)) for study, record in _cells(reproduction, results)
-    )
+    return compared((record, cell_code(study, record.cell)) for study, record in _cells(reproduction, results))
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:

@@ -51,7 +51,7 @@ class StudyWork(Work[Cell, CellRecord]):
 
     def code(self, piece: Cell, record: CellRecord) -> str | None:
         """The owner's and the named strategies'."""
-        return cell_code(self._study, piece, record.rows)
+        return cell_code(self._study, piece)
 
     def timed(self, piece: Cell) -> bool:
         """As the study says."""
@@ -91,30 +91,33 @@ def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str)
         "cell": cell,
         "environment": environment,
     }
-    begun = Provenance.begin(None)
+    # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.
+    begun = Provenance.begin(cell_code(found, cell))
     wall, cpu = time.perf_counter(), time.process_time()
 
     def record(rows: Sequence[Row] = (), failure: str | None = None) -> CellRecord:
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-        code = begun.ended().model_copy(update={"strategy_code": cell_code(found, cell, rows)})
-        outcome = {"rows": rows, "failure": failure, "provenance": code}
+        outcome = {"rows": rows, "failure": failure, "provenance": begun.ended()}
         return CellRecord.model_validate({**draft, **spent, **outcome})
 
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
+        unnamed = {name for row in rows if isinstance(name := row.get("strategy"), str)} - found.strategies_of(cell)
+        if unnamed:
+            cause = f"study {study} used {min(unnamed)}, which is not among its strategies: add it to uses"
+            return record(failure=cause)
         return record(rows) if rows else record(failure="the study gave no rows for this cell")
     except Exception as error:
         return record(failure=failure_of(error, "run").cause)
 
 
-def cell_code(study: Study, cell: Cell, rows: Sequence[Row] = ()) -> str | None:
-    """Hash of the code behind a cell: the study's owner with its reproduction, and the strategies named.
+def cell_code(study: Study, cell: Cell) -> str | None:
+    """Hash of the code behind a cell: the study's owner with its reproduction, and the strategies that it asks.
 
-    Strategies are named by ``strategy`` in the cell or its rows. None where the study has no file to read.
+    None where the study has no file to read.
     """
     own = class_code(study, Study, reproduction=True)
-    named = {name for row in (cell, *rows) if isinstance(name := row.get("strategy"), str)}
-    return content_hash(own, {name: _strategy_code(name) for name in named}) if own else None
+    return content_hash(own, {name: _strategy_code(name) for name in study.strategies_of(cell)}) if own else None
 
 
 @cache

@@ -23,8 +23,15 @@ class Study(ABC):
     """Raise it when the meaning of a cell's rows changes: cells on record are then run again."""
     columns: Sequence[str] = ()
     """Order of the rows' columns in tables, after the cells'; those not named follow by name."""
+    uses: Sequence[str] = ()
+    """Strategies that its cells ask beside the one that a cell names: where one is edited, they run again."""
     exclusive: bool = False
     """Whether wall time is measured: cells then run one after the other."""
+
+    def strategies_of(self, cell: Cell) -> set[str]:
+        """Names of all strategies that a cell asks: its own, and what the study uses."""
+        own = cell.get("strategy")
+        return {*self.uses, *([own] if isinstance(own, str) else [])}
 
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:
