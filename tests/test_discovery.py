@@ -118,6 +118,24 @@ def test_a_folder_that_gives_no_strategies_is_named(tmp_path: Path, monkeypatch:
         strategies()
 
 
+def test_code_in_no_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
+    for ignored in ("__pycache__/x.py", ".hidden/x.py", "notes/README.md"):
+        (tmp_path / ignored).parent.mkdir()
+        (tmp_path / ignored).write_text("")
+    assert strategies()
+    folder, single = tmp_path / "mine", tmp_path / "single.py"
+    folder.mkdir()
+    (folder / "plans.py").write_text("")
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(folder))} has Python files but no __init__.py"):
+        strategies()
+    (folder / "__init__.py").write_text("def strategies():\n    return []\n")
+    assert strategies()
+    single.write_text("")
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(single))} is in no folder of its own: make it .*__init__.py"):
+        strategies()
+
+
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"unknown strategy 'nope'; known: .*greedy-size, .*shuffle"):
         get_strategy("nope")

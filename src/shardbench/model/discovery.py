@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from shardbench.base.code import BASELINES, class_code
@@ -81,9 +82,9 @@ def _importable(module: str) -> bool:
 
 def _providers() -> Iterator[tuple[str, str, object]]:
     parent = importlib.import_module(GROUP)
+    for place in parent.__path__:
+        _refuse_strays(Path(place))
     for module in sorted(pkgutil.iter_modules(parent.__path__), key=lambda m: m.name):
-        if not module.ispkg:
-            continue
         package = f"{GROUP}.{module.name}"
         try:
             imported = importlib.import_module(package)
@@ -94,6 +95,17 @@ def _providers() -> Iterator[tuple[str, str, object]]:
             raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
         yield package, package, provided
     yield from brought(GROUP)
+
+
+def _refuse_strays(place: Path) -> None:
+    """Raises BadInput for Python files in ``place`` that are in no package: their strategies would not be seen."""
+    for path in sorted(place.iterdir()):
+        if path.name.startswith((".", "__pycache__")):
+            continue
+        if path.is_dir() and not (path / "__init__.py").is_file() and any(path.rglob("*.py")):
+            raise BadInput(f"{path} has Python files but no __init__.py: add one with a function strategies()")
+        if path.suffix == ".py" and path.name != "__init__.py":
+            raise BadInput(f"{path} is in no folder of its own: make it {path.with_suffix('') / '__init__.py'}")
 
 
 def _strategies_of(provided: object, package: str) -> list[Strategy]:
