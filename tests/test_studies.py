@@ -147,6 +147,23 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     ]
 
 
+def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Path) -> None:
+    nothing = "mine: nothing to check: neither a suite nor a study of it has records"
+    assert files.check_study_files(made, tmp_path) == [nothing]
+    run(made, tmp_path)
+    claims, doubling = sorted(files.write_study_files(made, tmp_path))
+    (claims.parent / "balance.csv").write_text("the suite's\n")
+    other = claims.with_name("other.csv")
+    other.write_text("x\n")
+    assert files.check_study_files(made, tmp_path) == [f"{other}: there are no records for it"]
+    other.unlink()
+    cell_store(tmp_path, "mine", "doubling").path.unlink()
+    stale = [f"{path}: there are no records for it" for path in (claims, doubling)]
+    assert files.check_study_files(made, tmp_path) == [nothing, *stale]
+    doubling.unlink()
+    assert files.check_study_files(made, tmp_path) == [nothing, stale[0]], "claims alone are no evidence"
+
+
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")

@@ -24,9 +24,12 @@ def write_files(files: Mapping[Path, str]) -> list[Path]:
     return list(files)
 
 
-def check_files(files: Mapping[Path, str], again: str) -> list[str]:
-    """Files on disk that differ from what they should be, one line each; ``again`` is the command that writes them."""
-    found = []
+def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()) -> list[str]:
+    """Files on disk that differ from what they should be, one line each; ``again`` is the command that writes them.
+
+    Of the paths ``held`` those are stale that exist and are none of ``files``.
+    """
+    found = [f"{path}: there are no records for it" for path in held if path not in files and path.exists()]
     for path, text in files.items():
         if not path.is_file():
             found.append(f"{path}: missing; run: {again}")

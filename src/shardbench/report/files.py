@@ -31,11 +31,9 @@ def check_tables(results: Path, suite: str) -> list[str]:
     """Differences between the tables on disk and what the records give, one line each; none is good."""
     store = trial_store(results, suite)
     records = store.read()
-    if not records:
-        stale = [path for path in _paths(results, suite) if path.exists()]
-        nothing = [f"{suite}: nothing to check: {store.path} holds no records, and there is no table"]
-        return [f"{path}: there are no records for it" for path in stale] or nothing
-    return check_files(_expected(results, suite, records), f"shardbench report {suite}")
+    nothing = [] if records else [f"{suite}: nothing to check: {store.path} holds no records"]
+    expected = _expected(results, suite, records) if records else {}
+    return nothing + check_files(expected, f"shardbench report {suite}", suite_paths(results, suite))
 
 
 def suite_records(results: Path, suite: str) -> list[Record]:
@@ -106,7 +104,8 @@ def _folder(results: Path, suite: str) -> Path:
     return results / "tables" / suite
 
 
-def _paths(results: Path, suite: str) -> list[Path]:
+def suite_paths(results: Path, suite: str) -> list[Path]:
+    """Where the tables of a suite lie, whether they are there or not."""
     return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
 
 

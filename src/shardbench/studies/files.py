@@ -11,7 +11,7 @@ from shardbench.records.cell import Cell, CellRecord, Row, cell_key
 from shardbench.records.store import cell_store, trial_store
 from shardbench.report.code_differences import OtherCode, compared
 from shardbench.report.figures import plot_figure
-from shardbench.report.files import cell_text, frame_csv
+from shardbench.report.files import cell_text, frame_csv, suite_paths
 from shardbench.report.groups import current
 from shardbench.report.page import Extra, drawn, write_page
 from shardbench.studies.claim import Evidence, claims_frame
@@ -83,7 +83,13 @@ def write_study_files(reproduction: Reproduction, results: Path) -> list[Path]:
 
 def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
     """Files that differ from what the records give, one line each; none is good."""
-    return check_files(expected_files(reproduction, results), f"shardbench report {reproduction.owner}")
+    owner = reproduction.owner
+    recorded = bool(trial_store(results, owner).read() or _cells(reproduction, results))
+    nothing = [] if recorded else [f"{owner}: nothing to check: neither a suite nor a study of it has records"]
+    # Claims without a record would be a table of claims that are not tested.
+    expected = expected_files(reproduction, results) if recorded else {}
+    held = sorted({*(results / "tables" / owner).glob("*.csv")} - {*suite_paths(results, owner)})
+    return nothing + check_files(expected, f"shardbench report {owner}", held)
 
 
 def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
