@@ -77,10 +77,13 @@ def reproduce(session: nox.Session) -> None:
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/, and the numbers in the documents.
 
-    The old records go to results/archive/. `--strategy NAME` makes those of one strategy again, or for the first time.
+    The old records go to results/archive/. `--strategy NAME` makes those of one strategy of a suite again, or for
+    the first time.
     """
-    install(session)
     name, *options = session.posargs or [DEFAULT_SUITE]
+    if is_paper(name) and options:
+        session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
+    install(session)
     run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
         run(session, "shardbench", "reproduce", name, "--results", "results")

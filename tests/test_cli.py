@@ -317,17 +317,41 @@ def test_a_check_of_nothing_fails(capsys, tmp_path):
     assert said.count("\n") == 1
 
 
+def test_a_check_of_a_paper_without_records_fails(capsys, tmp_path):
+    assert cli.run_command(["report", "autoshard", "--check", "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert said == "autoshard: nothing to check: neither a suite nor a study of it has records\n"
+
+
 @pytest.mark.parametrize("chosen", [[], ["--strategy", "torchrec"]])
 def test_archive_moves_a_suites_records(capsys, results, chosen):
     before = trial_store(results, "quick").read()
     assert cli.run_command(["archive", "quick", "--results", str(results), *chosen]) == 0
     (path,) = (results / "archive" / "records").iterdir()
-    assert capsys.readouterr().out == f"archived: {path}\n"
+    archived, stale = capsys.readouterr().out.splitlines()
+    assert archived == f"archived: {path}"
+    assert stale.startswith(f"{results / 'tables' / 'quick'} is stale now; ")
+    assert f"(shardbench report quick --results {results})" in stale
+    assert "(nox -s publish -- quick)" in stale
     kept = trial_store(results, "quick").read()
     assert [r for r in before if r not in kept] == [r for r in before if not chosen or r.spec.strategy == "torchrec"]
     assert len(path.read_bytes().splitlines()) == len(before) - len(kept)
-    assert cli.run_command(["archive", "quick", "--results", str(results), "--strategy", "torchrec"]) == 0
-    assert capsys.readouterr().out == "quick: no record to archive\n"
+    again = refused(capsys, "archive", "quick", "--results", results, "--strategy", "torchrec")
+    assert "has no record of 'torchrec', and no strategy is so named" in again
+
+
+def test_archive_refuses_names_that_nothing_has(capsys, results):
+    before = trial_store(results, "quick").path.read_bytes()
+    assert refused(capsys, "archive", "quikc", "--results", results).startswith(
+        f"error: nothing of 'quikc': neither {results / 'records' / 'quikc.jsonl'} nor "
+    )
+    chosen = ("--strategy", "torchrec", "--strategy", "greedy-sizee")
+    assert "has no record of 'greedy-sizee'" in refused(capsys, "archive", "quick", *chosen, "--results", results)
+    assert trial_store(results, "quick").path.read_bytes() == before, "nothing of it is moved"
+    # What exists and has no record yet: the first time that it is published.
+    for first in (["flexshard"], ["quick", "--strategy", "shuffle"]):
+        assert cli.run_command(["archive", *first, "--results", str(results / "empty")]) == 0
+        assert capsys.readouterr().out == f"{first[0]}: no record to archive\n"
 
 
 def test_archive_moves_a_papers_studies(capsys, tmp_path):
@@ -336,7 +360,9 @@ def test_archive_moves_a_papers_studies(capsys, tmp_path):
     path.parent.mkdir(parents=True)
     path.write_bytes(committed.read_bytes())
     assert cli.run_command(["archive", "recshard", "--json", "--results", str(tmp_path)]) == 0
-    (archived,) = json.loads(capsys.readouterr().out)["archived"]
+    said = json.loads(capsys.readouterr().out)
+    (archived,) = said["archived"]
+    assert said["stale"] == [str(tmp_path / "tables" / "recshard")]
     assert Path(archived).parent == tmp_path / "archive" / "studies" / "recshard"
     assert Path(archived).read_bytes() == committed.read_bytes()
     assert not path.exists()

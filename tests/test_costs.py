@@ -19,7 +19,7 @@ from shardbench.workloads.trace import Split
 
 RESULTS = Path(__file__).parents[1] / "results"
 SHOWN = (*(f"{name}_mean" for name in PARTS), "kernel_ms_sem")
-AGAIN = "make it again with: nox -s publish -- dreamshard --study measured --force"
+AGAIN = "make it again with: shardbench reproduce dreamshard --study measured --force --results results"
 
 
 def _agree(folder, strategies, columns):

@@ -59,6 +59,7 @@ def archive_command(
     from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
 
     chosen = set(strategy or ())
+    _refuse_unknown(name, chosen, results)
     folder = results / "archive"
     moved = [
         trial_store(results, name).archive(
@@ -71,10 +72,34 @@ def archive_command(
             for path in sorted((results / "studies" / name).glob("*.jsonl"))
         ]
     paths = [str(path) for path in moved if path is not None]
+    tables = str(results / "tables" / name)
     if as_json:
-        print_json({"name": name, "archived": paths})
-    else:
-        print("\n".join(f"archived: {path}" for path in paths) or f"{name}: no record to archive")
+        print_json({"name": name, "archived": paths, "stale": [tables] if paths else []})
+        return
+    print("\n".join(f"archived: {path}" for path in paths) or f"{name}: no record to archive")
+    if paths:
+        print(
+            f"{tables} is stale now; make it of the records left (shardbench report {name} --results {results}), "
+            f"or make all records again first (nox -s publish -- {name})"
+        )
+
+
+def _refuse_unknown(name: str, chosen: set[str], results: Path) -> None:
+    """Raises BadInput for a name or strategy that is neither on record nor known: it was mistyped."""
+    from shardbench.model.discovery import strategies  # noqa: PLC0415
+    from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.runs.suite import suite_names  # noqa: PLC0415
+    from shardbench.studies.reproduction import reproduction_names  # noqa: PLC0415
+
+    store, studies = trial_store(results, name), results / "studies" / name
+    known = {*suite_names(), *reproduction_names()}
+    if name not in known and not store.path.exists() and not studies.exists():
+        raise BadInput(
+            f"nothing of '{name}': neither {store.path} nor {studies} exists, and no suite or paper is so named"
+        )
+    missing = sorted(chosen - {record.spec.strategy for record in store.read()} - strategies().keys())
+    if missing:
+        raise BadInput(f"{store.path} has no record of '{missing[0]}', and no strategy is so named")
 
 
 def doctor_command(
