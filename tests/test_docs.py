@@ -156,6 +156,53 @@ def test_a_document_without_a_specs_blocks_is_refused(tmp_path, document):
         numbers.rewritten(tmp_path / "numbers.toml", tmp_path)
 
 
+DEVIATIONS = re.compile(r"^## [^\n]*deviations[^\n]*\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+CITATION = re.compile(r"\bdeviations? (\d+(?:(?:, | and )\d+)*)")
+
+
+def deviations(folder):
+    """Numbers of a baseline's deviations in the order of its README -> whether a line of code decides them."""
+    section = DEVIATIONS.search((folder / "README.md").read_text())
+    items = re.findall(r"^(\d+)\. (.*)", section.group(1) if section else "", flags=re.MULTILINE)
+    return [(int(number), text != "(moved to Limits)") for number, text in items]
+
+
+def cited(paths):
+    """Numbers of the deviations that files cite."""
+    found = [group for path in paths for group in CITATION.findall(path.read_text())]
+    return {int(number) for group in found for number in re.findall(r"\d+", group)}
+
+
+def wrong_citations(folder):
+    """What a baseline's code does not cite, and what code or README cite that is not there."""
+    numbered = deviations(folder)
+    wanted = {number for number, decided in numbered if decided}
+    in_code = cited(folder.rglob("*.py"))
+    return sorted(wanted - in_code), sorted((in_code | cited([folder / "README.md"])) - wanted)
+
+
+@pytest.mark.parametrize("folder", SYSTEMS, ids=lambda path: path.name)
+def test_deviations_are_numbered_and_cited_where_they_are_decided(folder):
+    assert [number for number, _ in deviations(folder)] == list(range(1, len(deviations(folder)) + 1))
+    assert wrong_citations(folder) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("x = 1  # deviation 1\n", ([3], [])),
+        ('"""A thing (deviations 1 and 3)."""\n', ([], [])),
+        ("x = 1  # deviations 1, 3 and 4\n", ([], [4])),
+        ("x = 1  # deviations 1 and 3\ny = 2  # deviation 2\n", ([], [2])),
+    ],
+)
+def test_a_wrong_citation_is_found(tmp_path, code, wrong):
+    text = "# a\n\n## Choices and deviations\n1. One.\n2. (moved to Limits)\n3. Three.\n\n## Results\n1. None.\n"
+    (tmp_path / "README.md").write_text(text)
+    (tmp_path / "rule.py").write_text(code)
+    assert wrong_citations(tmp_path) == wrong
+
+
 TRACKED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 DOCUMENTS = [ROOT / name for name in TRACKED.split() if not name.startswith("results/tables/")]
 READMES = [path for path in DOCUMENTS if path.name == "README.md"]

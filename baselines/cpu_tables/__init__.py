@@ -13,6 +13,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 class Hybrid(Strategy):
     """Keep all tables in host memory, looked up by the CPUs; train the dense model on the devices."""
 
+    # deviation 1: ours, not XDL
     name = "hybrid"
     sees = frozenset({Sees.TABLES})
     moves = frozenset({Move.HOST})

@@ -119,7 +119,8 @@ def play(
     rows = np.arange(len(tasks))
     for step in range(steps):
         scores = logits if noise is None else logits + noise[step]
-        # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
+        # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices, those with
+        # room for weights and optimiser state (deviation 9).
         devices = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
         sums = placing.put(devices)
         costs[:, step] = policy.device_ms(sums)

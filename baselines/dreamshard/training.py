@@ -43,7 +43,7 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
         super().__init__(tasks, oracle, seed, settings)
-        self.scaled: Floats32 = self.scaling(self.catalogue.features)  # deviation 2
+        self.scaled: Floats32 = self.scaling(self.catalogue.features)  # deviations 2 and 3
         # The paper's one Adam for everything keeps its moments, and counts its steps, by weight: two are the same
         # (deviation 7).
         self.adams = {"cost": Adam(self.networks.cost), "policy": Adam(self.networks.policy)}

@@ -64,6 +64,7 @@ class Fae(Strategy):
         return Plan(
             world_size=problem.world_size,
             segments=tuple(segments),
+            # What a hot mini-batch exchanges and a switch copies follows from it in the engine: deviations 6 and 7.
             schedule=BatchSchedule(phases=tuple(turns(cold, hot, self.rate_pct))),
             notes={
                 "hot_rows": sum(choice.rows) if hot else 0,

@@ -1,4 +1,4 @@
-"""FlexShard: rows of sequence tables in three tiers by how often they are looked up (a reconstruction)."""
+"""FlexShard: rows of sequence tables in three tiers by how often they are looked up (a reconstruction: deviation 1)."""
 
 import sys
 from collections.abc import Iterable

@@ -12,7 +12,7 @@ class Compared(StrEnum):
     """Whose fullest device sets the budget (deviation 2)."""
 
     TABLE_ROW_WISE = "table-row-wise"
-    """Each table's rows dealt over one node, largest table first to the emptiest node."""
+    """Each table's rows dealt over one node, largest first to the emptiest node; of sequences see deviation 10."""
     WHOLE_TABLE = "whole-table"
     """Each table whole on one device, largest first to the emptiest."""
     ROW_WISE = "row-wise"

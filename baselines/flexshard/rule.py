@@ -58,7 +58,8 @@ def benefits(units: Units, shares: LinkShares, prices: Prices) -> tuple[Floats, 
     """Seconds an iteration that the warm and the hot tier save over the cold one, each [units]; negative: they cost.
 
     A row is worth a copy if the exchange that it saves exceeds its synchronisation, which the
-    engine does densely, whether the row was touched or not.
+    engine does densely, whether the row was touched or not (deviation 7). Time of lookups does not
+    count (deviation 8).
     """
     cold = _seconds(shares.cold, prices.exchange)
     in_node = _seconds(shares.warm, prices.exchange)

@@ -62,7 +62,7 @@ def make_units(problem: Problem, *, with_warm: bool) -> Units:
         vector = 2.0 * VECTOR_BYTES * table.dim
         if is_split(table, problem.world_size):
             number = np.array([*profile.row_counts, table.rows - profile.seen_rows], dtype=np.float64)
-            lookups = np.array([*profile.counts, 0.0]) * (local_batch / profile.samples)
+            lookups = np.array([*profile.counts, 0.0]) * (local_batch / profile.samples)  # deviation 9
             rows, exchanged, share, may = 1.0, lookups * (INDEX_BYTES + vector), 1.0 / problem.world_size, warm
         else:
             number, rows, share, may = np.ones(1), float(table.rows), 0.0, False

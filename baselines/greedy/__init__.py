@@ -38,7 +38,7 @@ class GreedySize(_Greedy):
     name = "greedy-size"
 
     def costs(self, problem: Problem) -> Floats:
-        """rows * dim * bytes of a weight."""
+        """rows * dim * bytes of a weight (deviation 3)."""
         return np.array([float(t.rows) * t.dim * problem.precision.bytes for t in problem.tables])
 
 
@@ -70,7 +70,7 @@ class GreedySizeLookup(_Greedy):
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
 
     def costs(self, problem: Problem) -> Floats:
-        """dim * mean pooling * log10(rows)."""
+        """dim * mean pooling * log10(rows); nothing for a table of one row (deviation 4)."""
         return np.array([t.dim * p.mean_pooling * np.log10(t.rows) for t, p in zip(problem.tables, problem.profiles)])
 
 
@@ -95,12 +95,14 @@ def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], lis
     cost_sums, used = np.zeros(world), np.zeros(world, dtype=np.int64)
     ranks, tiers = [0] * len(costs), [Tier.HBM] * len(costs)
     for table in np.lexsort((np.arange(len(costs)), -sizes, -costs)).tolist():
+        # deviation 2: host memory where the machine has it
         tier = next((tier for tier in Tier if (free[tier] >= sizes[table]).any()), None)
         if tier is None:
             raise Infeasible(
                 f"table '{problem.tables[table].name}' ({sizes[table]} bytes) fits on no device: at most "
                 f"{int(free[Tier.HBM].max())} bytes of HBM and {int(free[Tier.UVM].max())} of UVM are left"
             )
+        # deviation 1: a spilled table's device is found as any other's, by a sum that counts both tiers
         roomy = np.flatnonzero(free[tier] >= sizes[table])
         rank = int(roomy[np.lexsort((roomy, used[roomy], cost_sums[roomy]))[0]])
         ranks[table], tiers[table] = rank, tier

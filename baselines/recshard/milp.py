@@ -104,7 +104,7 @@ def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_m
 
 
 def new_solver() -> highspy.Highs:
-    """HiGHS on one thread, silent, with a fixed seed."""
+    """HiGHS (deviation 1) on one thread, silent, with a fixed seed."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         solver.setOptionValue(name, value)

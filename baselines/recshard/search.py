@@ -1,4 +1,4 @@
-"""Minimise the slowest device: proven bound, packing, then small programs that mend the slowest devices."""
+"""Minimise the slowest device: proven bound, packing, then small programs that mend the slowest (deviation 1)."""
 
 import itertools
 import time

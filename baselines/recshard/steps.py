@@ -122,7 +122,7 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
     all_rows, share = np.concatenate(rows), np.concatenate(shares)
     each_of = np.array(row_bytes)[table_of]
     size = np.array([t.rows for t in problem.tables])[table_of]
-    in_hbm, in_uvm = 1e3 / gather_rate(constants), 1e3 / constants.uvm_bytes_per_s
+    in_hbm, in_uvm = 1e3 / gather_rate(constants), 1e3 / constants.uvm_bytes_per_s  # deviation 2
     return Steps(
         first=np.concatenate([[0], np.cumsum(kept)]),
         table=table_of,

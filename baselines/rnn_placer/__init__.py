@@ -1,4 +1,4 @@
-"""RNN baseline: device placement by a sequence policy and REINFORCE on measured costs."""
+"""RNN baseline: device placement by a sequence policy and REINFORCE on the oracle's costs."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -13,14 +13,15 @@ TABLE_UPDATE_S = 5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
-    """DreamShard's policy updates, each with measured placements in place of estimated ones.
+    """DreamShard's policy updates, each with the oracle's costs in place of estimated ones.
 
-    The baseline's own were never published (deviation 1). ``updates`` x ``episodes`` placements are measured.
+    The baseline's own were never published (deviation 1). The oracle is asked about ``updates`` x
+    ``episodes`` placements.
     """
 
     updates: Count = 1000
     episodes: Count = 10
-    """Placements measured in an update, all of one random task."""
+    """Placements that the oracle is asked about in an update, all of one random task."""
     learning_rate: Positive = 2e-3
     entropy_weight: NotNegative = 1e-3
     decay: Share = 0.9

@@ -1,4 +1,4 @@
-"""REINFORCE on measured placements, one task an update, with a moving average as baseline."""
+"""REINFORCE on the oracle's costs of placements, one task an update, with a moving average as baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class RnnTraining(Training[Networks, Settings, Stage]):
         if failed.all():
             return advantages
         placements = np.stack(played.placing.placements())[~failed]
-        costs_ms = self.oracle.measure(task, placements).overall_ms
+        costs_ms = self.oracle.measure(task, placements).overall_ms  # deviation 2
         self.calls += len(placements)
         self._costs_ms += costs_ms.tolist()
         # The root of the running time is what device placement by REINFORCE used (ICML 2017).

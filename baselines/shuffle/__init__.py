@@ -44,7 +44,7 @@ def _draw(
     tiers = [Tier.HBM] * len(sizes)
     for table in rng.permutation(len(sizes)):
         for row, tier in enumerate((Tier.HBM, Tier.UVM)):
-            roomy = np.flatnonzero(free[row] >= sizes[table])
+            roomy = np.flatnonzero(free[row] >= sizes[table])  # deviation 1
             if len(roomy):
                 ranks[table], tiers[table] = int(rng.choice(roomy)), tier
                 free[row, ranks[table]] -= sizes[table]

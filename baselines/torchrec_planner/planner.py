@@ -94,10 +94,11 @@ def _constraint(table: Table, index: int, problem: Problem, sharding_types: tupl
         offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
     if not offered:  # an empty list would mean all types to the planner
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
+    # No other kernels, and no smallest width of a column shard but the planner's own: deviation 7.
     return ParameterConstraints(
         sharding_types=offered,
         compute_kernels=["fused", "dense"] + ([UVM_KERNEL] if problem.topology.uvm_bytes else []),
-        pooling_factors=[problem.profiles[index].mean_pooling],
+        pooling_factors=[problem.profiles[index].mean_pooling],  # deviation 8
     )
 
 
@@ -154,7 +155,7 @@ class WeightStorage:
 
 
 class InFixedOrder:
-    """The planner's enumerator with its options in a fixed order: it takes them out of sets of strings."""
+    """The planner's enumerator with its options in a fixed order: it takes them out of sets (deviation 6)."""
 
     def __init__(self, inner: Any, problem: Problem, sharding_types: tuple[str, ...]) -> None:
         self.inner = inner

@@ -36,6 +36,7 @@ def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for rank, columns_at in _column_shards(parameter):
             groups[columns_at].append(rank)
+        # deviation 1: its blocks become rows that are dealt
         for (start, columns), ranks in groups.items():
             yield _piece(table, start, columns, RowWise(ranks=tuple(sorted(ranks)), tier=tier))
     else:

@@ -74,7 +74,7 @@ class UniformTableRowWise(_Uniform):
     moves = frozenset({Move.TABLE, Move.ROWS})
 
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Row-wise over the node that has least to hold."""
+        """Row-wise over the node that has least to hold; unpooled tables too (deviation 3)."""
         topology = problem.topology
         node = int(used.reshape(topology.nodes, -1).sum(axis=1).argmin())
         return _dealt(table, topology.node_ranks(node), used, problem)

@@ -43,7 +43,10 @@ class PowerLawKaggle(CriteoLike):
 def workload(
     name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0, test_batches: int = TEST_BATCHES
 ) -> DrawnWorkload:
-    """One of WORKLOADS, or ``kaggle-exponent-E``; ``logged`` train samples rank its rows and make its profiles."""
+    """One of WORKLOADS, or ``kaggle-exponent-E``, all of them made up (deviation 10).
+
+    ``logged`` train samples rank its rows and make its profiles.
+    """
     shared: dict[str, Any] = {
         "batch_size": batch_size,
         "test_batches": test_batches,

@@ -59,7 +59,7 @@ class Condition:
                 "tables": TABLES,
                 "subset_seed": self.features,
                 "batch_size": BATCH,
-                "profile_samples": round(TRAIN_SAMPLES * self.sample_pct / 100.0),
+                "profile_samples": round(TRAIN_SAMPLES * self.sample_pct / 100.0),  # deviation 6
                 "exponent_scale": self.exponent_scale,
             }
         )
@@ -94,6 +94,8 @@ def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLE
 @lru_cache(maxsize=1)
 def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
     """The workload of a configuration (JSON) and its first test batch; cells that differ in the machine share them.
+
+    Its raw values are hashed into rows by no bijection (deviation 8).
 
     Lookups are drawn before profiles: one pass makes a table's ranking and its profile. The other
     way round the rankings, of which few are kept, would be made twice.
