@@ -44,6 +44,17 @@ class Planned(pydantic.BaseModel):
     """Per node."""
 
 
+class RankTiming(pydantic.BaseModel):
+    """Milliseconds of one rank, by phase: medians over iterations where measured, means over batches where predicted."""
+
+    model_config = _CONFIG
+
+    phases_ms: dict[str, Milliseconds]
+    """Wall time; an exchange includes the wait for slower ranks."""
+    phases_cpu_ms: dict[str, Milliseconds] | None = None
+    """CPU time of the threads that work for the phase; None on devices."""
+
+
 class Timing(pydantic.BaseModel):
     """Milliseconds, by the record's backend."""
 
@@ -56,6 +67,35 @@ class Timing(pydantic.BaseModel):
     embedding_ms: tuple[Milliseconds, ...]
     """Forward and backward embedding kernels per rank: mean over batches where simulated (what the
     bounds are proven for), median over iterations where measured."""
+    embedding_cpu_ms: tuple[Milliseconds, ...] | None = None
+    """The same in CPU time, per rank; None where simulated and on devices."""
+    ranks: tuple[RankTiming, ...] | None = None
+    """None in records of versions that did not keep it."""
+
+
+class Control(pydantic.BaseModel):
+    """The group's common plan, held by the same ranks beside the trial's and stepped in turn with it."""
+
+    model_config = _CONFIG
+
+    plan_hash: str
+    step_ms: tuple[Milliseconds, ...]
+    """The slowest rank's step in the turn of each of the trial's iterations, wall time."""
+
+
+class Draws(pydantic.BaseModel):
+    """The prediction under other constants, drawn within what is known of the machine's.
+
+    Draw i has the same constants in every trial of a machine, so that trials compare draw by draw.
+    """
+
+    model_config = _CONFIG
+
+    step_ms: tuple[Milliseconds, ...]
+    """Mean step, one number a draw."""
+    embedding_ms: tuple[Milliseconds, ...]
+    """Slowest rank's mean embedding time, one number a draw."""
+
 
 
 class TrafficTotals(pydantic.BaseModel):
@@ -86,6 +126,10 @@ class Record(BaseRecord):
     timing: Timing | None = None
     predicted: Timing | None = None
     """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
+    control: Control | None = None
+    """Measured only."""
+    draws: Draws | None = None
+    """Simulated only: how sure the cost model is."""
     traffic: TrafficTotals | None = None
     tiers: Tiers | None = None
     """None in records of versions that did not say."""
