@@ -45,7 +45,7 @@ class Planned(pydantic.BaseModel):
 
 
 class RankTiming(pydantic.BaseModel):
-    """Milliseconds of one rank, by phase: medians over iterations where measured, means over batches where predicted."""
+    """Milliseconds of one rank by phase: medians over iterations where measured, means over batches where predicted."""
 
     model_config = _CONFIG
 
@@ -95,7 +95,6 @@ class Draws(pydantic.BaseModel):
     """Mean step, one number a draw."""
     embedding_ms: tuple[Milliseconds, ...]
     """Slowest rank's mean embedding time, one number a draw."""
-
 
 
 class TrafficTotals(pydantic.BaseModel):
