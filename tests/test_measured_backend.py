@@ -163,7 +163,23 @@ def test_phases_are_there_and_fit_the_step(tmp_path):
         assert np.all(np.array(rank.ms["lookup"]) > 0)
         assert np.all(np.array(rank.ms["lookup_backward"]) > 0)
     assert len(measured.timing.step_ms) == 5
-    assert len(measured.timing.embedding_ms) == 2
+    timing = measured.timing
+    assert len(timing.embedding_ms) == len(timing.embedding_cpu_ms) == len(timing.ranks) == 2
+    assert measured.control_ms == ()
+    for rank, result in zip(timing.ranks, measured.ranks, strict=True):
+        assert rank.phases_ms["lookup"] == np.median(result.ms["lookup"])
+        assert rank.phases_cpu_ms["lookup"] == np.median(result.cpu_ms["lookup"]) > 0
+
+
+def test_a_control_takes_its_turns_and_changes_neither_the_training_nor_the_bytes(tmp_path):
+    control = plan_of("row_wise", RandomWorkload(SHAPES, 32), 2, 2)
+    job, measured, counted = run(tmp_path, "mixed", 2, 2, dump=True, control=control, iterations=5)
+    assert len(measured.control_ms) == 5 == len(measured.timing.step_ms)
+    assert min(measured.control_ms) > 0
+    assert links(measured.sent) == pytest.approx(links(counted.collectives), rel=1e-12)
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 def test_a_hung_rank_is_a_timeout_with_rank_and_phase(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from shardbench.calibrate.kernels import Kernels
 from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import MEASURED_PHASES
-from shardbench.engine.clock import Clock, CpuClock, CudaClock
+from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.rank import seeded_inputs
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
@@ -49,7 +49,7 @@ class RankTimes:
 def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     """Join the group of ``folder`` as ``rank`` and measure everything in turns; runs in a process of its own."""
     device = _join(order, folder, rank)
-    clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
+    clock = clock_of(device)
     kernels = Kernels(order.kernels, device, clock)
     messages = Messages(order.machine.topology.world_size, device, clock)
     probes = [Probe(probe, order.machine, device, clock) for probe in order.probes]

@@ -1,7 +1,7 @@
-"""Time stamps that mean the same on a CPU (wall clock) and on a GPU (events on the stream)."""
+"""Time stamps that mean the same on a CPU (wall and CPU time) and on a GPU (events on the stream)."""
 
 import time
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -15,20 +15,42 @@ class Clock(Protocol):
     def ms(self, start: Any, stop: Any) -> float:
         """Milliseconds between two stamps."""
 
+    def thread_ms(self, start: Any, stop: Any) -> float | None:
+        """CPU time of the thread that took both stamps; None where the work is not a CPU's."""
+
+    def process_ms(self, start: Any, stop: Any) -> float | None:
+        """CPU time of all threads of this process; None where the work is not a CPU's."""
+
     def settle(self) -> None:
         """Wait until everything stamped so far is done."""
 
 
+class CpuStamp(NamedTuple):
+    """Seconds."""
+
+    wall_s: float
+    thread_s: float
+    process_s: float
+
+
 class CpuClock:
-    """Wall clock: CPU kernels and gloo waits block the caller."""
+    """Wall and CPU time: CPU kernels and gloo waits block the caller."""
 
-    def now(self) -> float:
-        """Seconds of the monotonic performance counter."""
-        return time.perf_counter()
+    def now(self) -> CpuStamp:
+        """Of the monotonic performance counter, this thread's clock and the process's."""
+        return CpuStamp(time.perf_counter(), time.thread_time(), time.process_time())
 
-    def ms(self, start: float, stop: float) -> float:
+    def ms(self, start: CpuStamp, stop: CpuStamp) -> float:
+        """Wall time."""
+        return 1e3 * (stop.wall_s - start.wall_s)
+
+    def thread_ms(self, start: CpuStamp, stop: CpuStamp) -> float:
         """See Clock."""
-        return 1e3 * (stop - start)
+        return 1e3 * (stop.thread_s - start.thread_s)
+
+    def process_ms(self, start: CpuStamp, stop: CpuStamp) -> float:
+        """See Clock."""
+        return 1e3 * (stop.process_s - start.process_s)
 
     def settle(self) -> None:
         """Nothing is outstanding."""
@@ -47,6 +69,17 @@ class CudaClock:
         """See Clock."""
         return float(start.elapsed_time(stop))
 
+    def thread_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
+        """The device works, not the thread."""
+
+    def process_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
+        """The device works, not the process."""
+
     def settle(self) -> None:
         """See Clock."""
         torch.cuda.synchronize()
+
+
+def clock_of(device: torch.device) -> Clock:
+    """The clock of what runs on the device."""
+    return CudaClock() if device.type == "cuda" else CpuClock()

@@ -18,6 +18,8 @@ class RankJob(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     plan: Plan
+    control: Plan | None = None
+    """Held by the same ranks and stepped in turn with the plan, so that drift hits both; None: the plan alone."""
     tables: tuple[Table, ...]
     topology: Topology
     dense: DenseShape
@@ -44,6 +46,11 @@ class RankResult(pydantic.BaseModel):
 
     rank: int
     ms: dict[str, list[float]]
+    """Wall time on CPU ranks."""
+    cpu_ms: dict[str, list[float]] = pydantic.Field(default_factory=dict)
+    """CPU time; empty on devices."""
+    control_ms: list[float] = pydantic.Field(default_factory=list)
+    """The control plan's steps; empty without one."""
     sent: list[dict[str, tuple[float, float]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
     calls: list[dict[str, int]]

@@ -15,7 +15,7 @@ from shardbench.engine.launch import run_ranks
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
-from shardbench.records.record import Timing
+from shardbench.records.record import RankTiming, Timing
 from shardbench.records.trial import Failure, Outcome
 
 
@@ -24,6 +24,8 @@ class Measurement:
     """Times and bytes of all ranks."""
 
     timing: Timing
+    control_ms: tuple[float, ...]
+    """Slowest rank's control step in each iteration's turn; empty without a control."""
     sent: dict[str, tuple[float, float]]
     """Mean bytes per iteration, all ranks: collective -> (inside nodes, across)."""
     ranks: tuple[RankResult, ...]
@@ -71,19 +73,38 @@ def gather(folder: Path, world_size: int) -> Measurement:
             failure = Failure(outcome=Outcome.ERROR, cause=f"rank {rank} left no result", phase="time", rank=rank)
             raise TrialFailed(failure)
         ranks.append(from_json(RankResult, path.read_text(), path.name))
-    return Measurement(timing=_timing(ranks), sent=_sent(ranks), ranks=tuple(ranks))
+    return Measurement(
+        timing=_timing(ranks),
+        control_ms=tuple(np.max([r.control_ms for r in ranks], axis=0).tolist()),
+        sent=_sent(ranks),
+        ranks=tuple(ranks),
+    )
 
 
 def _timing(ranks: list[RankResult]) -> Timing:
     def slowest(phase: str) -> Floats:
         return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
 
-    embedding = [np.median(np.sum([r.ms[phase] for phase in KERNELS], axis=0)) for r in ranks]
+    has_cpu_time = all(r.cpu_ms for r in ranks)
     return Timing(
         step_ms=tuple(slowest("step").tolist()),
         phases_ms={phase: float(np.median(slowest(phase))) for phase in MEASURED_PHASES},
-        embedding_ms=tuple(float(ms) for ms in embedding),
+        embedding_ms=tuple(_embedding_ms(r.ms) for r in ranks),
+        embedding_cpu_ms=tuple(_embedding_ms(r.cpu_ms) for r in ranks) if has_cpu_time else None,
+        ranks=tuple(
+            RankTiming(phases_ms=_medians(r.ms), phases_cpu_ms=_medians(r.cpu_ms) if has_cpu_time else None)
+            for r in ranks
+        ),
     )
+
+
+def _embedding_ms(ms: dict[str, list[float]]) -> float:
+    """Median over iterations of the kernels together."""
+    return float(np.median(np.sum([ms[phase] for phase in KERNELS], axis=0)))
+
+
+def _medians(ms: dict[str, list[float]]) -> dict[str, float]:
+    return {phase: float(np.median(ms[phase])) for phase in MEASURED_PHASES}
 
 
 def _sent(ranks: list[RankResult]) -> dict[str, tuple[float, float]]:

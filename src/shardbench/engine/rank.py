@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_json
-from shardbench.cost.phases import MEASURED_PHASES
-from shardbench.engine.clock import Clock, CpuClock, CudaClock
+from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
+from shardbench.engine.turns import Contender, take_turns
+from shardbench.model.plan import Plan
 from shardbench.model.table import DenseShape, Table
 from shardbench.workloads.materialise import Batches
 
@@ -85,22 +86,32 @@ class Rank:
         self.phase("build")
         os.environ["LOCAL_WORLD_SIZE"] = str(job.topology.devices_per_node)
         os.environ["LOCAL_RANK"] = str(self.rank % job.topology.devices_per_node)
-        clock: Clock = CudaClock() if self.device.type == "cuda" else CpuClock()
-        lowered = lower(
-            job.plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=self.device.type
+        clock = clock_of(self.device)
+        own, step = self._contender(job.plan, clock)
+        control = [self._contender(job.control, clock)[0]] if job.control is not None else []
+        if job.dump:
+            set_weights(step, lambda i: seeded_weights(job.tables[i], i, job.seed))
+            self._dump(step, own)
+        self.phase("warmup")
+        for contender in (own, *control):
+            for i in range(job.warmup):
+                contender.take(i)
+        self.phase("time")
+        times, *others = take_turns([own, *control], job.iterations, clock)
+        sent, calls = self._count(step, own)
+        control_ms = others[0].ms["step"] if others else []
+        return RankResult(
+            rank=self.rank, ms=times.ms, cpu_ms=times.cpu_ms, control_ms=control_ms, sent=sent, calls=calls
         )
+
+    def _contender(self, plan: Plan, clock: Clock) -> tuple[Contender[LocalBatch], TrainingStep]:
+        job = self.job
+        lowered = lower(plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=self.device.type)
         settings = StepSettings(
             dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed
         )
         step = TrainingStep(lowered, settings, self.device, clock)
-        if job.dump:
-            set_weights(step, lambda i: seeded_weights(job.tables[i], i, job.seed))
-        batches = self._local_batches(lowered)
-        if job.dump:
-            self._dump(step, batches)
-        ms = self._time(step, clock, batches)
-        sent, calls = self._count(step, batches)
-        return RankResult(rank=self.rank, ms=ms, sent=sent, calls=calls)
+        return Contender(step=step, batches=self._local_batches(lowered)), step
 
     def _local_batches(self, lowered: Lowered) -> list[LocalBatch]:
         job, store = self.job, Batches(Path(self.job.batches))
@@ -119,40 +130,26 @@ class Rank:
             )
         return made
 
-    def _time(self, step: TrainingStep, clock: Clock, batches: list[LocalBatch]) -> dict[str, list[float]]:
-        self.phase("warmup")
-        for i in range(self.job.warmup):
-            step(batches[i % len(batches)])
-        self.phase("time")
-        ms: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
-        for i in range(self.job.iterations):
-            dist.barrier()
-            _, stamps = step(batches[i % len(batches)])
-            clock.settle()
-            for name, value in stamps.read(clock).items():
-                ms[name].append(value)
-        return ms
-
     def _count(
-        self, step: TrainingStep, batches: list[LocalBatch]
+        self, step: TrainingStep, own: Contender[LocalBatch]
     ) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, int]]]:
         self.phase("bytes")
         sent, calls = [], []
-        for batch in batches[:1] * max(0, SETTLING_STEPS - self.job.warmup - self.job.iterations):
-            step(batch)
-        for batch in batches:
+        for _ in range(SETTLING_STEPS - self.job.warmup - self.job.iterations):
+            own.take(0)
+        for number in range(len(own.batches)):
             mode = SentBytes(self.job.topology.devices_per_node, step.dense_group.group_name)
             step.bytes = mode
             with mode:
-                step(batch)
+                own.take(number)
             step.bytes = None
             sent.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
             calls.append(dict(mode.calls))
         return sent, calls
 
-    def _dump(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
+    def _dump(self, step: TrainingStep, own: Contender[LocalBatch]) -> None:
         self.phase("reference")
-        logits = [step(batch)[0].cpu().numpy() for batch in batches]
+        logits = [own.take(number)[0].cpu().numpy() for number in range(len(own.batches))]
         arrays = {f"logits_{i}": array for i, array in enumerate(logits)}
         for name, shards in local_shards(step.modules).items():
             for first, tensor in shards:

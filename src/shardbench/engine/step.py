@@ -52,18 +52,32 @@ class Stamps:
         DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
         ``output_backward``, with the exchange of the vectors' gradients.
         """
+        return self._phases(clock.ms, clock.ms)
+
+    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
+        """The same in CPU time; None on devices.
+
+        Kernels run in the thread that calls them (ranks have one OpenMP thread, and autograd works in
+        the thread that called ``backward``), so theirs is that thread's time: what gloo's threads
+        all-reduce meanwhile is not theirs. All other phases have the time of all threads.
+        """
+        if clock.process_ms(self.marks[0], self.marks[-1]) is None:
+            return None
+        return self._phases(clock.process_ms, clock.thread_ms)
+
+    def _phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
         start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
-        lookups = sum(clock.ms(a, b) for a, b in self.lookups)
+        lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
         dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
         return {
-            StepPhase.INPUT: clock.ms(start, after_input),
-            StepPhase.LOOKUP: clock.ms(after_input, after_lookup),
-            StepPhase.OUTPUT: clock.ms(after_lookup, after_output),
-            StepPhase.DENSE: clock.ms(after_output, dense_done),
-            StepPhase.OUTPUT_BACKWARD: max(0.0, clock.ms(dense_done, after_backward) - lookups),
+            StepPhase.INPUT: ms(start, after_input),
+            StepPhase.LOOKUP: kernel_ms(after_input, after_lookup),
+            StepPhase.OUTPUT: ms(after_lookup, after_output),
+            StepPhase.DENSE: ms(after_output, dense_done),
+            StepPhase.OUTPUT_BACKWARD: max(0.0, ms(dense_done, after_backward) - lookups),
             StepPhase.LOOKUP_BACKWARD: lookups,
-            StepPhase.UPDATE: clock.ms(after_backward, end),
-            "step": clock.ms(start, end),
+            StepPhase.UPDATE: ms(after_backward, end),
+            "step": ms(start, end),
         }
 
 

@@ -20,7 +20,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.calibrate.kernels import time_backward
-from shardbench.engine.clock import Clock, CpuClock, CudaClock
+from shardbench.engine.clock import clock_of
 from shardbench.model.table import Pooling, Precision, Table
 from shardbench.tasks.recorded_oracle import Conditions, SetOracle, SetTime, SetTimes
 from shardbench.tasks.task import Task
@@ -81,7 +81,7 @@ class MeasuredOracle(SetOracle):
 
     def _time(self, tables: tuple[Table, ...]) -> tuple[float, float]:
         """Median forward and backward ms of the tables' fused kernels."""
-        clock: Clock = CudaClock() if self._device.type == "cuda" else CpuClock()
+        clock = clock_of(self._device)
         fused = _fused(tables, self._precision, self._device)
         ids, offsets = _lookups([self._checked(table) for table in tables], self._device)
         width = sum(table.dim for table in tables)
