@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import CONSTANTS, RandomWorkload, machine
 from random_plans import random_plans
 
-from shardbench.cost.collectives import collective_s, pairwise
+from shardbench.cost.collectives import Calls, collective_s, pairwise
 from shardbench.cost.costmodel import (
     StepTime,
     backward_s,
@@ -172,8 +172,10 @@ def test_collective_by_hand() -> None:
     # Each of 3 peers costs 1 s; 40 bytes leave the node at 10 B/s, 20 stay in it at 100 B/s.
     assert collective_s(pairwise(sent, toy.topology), toy) == pytest.approx(7 + 3 + 40 / 10)
     assert collective_s(pairwise(np.zeros((4, 4)), toy.topology), toy) == 0
-    # Two calls over four ranks, three inside nodes of two: 2 (7 + 3) + 3 (5 + 1).
-    assert collective_s(pairwise(sent, toy.topology).called(2, 3), toy) == pytest.approx(2 * 10 + 3 * 6 + 40 / 10)
+    # Two calls over four ranks, three inside nodes of two, five between two nodes: 2 (7 + 3) + 3 (5 + 1) + 5 (7 + 1).
+    calls = Calls(world=2, node=3, cross=5)
+    waited = 2 * 10 + 3 * 6 + 5 * 8
+    assert collective_s(pairwise(sent, toy.topology).called(calls), toy) == pytest.approx(waited + 40 / 10)
     one_node = replace(toy, topology=replace(toy.topology, nodes=1, devices_per_node=4))
     assert collective_s(pairwise(sent, one_node.topology), one_node) == pytest.approx(5 + 3 + 60 / 100)
 

@@ -395,18 +395,18 @@ def test_the_bound_counts_the_latency_of_every_call() -> None:
     on = quick_machine(latency=1.0)
     problem = problem_of([[9] * 12, [9] * 12], on=on, dim=(16, 8))
     homes = find_homes(problem, over_all=False)
-    world, node = 3e-5 + 3e-6, 1e-5 + 1e-6
+    world, node, cross = 3e-5 + 3e-6, 1e-5 + 1e-6, 3e-5 + 1e-6
 
     def latencies(hot: list[int], warm: list[int]) -> float:
         moved = tiers(hot, warm)
         without = replace(problem, machine=quick_machine())
         return communication_s(problem, homes, moved) - communication_s(without, homes, moved)
 
-    # Splits, lookups, vectors, gradients of two widths; an all-reduce a width of replicas, one for all copies.
-    assert latencies([0, 0], [0, 0]) == pytest.approx(8 * world)
-    assert latencies([4, 0], [0, 0]) == pytest.approx(9 * world)
-    assert latencies([0, 0], [4, 4]) == pytest.approx(9 * world + 8 * node)
-    assert latencies([0, 4], [12, 0]) == pytest.approx(4 * world + 4 * node + 2 * world)
+    # Splits, lengths, indices, vectors, gradients of two widths; an all-reduce a width of replicas, one for all copies.
+    assert latencies([0, 0], [0, 0]) == pytest.approx(10 * world)
+    assert latencies([4, 0], [0, 0]) == pytest.approx(11 * world)
+    assert latencies([0, 0], [4, 4]) == pytest.approx(10 * world + 10 * node + cross)
+    assert latencies([0, 4], [12, 0]) == pytest.approx(5 * world + 5 * node + world + cross)
     assert latencies([12, 12], [0, 0]) == pytest.approx(2 * world)
     best, chosen = best_of_all(problem, 10**6, step=4)
     assert (chosen.hot.tolist(), chosen.warm.tolist()) == ([12, 12], [0, 0])

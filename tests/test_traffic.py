@@ -10,6 +10,7 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import distinct_columns
+from shardbench.cost.collectives import Calls
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
@@ -204,7 +205,7 @@ def test_node_copies_are_padded_table_by_table(precision):
     # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
     assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
     assert traffic.collectives["rows_all_reduce"].sent_intra.tolist() == [0] * 4
-    assert traffic.collectives["rows_all_reduce"].calls == 1
+    assert traffic.collectives["rows_all_reduce"].calls == Calls(cross=1)
 
 
 def test_unpooled_tables_send_every_vector():
@@ -261,49 +262,50 @@ def test_unpooled_node_copies_send_every_vector_inside_the_node():
 
 EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))
 COPIES, REPLICAS, AT_HOME = NodeSharded(), Replicated(ranks=(0, 1, 2, 3)), OnRank(rank=0)
-# Calls over the world and inside nodes: of lookups, of vectors, of sums, of replicas and copies.
+# Calls (over the world, inside nodes, between nodes) of lookups, of vectors, of sums, of replicas and copies.
 CALLS = [
-    (AT_HOME, AT_HOME, "", (1, 0), (1, 0), (0, 0), 0),
-    (AT_HOME, AT_HOME, "a", (2, 0), (2, 0), (0, 0), 0),  # pooled and unpooled tables are in modules of their own
-    (AT_HOME, AT_HOME, "ab", (1, 0), (1, 0), (0, 0), 0),
-    (EVERY_RANK, AT_HOME, "", (2, 0), (1, 0), (1, 0), 0),
-    (EVERY_RANK, AT_HOME, "a", (2, 0), (2, 0), (0, 0), 0),
-    (EVERY_RANK, EVERY_RANK, "b", (2, 0), (1, 0), (1, 0), 0),
-    (NODE_1, AT_HOME, "", (2, 0), (2, 0), (0, 1), 0),  # sums inside the node, then vectors across
-    (COPIES, AT_HOME, "", (1, 1), (1, 0), (0, 1), 1),
-    (COPIES, AT_HOME, "a", (1, 1), (1, 1), (0, 0), 1),
-    (REPLICAS, AT_HOME, "", (1, 0), (1, 0), (0, 0), 1),
-    (REPLICAS, REPLICAS, "", (0, 0), (0, 0), (0, 0), 1),
-    (REPLICAS, REPLICAS, "a", (0, 0), (0, 0), (0, 0), 2),
-    (REPLICAS, COPIES, "", (0, 1), (0, 0), (0, 1), 2),
+    (AT_HOME, AT_HOME, "", (1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0)),
+    # Pooled and unpooled tables are in modules of their own.
+    (AT_HOME, AT_HOME, "a", (2, 0, 0), (2, 0, 0), (0, 0, 0), (0, 0, 0)),
+    (AT_HOME, AT_HOME, "ab", (1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0)),
+    (EVERY_RANK, AT_HOME, "", (2, 0, 0), (1, 0, 0), (1, 0, 0), (0, 0, 0)),
+    (EVERY_RANK, AT_HOME, "a", (2, 0, 0), (2, 0, 0), (0, 0, 0), (0, 0, 0)),
+    (EVERY_RANK, EVERY_RANK, "b", (2, 0, 0), (1, 0, 0), (1, 0, 0), (0, 0, 0)),
+    # Sums inside the node, then vectors across.
+    (NODE_1, AT_HOME, "", (2, 0, 0), (1, 0, 1), (0, 1, 0), (0, 0, 0)),
+    (COPIES, AT_HOME, "", (1, 1, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    (COPIES, AT_HOME, "a", (1, 1, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)),
+    (REPLICAS, AT_HOME, "", (1, 0, 0), (1, 0, 0), (0, 0, 0), (1, 0, 0)),
+    (REPLICAS, REPLICAS, "", (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)),
+    (REPLICAS, REPLICAS, "a", (0, 0, 0), (0, 0, 0), (0, 0, 0), (2, 0, 0)),
+    (REPLICAS, COPIES, "", (0, 1, 0), (0, 0, 0), (0, 1, 0), (1, 0, 1)),
 ]
 
 
 @pytest.mark.parametrize(("place_a", "place_b", "sequences", "lookups", "vectors", "sums", "weights"), CALLS)
 def test_calls_by_hand(place_a, place_b, sequences, lookups, vectors, sums, weights):
     sent = counted(place_a, place_b, unpooled(problem(nodes=2, devices=2), *sequences)).collectives
-    made = {name: (collective.calls, collective.node_calls) for name, collective in sent.items()}
-    assert made == {
+    assert {name: collective.calls for name, collective in sent.items()} == {
         "input_splits": lookups,
-        "input_all_to_all": lookups,
+        "input_all_to_all": tuple(2 * number for number in lookups),  # lengths, then indices
         "output_all_to_all": vectors,
         "backward_all_to_all": vectors,
         "output_reduce_scatter": sums,
         "backward_all_gather": sums,
-        "rows_all_reduce": (weights, 0),
-        "dense_all_reduce": (1, 0),
+        "rows_all_reduce": weights,
+        "dense_all_reduce": (1, 0, 0),
     }
 
 
 def test_a_group_of_one_rank_calls_nothing():
     # A device a node: nothing inside the node, but copies are averaged; a single node: nothing to average.
     apart = counted(NodeSharded(), NodeSharded(), problem(nodes=2, devices=1)).collectives
-    assert {name: (c.calls, c.node_calls) for name, c in apart.items() if c.calls or c.node_calls} == {
-        "rows_all_reduce": (1, 0), "dense_all_reduce": (1, 0),
+    assert {name: c.calls for name, c in apart.items() if any(c.calls)} == {
+        "rows_all_reduce": Calls(world=1), "dense_all_reduce": Calls(world=1),
     }  # fmt: skip
     together = counted(NodeSharded(), NodeSharded(), problem(nodes=1, devices=2)).collectives
-    assert (together["output_reduce_scatter"].calls, together["output_reduce_scatter"].node_calls) == (0, 1)
-    assert (together["rows_all_reduce"].calls, together["rows_all_reduce"].sent.sum()) == (0, 0)
+    assert together["output_reduce_scatter"].calls == Calls(world=1)
+    assert (together["rows_all_reduce"].calls, together["rows_all_reduce"].sent.sum()) == (Calls(), 0)
 
 
 def test_segments_that_meet_on_a_rank_send_one_vector():

@@ -100,10 +100,7 @@ def _within(asked: Search, room: Room, units: Units, saved: tuple[Floats, Floats
 
 
 def communication_s(problem: Problem, homes: Homes, tiers: Tiers) -> float:
-    """Expected seconds of all collectives of a step but the dense model's, as the harness counts and times them.
-
-    Calls between one rank of every node have the latency of those over all ranks (deviation 12).
-    """
+    """Expected seconds of all collectives of a step but the dense model's, as the harness counts and times them."""
     traffic = expect(make_plan(problem, homes, tiers), problem)
     return sum(collective_s(collective, problem.machine) for collective in traffic.collectives.values())
 

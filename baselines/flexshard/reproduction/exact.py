@@ -97,7 +97,7 @@ class _Program:
 
     def __init__(self, problem: Problem, left: float, made: Floats) -> None:
         self.problem, self.left = problem, left
-        self.latencies_us = [1e6 * seconds for seconds in latencies_s(problem.machine)]
+        self.latencies_us = latencies_s(problem.machine).times(1e6)
         self.units, self.shares = make_units(problem, with_warm=True), link_shares(problem)
         self.solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
         self.solver.setOptionValue("output_flag", False)
@@ -117,13 +117,13 @@ class _Program:
         lower = np.zeros(ends[-1])
         calls = np.concatenate([self.cold_calls, self.warm_calls, self.replicas])
         lower[calls] = upper[calls] = made
-        world_us, node_us = self.latencies_us
+        world_us, node_us, cross_us = self.latencies_us
         cost = np.zeros(ends[-1])
         cost[self.waits] = 1.0, 1.0, 2.0, 1.0
         cost[self.vector_calls] = 2.0
-        # Lookups are two calls: splits, then lengths and indices.
-        cost[self.cold_calls], cost[self.warm_calls] = 2.0 * world_us, 2.0 * node_us
-        cost[self.replicas], cost[self.copies] = world_us, world_us
+        # Lookups are three calls: splits, lengths, indices.
+        cost[self.cold_calls], cost[self.warm_calls] = 3.0 * world_us, 3.0 * node_us
+        cost[self.replicas], cost[self.copies] = world_us, cross_us
         self.solver.addVars(len(upper), lower, upper)
         self.solver.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
         integer = np.concatenate(binary).astype(np.int32)
@@ -183,7 +183,7 @@ class _Program:
     def _vector_calls(self) -> None:
         """Where vectors are sent, every exchange there is returns some, empty or not."""
         calls = np.concatenate([self.cold_calls, self.warm_calls])
-        latency = np.repeat(self.latencies_us, len(self.cold_calls))
+        latency = np.repeat(self.latencies_us[:2], len(self.cold_calls))
         # vector_calls >= calls - all (1 - sends)
         at_most = np.full(1, latency.sum())
         terms = (self.vector_calls, np.ones(1)), (calls, -latency), (self.sends, -at_most)

@@ -13,6 +13,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints, zeros
 from shardbench.base.errors import Unsupported
 from shardbench.cost.collectives import (
+    Calls,
     Collective,
     CollectiveName,
     cross_all_reduce,
@@ -224,32 +225,44 @@ class Account:
         copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
         lookups, vectors, sums = self._calls()
         return {
-            CollectiveName.INPUT_SPLITS: pairwise(self._splits(node), topology).called(*lookups),
-            CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to, topology).called(*lookups),
-            CollectiveName.OUTPUT_ALL_TO_ALL: pairwise(forward, topology).called(*vectors),
-            CollectiveName.OUTPUT_REDUCE_SCATTER: scatter.called(*sums),
-            CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(*vectors),
-            CollectiveName.BACKWARD_ALL_GATHER: scatter.called(*sums),
+            CollectiveName.INPUT_SPLITS: pairwise(self._splits(node), topology).called(lookups),
+            # Lengths, then indices.
+            CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to, topology).called(lookups.times(2)),
+            CollectiveName.OUTPUT_ALL_TO_ALL: pairwise(forward, topology).called(vectors),
+            CollectiveName.OUTPUT_REDUCE_SCATTER: scatter.called(sums),
+            CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(vectors),
+            CollectiveName.BACKWARD_ALL_GATHER: scatter.called(sums),
             # One a module of replicas, and one for all copies.
             CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
-                len(self._replicas) + (self._copied_weights > 0 and topology.nodes > 1)
+                self._grouped(len(self._replicas), cross=self._copied_weights > 0)
             ),
-            CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology),
+            CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology).called(
+                self._grouped(1)
+            ),
         }
 
-    def _calls(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Calls (over the world, inside nodes) that exchange lookups, that return vectors, that return sums."""
+    def _calls(self) -> tuple[Calls, Calls, Calls]:
+        """Calls that exchange lookups (splits, lengths or indices), that return vectors, that return sums."""
 
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
 
-        # A group of one rank calls nothing.
-        nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
-        lookups = calls("table_wise", "row_wise", "table_row_wise"), devices * calls("node_sharded")
+        lookups = self._grouped(calls("table_wise", "row_wise", "table_row_wise"), calls("node_sharded"))
         # Table-row-wise sums inside the node first, then exchanges between nodes.
-        vectors = calls("table_wise") + nodes * calls("table_row_wise") + calls("row_wise", pooled=False)
-        sums = calls("row_wise", pooled=True), devices * calls("table_row_wise", "node_sharded", pooled=True)
-        return lookups, (vectors, devices * calls("node_sharded", pooled=False)), sums
+        vectors = self._grouped(
+            calls("table_wise") + calls("row_wise", pooled=False),
+            calls("node_sharded", pooled=False),
+            calls("table_row_wise"),
+        )
+        sums = self._grouped(calls("row_wise", pooled=True), calls("table_row_wise", "node_sharded", pooled=True))
+        return lookups, vectors, sums
+
+    def _grouped(self, world: int, node: int = 0, cross: int = 0) -> Calls:
+        """Calls by the ranks that really meet: a group of one rank calls nothing, one of all ranks is the world."""
+        nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
+        if nodes and devices:
+            return Calls(world, node, cross)
+        return Calls(world=(world + node) * devices + (world + cross) * nodes)
 
     def _splits(self, node: Ints) -> Floats:
         in_node = sum(exchange.kind == "node_sharded" for exchange in self._exchanges)

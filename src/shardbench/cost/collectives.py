@@ -8,6 +8,7 @@ Time is latency a call + bytes over the slower link, done when the slowest rank 
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,28 @@ EXCHANGES = tuple(name for name in CollectiveName if name not in ALL_REDUCES)
 """Collectives that exchange lookups, vectors or their gradients."""
 
 
+class Calls(NamedTuple):
+    """Collectives by who takes part; those of one name follow one another and each waits for its latency.
+
+    A group of all ranks counts as the world, a group within one node as a node.
+    """
+
+    world: float = 0.0
+    """Over all ranks."""
+    node: float = 0.0
+    """Inside each node."""
+    cross: float = 0.0
+    """Between the equal local ranks of all nodes."""
+
+    def times(self, number: float) -> "Calls":
+        """Each of them that often."""
+        return Calls(*(number * calls for calls in self))
+
+
+ONE = Calls(world=1.0)
+"""One collective over all ranks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collective:
     """Bytes each rank sends to and receives from other ranks, inside its node and across; [..., world]."""
@@ -41,16 +64,13 @@ class Collective:
     sent_inter: Floats
     received_intra: Floats
     received_inter: Floats
-    calls: float = 1.0
-    """Collectives over the whole world that follow one another; each waits for its latency."""
-    node_calls: float = 0.0
-    """The same inside each node."""
+    calls: Calls = ONE
 
     @classmethod
     def zeros(cls, n: int) -> "Collective":
         """Nothing sent."""
         return cls(
-            sent_intra=zeros(n), sent_inter=zeros(n), received_intra=zeros(n), received_inter=zeros(n), calls=0.0
+            sent_intra=zeros(n), sent_inter=zeros(n), received_intra=zeros(n), received_inter=zeros(n), calls=Calls()
         )  # fmt: skip
 
     @property
@@ -64,13 +84,12 @@ class Collective:
             sent_inter=self.sent_inter + other.sent_inter,
             received_intra=self.received_intra + other.received_intra,
             received_inter=self.received_inter + other.received_inter,
-            calls=self.calls + other.calls,
-            node_calls=self.node_calls + other.node_calls,
+            calls=Calls(*(a + b for a, b in zip(self.calls, other.calls))),
         )
 
-    def called(self, world: float, node: float = 0.0) -> "Collective":
-        """The same bytes in that many collectives."""
-        return replace(self, calls=world, node_calls=node)
+    def called(self, calls: Calls) -> "Collective":
+        """The same bytes in those collectives."""
+        return replace(self, calls=calls)
 
 
 def pairwise(sent: Floats, topology: Topology) -> Collective:
@@ -115,12 +134,19 @@ def cross_all_reduce(payload: float, topology: Topology) -> Collective:
     return _both_ways(zeros(world), np.full(world, 2.0 * payload * (nodes - 1) / nodes))
 
 
-def latencies_s(machine: Machine) -> tuple[float, float]:
-    """Seconds that a call costs whatever its bytes: over all ranks, and inside nodes."""
+def latencies_s(machine: Machine) -> Calls:
+    """Seconds that one call of each kind costs whatever its bytes."""
     constants, topology = machine.constants, machine.topology
-    first = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
-    world = first + constants.peer_latency_s * (topology.world_size - 1)
-    return world, constants.intra_latency_s + constants.peer_latency_s * (topology.devices_per_node - 1)
+    across = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
+
+    def latency(first: float, ranks: int) -> float:
+        return first + constants.peer_latency_s * (ranks - 1)
+
+    return Calls(
+        world=latency(across, topology.world_size),
+        node=latency(constants.intra_latency_s, topology.devices_per_node),
+        cross=latency(across, topology.nodes),
+    )
 
 
 def bytes_s(intra: Floats | float, inter: Floats | float, constants: Constants) -> Floats:
@@ -137,8 +163,8 @@ def ranks_s(collective: Collective, machine: Machine) -> Floats:
     """
     intra = np.maximum(collective.sent_intra, collective.received_intra)
     inter = np.maximum(collective.sent_inter, collective.received_inter)
-    world, node = latencies_s(machine)
-    own = collective.calls * world + collective.node_calls * node + bytes_s(intra, inter, machine.constants)
+    waited = sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
+    own = waited + bytes_s(intra, inter, machine.constants)
     return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
 
 

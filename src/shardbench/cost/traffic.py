@@ -12,7 +12,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import Account
-from shardbench.cost.collectives import Collective, CollectiveName
+from shardbench.cost.collectives import Calls, Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
@@ -175,8 +175,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
             sent_inter=average([c.sent_inter for c in chosen]),
             received_intra=average([c.received_intra for c in chosen]),
             received_inter=average([c.received_inter for c in chosen]),
-            calls=float(average([c.calls for c in chosen])),
-            node_calls=float(average([c.node_calls for c in chosen])),
+            calls=Calls(*average([np.array(c.calls) for c in chosen]).tolist()),
         )
 
     return Traffic(

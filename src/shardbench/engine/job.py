@@ -5,6 +5,7 @@ from typing import Literal
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
+from shardbench.cost.collectives import Calls
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Plan
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
@@ -53,5 +54,5 @@ class RankResult(pydantic.BaseModel):
     """The control plan's steps; empty without one."""
     sent: list[dict[str, tuple[float, float]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
-    calls: list[dict[str, int]]
-    """Likewise: collective -> how many of them the rank took part in."""
+    calls: list[dict[str, Calls]]
+    """Likewise: collective -> those the rank took part in."""

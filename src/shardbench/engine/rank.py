@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_json
+from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.lower import Lowered, lower
@@ -132,7 +133,7 @@ class Rank:
 
     def _count(
         self, step: TrainingStep, own: Contender[LocalBatch]
-    ) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, int]]]:
+    ) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:
         self.phase("bytes")
         sent, calls = [], []
         for _ in range(SETTLING_STEPS - self.job.warmup - self.job.iterations):

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.accounting import SPLIT_BYTES
-from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.collectives import Calls, CollectiveName
 
 
 class Part(StrEnum):
@@ -28,7 +28,7 @@ class Part(StrEnum):
 class SentBytes(TorchDispatchMode):
     """``totals[name] = [bytes inside the node, bytes across nodes]`` that this rank sent.
 
-    ``calls[name]`` is how many collectives that was. ``part`` is set by the step;
+    ``calls[name]`` is how many collectives that was, by who took part. ``part`` is set by the step;
     ``dense_group`` is the name of the process group that all-reduces the dense model.
     """
 
@@ -36,7 +36,7 @@ class SentBytes(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.part = Part.INPUT
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self.calls: dict[str, int] = defaultdict(int)
+        self.calls: dict[str, Calls] = defaultdict(Calls)
         self._local = devices_per_node
         self._dense_group = dense_group
 
@@ -72,6 +72,17 @@ class SentBytes(TorchDispatchMode):
         self.totals[name][0] += intra
         self.totals[name][1] += inter
 
+    def _called(self, name: CollectiveName, ranks: list[int]) -> None:
+        if len(ranks) == 1:
+            return
+        made = self.calls[name]
+        if len(ranks) == dist.get_world_size():
+            self.calls[name] = made._replace(world=made.world + 1)
+        elif len({rank // self._local for rank in ranks}) == 1:
+            self.calls[name] = made._replace(node=made.node + 1)
+        else:
+            self.calls[name] = made._replace(cross=made.cross + 1)
+
     def _all_to_all(self, args: Any) -> None:
         _, sent, boxed, _, splits = args[:5]
         group = dist.ProcessGroup.unbox(boxed)
@@ -82,7 +93,7 @@ class SentBytes(TorchDispatchMode):
         me = dist.get_rank()
         control = self.part is Part.INPUT and even and sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
         name = CollectiveName.INPUT_SPLITS if control else self._exchange("all_to_all")
-        self.calls[name] += len(ranks) > 1
+        self._called(name, ranks)
         for rank, share in zip(ranks, shares):
             same = rank // self._local == me // self._local
             size = float(share * row_bytes) if rank != me else 0.0
@@ -93,5 +104,5 @@ class SentBytes(TorchDispatchMode):
         nodes = len({rank // self._local for rank in ranks})
         local = len(ranks) // nodes
         size = times * payload.numel() * payload.element_size()
-        self.calls[name] += len(ranks) > 1
+        self._called(name, ranks)
         self._add(name, size * (local - 1) / local, size / local * (nodes - 1) / nodes)

@@ -50,4 +50,4 @@ def _exchange(machine: Machine) -> tuple[float, float]:
         return 0.0, 0.0
     local = topology.devices_per_node
     per_byte_s = bytes_s((local - 1) / world, (world - local) / world, machine.constants)
-    return 1e3 * latencies_s(machine)[0], 1e3 * float(per_byte_s)
+    return 1e3 * latencies_s(machine).world, 1e3 * float(per_byte_s)
