@@ -24,7 +24,7 @@ from shardbench.calibrate.points import (
 from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import KernelTime, Measurements, MessageTime, ProbeTime, gather, measure_ranks
 from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
-from shardbench.calibrate.write import base_of, in_unit, write_machine
+from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_machine
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.cost.traffic import count
 from shardbench.model.machine import _FIELDS, Machine, load_machine, parse_machine
@@ -108,6 +108,9 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
         assert getattr(loaded.constants, field.name) == pytest.approx(written, rel=1e-3), field.name
     assert loaded.sources["launch_s"].startswith("measured by shardbench doctor --calibrate on ")
     assert "median error" in loaded.sources["launch_s"]
+    assert loaded.errors == machine.errors
+    assert loaded.errors["launch_s"] == max(1.01, round(found.held_out["embedding"].factor, 2))
+    assert loaded.errors["bag_step_s"] == load_machine("cpu-1x2").errors["bag_step_s"]
     constants = loaded.constants
     assert constants.uvm_bytes_per_s <= constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
     assert constants.intra_latency_s <= constants.inter_latency_s
@@ -127,6 +130,8 @@ def test_a_machine_without_a_file_gets_its_own_capacities(tmp_path, measured):
     assert loaded.name == "laptop"
     assert loaded.sources["hbm_bytes"] == "half of this machine's memory, shared by 2 ranks"
     assert loaded.sources["inter_bytes_per_s"].startswith("not measured")
+    assert loaded.errors == machine.errors
+    assert loaded.errors["inter_bytes_per_s"] == loaded.errors["bag_step_s"] == GUESSED_ERROR
 
 
 def test_a_file_that_exists_is_the_base(tmp_path):

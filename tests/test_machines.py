@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from shardbench.base.errors import BadInput
 from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
-from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine
+from shardbench.cost.published.held_out import BEGINS, stated_factor
+from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine, scaled, uncertain
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (
@@ -209,3 +211,57 @@ def test_an_override_replaces_constants_and_shows_in_the_name():
 def test_a_malformed_override_is_refused(override, says):
     with pytest.raises(BadInput, match=says):
         overridden(load_machine("a100-40gb-2x8"), override)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rate_says_how_well_it_is_known_and_capacities_do_not(name: str) -> None:
+    machine = load_machine(name)
+    assert set(machine.errors) == set(uncertain(machine))
+    assert not {"hbm_bytes", "uvm_bytes", "host_bytes", "cache_bytes"} & machine.errors.keys()
+    for field, value in ((f, getattr(machine.constants, f, None)) for f in machine.errors):
+        # Nothing is known exactly; zero is zero under any factor.
+        assert machine.errors[field] > 1.0 or value == 0.0, field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_in_files_are_those_of_the_held_out_points(name: str) -> None:
+    known = {"held out", "calibrated", "assumption", "zero, and no factor of it is anything else"}
+    for key, constant in tomllib.loads(text_of(name))["constants"].items():
+        if "error" not in constant:
+            continue
+        words = constant["error_source"]
+        assert words.split(":")[0] in known, key
+        if words.startswith(BEGINS):
+            assert constant["error"] == stated_factor(words), key
+        elif words.startswith("assumption"):
+            assert constant["error"] == 2.0, key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("error = 1.21\n", "", "'hbm_bandwidth' does not say how well it is known: add error"),
+        ("error = 1.21\n", "error = 0.9\n", "error"),
+        ('unit = "MiB"\n', 'unit = "MiB"\nerror = 1.2\n', "'cache_capacity' is a capacity and has no error"),
+    ],
+)
+def test_a_rate_without_an_error_and_a_capacity_with_one_are_refused(old: str, new: str, says: str) -> None:
+    text = text_of("h100-1x8")
+    assert old in text
+    with pytest.raises(BadInput, match=re.escape(says)):
+        parse_machine(text.replace(old, new, 1), "file")
+
+
+def test_what_an_override_states_is_exact_and_scaling_keeps_shares() -> None:
+    machine = load_machine("v100-16gb-1x4")
+    other = overridden(machine, {"uvm_bandwidth": "16 GB/s", "host_dense_rate": "1 TFLOP/s", "hbm_capacity": "1 GiB"})
+    changed = {name for name in machine.errors if machine.errors[name] != other.errors[name]}
+    assert changed == {"uvm_bytes_per_s", "host_dense_rate"}
+    assert other.errors["uvm_bytes_per_s"] == other.errors["host_dense_rate"] == 1.0
+    twice = scaled(machine, {"gather_efficiency_ratio": 9.0, "launch_s": 2.0, "host_dense_rate": 3.0})
+    assert twice.constants.gather_efficiency_ratio == 1.0
+    assert twice.constants.launch_s == 2.0 * machine.constants.launch_s
+    assert twice.constants.dense_flop_per_s == machine.constants.dense_flop_per_s
+    assert machine.host is not None
+    assert twice.host is not None
+    assert twice.host.dense_flop_per_s == 3.0 * machine.host.dense_flop_per_s

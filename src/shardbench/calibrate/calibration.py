@@ -11,7 +11,14 @@ from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, fit
 from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import Measurements, measure_machine, order_of
-from shardbench.calibrate.write import Base, base_of, refuse_overwriting, write_machine
+from shardbench.calibrate.write import (
+    GUESSED_ERROR,
+    NOT_MEASURED,
+    Base,
+    base_of,
+    refuse_overwriting,
+    write_machine,
+)
 from shardbench.model.machine import Machine, Topology
 
 IN_STEP_KINDS = {"intra_latency_s": "collectives in step", "dense_flop_per_s": "dense in step"}
@@ -68,11 +75,13 @@ def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, di
         sources["dispatch_s"] = f"{_measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
     if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
         constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)
-        sources["inter_bytes_per_s"] = "not measured on one node: no faster than inside it"
+        sources["inter_bytes_per_s"] = f"{NOT_MEASURED} on one node: no faster than inside it"
     if constants.inter_latency_s < constants.intra_latency_s:
         constants = replace(constants, inter_latency_s=constants.intra_latency_s)
-        sources["inter_latency_s"] = "not measured on one node: no lower than inside it"
-    machine = replace(found.machine, constants=constants)
+        sources["inter_latency_s"] = f"{NOT_MEASURED} on one node: no lower than inside it"
+    errors = base.machine.errors | {name: _error(name, source, found) for name, source in sources.items()}
+    errors = {name: error for name, error in errors.items() if name in base.machine.errors}
+    machine = replace(found.machine, constants=constants, errors=errors)
     if base.own:
         return machine, sources
     topology, of_memory = _capacities(machine)
@@ -91,9 +100,22 @@ def _measured_on(chip: str) -> str:
 
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
-    kind = IN_STEP_KINDS.get(name.replace("intra_bytes_per_s", "intra_latency_s"), "embedding")
+    kind = _kind(name)
     found = quality[kind]
     return f"{_measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
+
+
+def _error(name: str, source: str, found: Fit) -> float:
+    """Factor of a new constant: the RMS error of times that took no part in the fit, or of all where none was left."""
+    if source.startswith(NOT_MEASURED):
+        return GUESSED_ERROR
+    kind = _kind(name)
+    quality = found.held_out.get(kind, found.quality[kind])
+    return max(1.01, round(quality.factor, 2))
+
+
+def _kind(name: str) -> str:
+    return IN_STEP_KINDS.get(name.replace("intra_bytes_per_s", "intra_latency_s"), "embedding")
 
 
 def _chip(device: str) -> str:

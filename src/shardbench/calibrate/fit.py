@@ -61,6 +61,8 @@ class Quality:
 
     median_pct: float
     worst_pct: float
+    factor: float
+    """Root mean square of the log errors, as a factor."""
     n: int
 
 
@@ -253,10 +255,13 @@ def _sensitive(machine: Machine, used: list[Residual]) -> list[str]:
 
 
 def _quality(times: list[Residual], machine: Machine) -> dict[str, Quality]:
-    errors: dict[str, list[float]] = {}
+    logs: dict[str, list[float]] = {}
     for time in times:
-        errors.setdefault(time.what, []).append(100.0 * abs(float(np.exp(time.log_error(machine))) - 1.0))
-    return {
-        what: Quality(median_pct=float(np.median(several)), worst_pct=max(several), n=len(several))
-        for what, several in errors.items()
-    }
+        logs.setdefault(time.what, []).append(time.log_error(machine))
+    return {what: _quality_of(np.array(several)) for what, several in logs.items()}
+
+
+def _quality_of(logs: Floats) -> Quality:
+    percent = 100.0 * np.abs(np.expm1(logs))
+    factor = float(np.exp(np.sqrt(np.mean(logs**2))))
+    return Quality(median_pct=float(np.median(percent)), worst_pct=float(percent.max()), n=len(logs), factor=factor)

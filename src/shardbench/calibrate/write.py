@@ -12,6 +12,12 @@ from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, mach
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
 
+GUESSED_ERROR = 2.0
+"""Error factor of what nothing judges."""
+NOT_MEASURED = "not measured"
+"""How the source of a guess begins."""
+_GUESS = "assumption: a factor 2, nothing judges it"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
@@ -42,7 +48,9 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
         "local ranks on one CPU machine, gloo over loopback" if device == "cpu" else "GPUs of one machine, nccl"
     )
     description = machine.description if own else f"{ranks} {ranks_word}"
-    machine = replace(machine, name=name, description=description, topology=topology)
+    # Another machine's constants are a guess about this one.
+    errors = machine.errors if own else dict.fromkeys(machine.errors, GUESSED_ERROR)
+    machine = replace(machine, name=name, description=description, topology=topology, errors=errors)
     return Base(machine=machine, constants=tomllib.loads(text)["constants"], own=own)
 
 
@@ -89,14 +97,28 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -
     if field in sources:
         holder = machine.constants if hasattr(machine.constants, field) else machine.topology
         value, unit = in_unit(getattr(holder, field), dimension)
-        return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"']
+        guess = sources[field].startswith(NOT_MEASURED)
+        judged = _GUESS if guess else "calibrated: RMS error of the times that took no part in the fit"
+        return [
+            f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"',
+            *_error(field, machine, judged),
+        ]  # fmt: skip
     return _kept(key, base, machine)
 
 
 def _kept(key: str, base: Base, machine: Machine) -> list[str]:
     kept = base.constants[key]
-    source = kept["source"] if base.own else f"not measured, from {TEMPLATES[machine.device]}: {kept['source']}"
-    return [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
+    source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
+    judged = kept.get("error_source", "") if base.own else _GUESS
+    lines = [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
+    return lines + _error(_FIELDS[key][0] if key in _FIELDS else key, machine, judged)
+
+
+def _error(name: str, machine: Machine, judged: str) -> list[str]:
+    """The error's two lines, or none where the constant is a capacity."""
+    if name not in machine.errors:
+        return []
+    return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:

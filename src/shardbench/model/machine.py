@@ -115,12 +115,15 @@ class Machine:
     sources: dict[str, str]
     """Source of every number, by field name."""
     host: HostConstants | None = None
+    errors: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
+    standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""
 
     @pydantic.model_serializer(mode="wrap")
     def _stated(self, serialise: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         # What a machine does not state is not in its JSON, nor in its hash.
         data: dict[str, Any] = serialise(self)
-        return {name: value for name, value in data.items() if name != "host" or value is not None}
+        return {name: value for name, value in data.items() if name not in ("host", "errors") or value}
 
 
 class _Constant(pydantic.BaseModel):
@@ -128,6 +131,8 @@ class _Constant(pydantic.BaseModel):
     value: PositiveFloat | Literal[0]
     unit: str
     source: Annotated[str, Field(min_length=8)]
+    error: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    error_source: Annotated[str, Field(min_length=8)] | None = None
 
 
 class _MachineFile(pydantic.BaseModel):
@@ -141,6 +146,8 @@ class _MachineFile(pydantic.BaseModel):
 
 
 _TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
+_CAPACITIES = ("hbm_capacity", "uvm_capacity", "host_capacity", "cache_capacity")
+"""Known as they are; whatever else a file states, it states with an error."""
 # Keys of a file carry no unit (the file states it); the fields they fill do.
 _FIELDS: dict[str, tuple[str, str]] = {
     "hbm_capacity": ("hbm_bytes", "bytes"),
@@ -195,6 +202,7 @@ def parse_machine(text: str, what: str) -> Machine:
         if UNITS.get(constant.unit, ("",))[0] != dimension:
             fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
             raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
+        _refuse_without_error(key, constant, what)
         values[key] = float(constant.value) * UNITS[constant.unit][1]
     named = {field: values[key] for key, (field, _) in _FIELDS.items()}
     topology = {field: round(named[field]) for field in _TOPOLOGY_BYTES}
@@ -209,9 +217,21 @@ def parse_machine(text: str, what: str) -> Machine:
             constants=Constants(**constants),
             sources={_source_name(key): constant.source for key, constant in file.constants.items()},
             host=HostConstants(**host) if host else None,
+            errors={_source_name(key): c.error for key, c in file.constants.items() if c.error is not None},
         )
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:
+    capacity = key in _CAPACITIES
+    if capacity and (constant.error is not None or constant.error_source is not None):
+        raise BadInput(f"{what}: constant '{key}' is a capacity and has no error: remove error and error_source")
+    if not capacity and (constant.error is None or constant.error_source is None):
+        raise BadInput(
+            f"{what}: constant '{key}' does not say how well it is known: add error (the factor that is one standard "
+            f"deviation of its logarithm, 1 or more) and error_source"
+        )
 
 
 def _source_name(key: str) -> str:
@@ -263,12 +283,13 @@ def load_machine(name: str) -> Machine:
 
 
 def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
-    """The machine with some constants replaced, ``{"uvm_bandwidth": "16 GB/s"}``: what if it had them.
+    """The machine with some constants replaced, ``{"uvm_bandwidth": "16 GB/s"}``: what if it had exactly them.
 
     Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
     for an unknown constant, or a value that is not a number with a fitting unit.
     """
     topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
+    errors = dict(machine.errors)
     known = _FIELDS | (_HOST_FIELDS if host is not None else {})
     names = [machine.name]
     for key, text in sorted(override.items()):
@@ -283,8 +304,32 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
         else:
             constants = replace(constants, **{field: value})
         sources[_source_name(key)] = "override of the job"
+        if _source_name(key) in errors:
+            errors[_source_name(key)] = 1.0
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    return replace(machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host)
+    return replace(
+        machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host, errors=errors
+    )
+
+
+def uncertain(machine: Machine) -> tuple[str, ...]:
+    """Names of the constants that have an error, as in ``Machine.errors``: all but capacities."""
+    known = _FIELDS | (_HOST_FIELDS if machine.host is not None else {})
+    return tuple(_source_name(key) for key in known if key not in _CAPACITIES)
+
+
+def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
+    """The machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
+    constants = {
+        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _HOST_FIELDS
+    }
+    if "gather_efficiency_ratio" in constants:
+        constants["gather_efficiency_ratio"] = min(1.0, constants["gather_efficiency_ratio"])
+    host = machine.host
+    if host is not None:
+        own = {field: name for name, (field, _) in _HOST_FIELDS.items() if name in factors}
+        host = replace(host, **{field: getattr(host, field) * factors[name] for field, name in own.items()})
+    return replace(machine, constants=replace(machine.constants, **constants), host=host)
 
 
 def _quantity(text: str, dimension: str, what: str) -> float:
