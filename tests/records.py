@@ -4,7 +4,7 @@ from typing import Any
 
 from shardbench.model.strategy import Move, Role
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.record import Control, Planned, Record, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
 COLLECTIVES = {
@@ -42,6 +42,11 @@ def spec(strategy: str = "greedy-size", **changes: Any) -> TrialSpec:
 def timing(step_ms: tuple[float, ...], embedding_ms: tuple[float, ...], **phases: float) -> Timing:
     """Times of one trial."""
     return Timing(step_ms=step_ms, phases_ms=phases or {"input": 1.0, "lookup": 2.0}, embedding_ms=embedding_ms)
+
+
+def control(*step_ms: float, plan_hash: str = "9" * 16) -> Control:
+    """The steps of the control plan."""
+    return Control(plan_hash=plan_hash, step_ms=step_ms)
 
 
 def planned(**changes: Any) -> Planned:

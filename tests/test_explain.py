@@ -1,6 +1,7 @@
 """`shardbench explain` on records whose numbers are worked out by hand."""
 
 import json
+import math
 
 import pytest
 import records as make
@@ -59,22 +60,49 @@ def test_sentences_worked_out_by_hand():
 
 def test_measured_records_are_held_against_the_noise_floor():
     records = [
-        make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1), make.ok("b", (10.5,)), make.ok("c", (20.0,)),
+        make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1), make.ok("b", (10.5,)), make.ok("c", (60.0,)),
     ]  # fmt: skip
     close, far = explain(records[0], records[2], records), explain(records[0], records[3], records)
-    assert close.noise_pct == pytest.approx(10.0)
+    # Two single trials: t of one degree of freedom times the deviation ln 1.1 / sqrt 2, times sqrt 2.
+    assert close.noise_pct == pytest.approx(100 * (1.1 ** math.tan(0.475 * math.pi) - 1))
     assert (close.beyond_noise, far.beyond_noise) == (False, True)
-    assert sentences(close)[0].endswith("; within the noise floor of 10.0 %.")
-    assert sentences(far)[0].endswith("; beyond the noise floor of 10.0 %.")
+    assert sentences(close)[0].startswith("a is not told apart from b: 10.0 against 10.5 ms")
+    assert sentences(close)[0].endswith("; within the noise floor of 235.7 %.")
+    assert sentences(far)[0].startswith("a beats c: ")
+    assert sentences(far)[0].endswith("; beyond the noise floor of 235.7 %.")
+    assert sentences(far)[1:3] == [
+        "Compared by their steps: the trials have no common control plan, so drift is not told apart.",
+        "Noise floor: two single trials of one plan differ by less than 235.7 % in 95 % of cases.",
+    ]
     assert "need not add up to the step" in "\n".join(sentences(far))
     alone = explain(records[2], records[3], records[2:])
     assert alone.beyond_noise is None
+    assert sentences(alone)[0].startswith("b may or may not beat c: ")
     assert "nothing was repeated" in sentences(alone)[0]
+    assert "The noise floor is unknown and no order is claimed" in sentences(alone)[2]
+
+
+def test_measured_records_are_compared_by_their_ratio_to_the_control():
+    controls = {"a": (10.0, 10.2), "b": (20.0, 20.4)}
+    records = [
+        make.ok(name, (step, step), repeat=i, changes={"control": make.control(ms, ms)})
+        for name, step in (("a", 11.0), ("b", 15.0))
+        for i, ms in enumerate(controls[name])
+    ]
+    found = explain(records[0], records[2], records)
+    # a has the shorter step and the longer one beside its control: the machine was slower under b.
+    assert (found.faster.name, found.by_control) == ("b", True)
+    assert found.ratio == pytest.approx(1.1 / 0.75)
+    assert found.beyond_noise is True
+    assert sentences(found)[1].endswith("0.750x (b) and 1.100x (a), 1.467x apart.")
+    assert sentences(found)[0].startswith("b beats a: ")
 
 
 def test_two_repeats_are_told_apart_by_seed_and_repeat():
     a, b = make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1)
-    assert sentences(explain(a, b, [a, b]))[0].startswith("a (seed 0, repeat 0) beats a (seed 0, repeat 1): ")
+    assert sentences(explain(a, b, [a, b]))[0].startswith(
+        "a (seed 0, repeat 0) is not told apart from a (seed 0, repeat 1): "
+    )
 
 
 @pytest.mark.parametrize(

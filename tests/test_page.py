@@ -63,7 +63,8 @@ def test_every_group_has_its_plots_and_tables(seen):
 
 def test_says_what_is_simulated_and_what_failed(seen):
     assert "Simulated by the cost model, not a measurement" in seen.text
-    assert "Measured on real ranks; batch 1000, fp32, sgd; noise floor 4.0 %" in seen.text
+    assert "Measured on real ranks; batch 1000, fp32, sgd; compared by step, no common control plan" in seen.text
+    assert "noise floor 12.5 %; 1 of 1 pairs differ by more" in seen.text
     assert "random: oom: build of rank 1: rank 1 was killed by signal 9 (1 of 2 trials ok)" in seen.text
     assert "local-search (reference)" in seen.text
 
@@ -86,8 +87,11 @@ def test_plots_hold_the_numbers_of_the_records():
     simulated, measured = groups(make.sample())
     assert simulated.condition.backend is Backend.SIMULATED
     steps = figures(measured)[0][1]
-    diamonds = next(trace for trace in steps.data if trace.name == "step (median)")
-    assert dict(zip(diamonds.y, diamonds.x)) == {"greedy-size": 25.5, "torchrec": 52.5}
+    diamonds = next(trace for trace in steps.data if trace.name == "step")
+    greedy, torchrec = (25 * 26) ** 0.5, (51 * 53) ** 0.5
+    assert dict(zip(diamonds.y, diamonds.x)) == pytest.approx({"greedy-size": greedy, "torchrec": torchrec})
+    alone = figures(*groups([make.ok()]))[0][1].data[-1]
+    assert (list(alone.x), list(alone.error_x.array), list(alone.error_x.arrayminus)) == ([25.0], [0.0], [0.0])
     ranks = figures(simulated)[1][1]
     assert [trace.name for trace in ranks.data if trace.showlegend is None] == [
         "lower bound, any device move 2.5 ms",

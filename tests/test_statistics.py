@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.base.statistics import mean, median, median_ratio, noise_floor_pct, p95, percentile
+from shardbench.base.statistics import log_mean, mean, median, p95, percentile, pooled_noise
 
 numbers = st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=1, max_size=30)
 
@@ -51,9 +53,9 @@ def test_same_seed_same_interval_other_seed_another():
 def test_large_samples_are_resampled_in_chunks(monkeypatch):
     # In chunks of 7 resamples, of which 2,000 are not a multiple, as in one.
     few = list(np.random.default_rng(2).lognormal(size=40))
-    at_once = median(few), median_ratio(few, few[5:])
+    at_once = median(few), mean(few[5:])
     monkeypatch.setattr("shardbench.base.statistics._CHUNK", 7 * 40)
-    assert (median(few), median_ratio(few, few[5:])) == at_once
+    assert (median(few), mean(few[5:])) == at_once
     monkeypatch.undo()
     sample = np.arange(200_001, dtype=float)
     estimate = percentile(list(sample[::50]), 50.0)
@@ -83,37 +85,83 @@ def test_order_does_not_count_and_doubling_doubles(sample, random):
     assert (doubled.low, doubled.value, doubled.high) == (2 * estimate.low, 2 * estimate.value, 2 * estimate.high)
 
 
-def test_ratio_by_hand():
-    estimate = median_ratio([6.0, 6.0, 6.0], [2.0, 2.0])
-    assert (estimate.low, estimate.value, estimate.high, estimate.n) == (3.0, 3.0, 3.0, 2)
+def test_geometric_mean_by_hand():
+    estimate = log_mean([1.0, 4.0])
+    # Logarithms 0 and ln 4: mean ln 2, standard error ln 2, t of one degree of freedom tan(0.475 pi).
+    t = math.tan(0.475 * math.pi)
+    assert (estimate.value, estimate.n) == (pytest.approx(2.0), 2)
+    assert (estimate.low, estimate.high) == (pytest.approx(2.0 ** (1 - t)), pytest.approx(2.0 ** (1 + t)))
 
 
-@settings(max_examples=30, deadline=None)
-@given(numbers)
-def test_ratio_of_a_sample_to_itself_holds_one(sample):
-    assert median_ratio(sample, sample).holds(1.0)
+def test_one_number_has_no_known_interval():
+    estimate = log_mean([3.0])
+    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (pytest.approx(3.0), None, None, 1)
 
 
-def test_noise_floor_by_hand():
-    # Spreads: 11/10 - 1 = 0.1 and 30/20 - 1 = 0.5; 90th percentile = 0.1 + 0.9 * 0.4 = 0.46.
-    assert noise_floor_pct([[[10.0], [11.0]], [[20.0], [30.0], [25.0]]]) == pytest.approx(46.0)
-    assert noise_floor_pct([[[10.0, 20.0, 99.0], [20.0, 20.0, 20.0]]]) == 0.0
+def test_equal_numbers_have_no_width_and_no_noise():
+    estimate = log_mean([7.0] * 5)
+    assert (estimate.low, estimate.high) == (pytest.approx(7.0), pytest.approx(7.0))
+    assert pooled_noise([[7.0] * 5]).least_pct(5, 5) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_one_disturbed_repeat_among_many_does_not_set_the_floor():
-    calm = [[[100.0], [101.0]]] * 19
-    assert noise_floor_pct([*calm, [[100.0], [300.0]]]) == pytest.approx(1.0)
+def drawn_trials(rng, shape):
+    """Medians of 12 iterations of trials that also differ between repeats (sd 4 %), the truth being 10 ms."""
+    between = rng.normal(0.0, 0.04, size=shape)
+    within = rng.normal(0.0, 0.1, size=(*shape, 12))
+    return 10.0 * np.exp(between + np.median(within, axis=-1))
 
 
-def test_no_repeats_no_floor():
-    assert noise_floor_pct([]) is None
-    assert noise_floor_pct([[[1.0, 2.0]], [[3.0]]]) is None
+def test_the_interval_of_five_repeats_covers_the_truth_and_a_bootstrap_of_them_does_not():
+    trials = drawn_trials(np.random.default_rng(5), (2000, 5))
+    by_t = [log_mean(list(trial)) for trial in trials]
+    # 95 % of 2,000, give or take four standard errors.
+    assert np.mean([e.low <= 10.0 <= e.high for e in by_t]) == pytest.approx(0.95, abs=0.02)
+    assert np.mean([mean(list(trial)).holds(10.0) for trial in trials[:300]]) < 0.9
+
+
+def test_the_interval_of_pooled_iterations_misses_the_truth():
+    # What repeats are the unit for: iterations of one repeat share what befell it.
+    rng = np.random.default_rng(6)
+    held = []
+    for _ in range(150):
+        shared = rng.normal(0.0, 0.04, size=(5, 1))
+        held.append(median(list((10.0 * np.exp(shared + rng.normal(0.0, 0.02, size=(5, 12)))).ravel())).holds(10.0))
+    assert np.mean(held) < 0.8
+
+
+def test_equal_plans_are_told_apart_in_one_case_of_twenty():
+    # Eight strategies of one plan, five repeats each: every pair that differs by more than the floor is a mistake.
+    rng = np.random.default_rng(7)
+    wrong = []
+    for trials in drawn_trials(rng, (400, 8, 5)):
+        noise = pooled_noise(trials.tolist())
+        middles = np.log(trials).mean(axis=1)
+        wrong.append(np.abs(middles[0] - middles[1]) > noise.least_log(5, 5))
+    assert noise.freedom == 32
+    assert np.mean(wrong) == pytest.approx(0.05, abs=0.035)
+
+
+def test_noise_by_hand():
+    # Squares about the means: 2 * (ln 2 / 2)^2 of one strategy, 2 * (ln 4)^2 of another; 1 + 2 degrees of freedom.
+    noise = pooled_noise([[1.0, 2.0], [1.0, 4.0, 16.0], [9.0]])
+    squares = 2 * (math.log(2) / 2) ** 2 + 2 * math.log(4) ** 2
+    assert (noise.deviation, noise.freedom) == (pytest.approx(math.sqrt(squares / 3)), 3)
+    # t of three degrees of freedom is 3.1824.
+    assert noise.least_log(1, 4) == pytest.approx(3.1824 * noise.deviation * math.sqrt(1.25), rel=1e-4)
+    assert noise.least_pct(1, 4) == pytest.approx(100 * (math.exp(noise.least_log(1, 4)) - 1))
+
+
+def test_no_repeats_no_noise_known():
+    assert pooled_noise([]) is None
+    assert pooled_noise([[1.0], [3.0]]) is None
 
 
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="at least one number"):
         median([])
+    with pytest.raises(ValueError, match="at least one number"):
+        log_mean([])
     with pytest.raises(ValueError, match="positive"):
-        median_ratio([1.0], [0.0])
+        log_mean([1.0, 0.0])
     with pytest.raises(ValueError, match="positive"):
-        noise_floor_pct([[[0.0], [1.0]]])
+        pooled_noise([[0.0, 1.0]])

@@ -1,6 +1,7 @@
 import csv
 import io
 import itertools
+import math
 import random
 
 import pandas as pd
@@ -28,23 +29,25 @@ def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Ser
 
 
 def numbers(frame: pd.DataFrame) -> list[str]:
-    kept = {"n", "batch_size", "trials", "trials_ok"}
-    return [c for c in frame.columns if frame[c].dtype in ("float64", "int64", "boolean") and c not in kept]
+    kept = {"n", "iterations", "batch_size", "trials", "trials_ok"}
+    return [c for c in frame.columns if frame[c].dtype in ("float64", "int64", "Int64", "boolean") and c not in kept]
 
 
 FIRST_COLUMNS = {
     "throughput": (
-        "workload machine backend strategy outcome n samples_per_s step_ms_p50 step_ms_p95 plan_s fit_s step_ms_low "
-        "step_ms_high vs_best_pct noise_pct same_as_best batch_size "
+        "workload machine backend strategy outcome n iterations samples_per_s step_ms_p50 step_ms_p95 plan_s fit_s "
+        "step_ms_low step_ms_high compared_by vs_control vs_control_low vs_control_high vs_best_pct noise_pct "
+        "same_as_best pairs pairs_beyond_noise batch_size "
     ),
     "balance": (
-        "workload machine backend strategy outcome n emb_ms_min emb_ms_mean emb_ms_max emb_ms_std max_over_mean "
-        "bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct best_found_ms over_best_found_pct "
-        "predicted_emb_ms_max "
+        "workload machine backend strategy outcome n iterations emb_ms_min emb_ms_mean emb_ms_max emb_ms_std "
+        "max_over_mean bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct best_found_ms "
+        "over_best_found_pct predicted_emb_ms_max emb_cpu_ms_min emb_cpu_ms_mean emb_cpu_ms_max emb_cpu_ms_std "
+        "cpu_max_over_mean "
     ),
     "traffic": (
-        "workload machine backend strategy outcome n hbm_bytes uvm_bytes host_bytes a2a_intra_bytes a2a_inter_bytes "
-        "allreduce_bytes off_hbm_lookups_pct "
+        "workload machine backend strategy outcome n iterations hbm_bytes uvm_bytes host_bytes a2a_intra_bytes "
+        "a2a_inter_bytes allreduce_bytes off_hbm_lookups_pct "
     ),
 }
 
@@ -59,19 +62,84 @@ def test_first_columns_are_as_promised(name):
 def test_throughput_by_hand():
     frame = throughput(make.sample())
     greedy, torchrec = row(frame, "greedy-size"), row(frame, "torchrec")
-    # 10 11 20 21 30 31 40 41: median 25.5; 95th percentile at 6.65 of 0..7 = 40 + 0.65 * 1.
-    assert greedy.n == 8
-    assert greedy.step_ms_p50 == 25.5
+    # Two trials of four iterations, with medians 25 and 26.
+    assert (greedy.n, greedy.iterations) == (2, 8)
+    assert greedy.step_ms_p50 == pytest.approx(math.sqrt(25 * 26))
+    # 10 11 20 21 30 31 40 41: 95th percentile at 6.65 of 0..7 = 40 + 0.65 * 1.
     assert greedy.step_ms_p95 == pytest.approx(40.65)
-    assert greedy.samples_per_s == pytest.approx(1000 / 0.0255)
-    assert greedy.step_ms_low <= 25.5 <= greedy.step_ms_high
-    # 50 50 51 52 53 53 54 55: median 52.5.
-    assert torchrec.vs_best_pct == pytest.approx(100 * (52.5 / 25.5 - 1))
-    # A/A medians 25 and 26, 51 and 53: spreads 1/25 and 2/51, 90th percentile between them.
-    assert greedy.noise_pct == pytest.approx(100 * (2 / 51 + 0.9 * (1 / 25 - 2 / 51)))
+    assert greedy.samples_per_s == pytest.approx(1e6 / math.sqrt(25 * 26))
+    # Logarithms ln 25 and ln 26: half their difference is the standard error; t of one degree of freedom.
+    reach = math.tan(0.475 * math.pi) * math.log(26 / 25) / 2
+    assert greedy.step_ms_high == pytest.approx(math.sqrt(25 * 26) * math.exp(reach))
+    assert greedy.step_ms_low == pytest.approx(math.sqrt(25 * 26) / math.exp(reach))
+    # Medians 51 and 53.
+    assert torchrec.vs_best_pct == pytest.approx(100 * (math.sqrt(51 * 53 / (25 * 26)) - 1))
+    # A/A: pooled over two strategies with one degree of freedom each, whose t is sqrt(2 p^2 / (1 - p^2)), p = 0.95.
+    squares = (math.log(26 / 25) ** 2 + math.log(53 / 51) ** 2) / 2
+    t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
+    assert greedy.noise_pct == pytest.approx(100 * (math.exp(t * math.sqrt(squares / 2)) - 1))
     assert bool(greedy.same_as_best)
     assert not bool(torchrec.same_as_best)
+    assert (greedy.compared_by, greedy.pairs, greedy.pairs_beyond_noise) == ("step", 1, 1)
+    assert pd.isna(greedy.vs_control)
     assert (greedy.input_ms, greedy.lookup_ms) == (1.0, 2.0)
+
+
+def against_control(name, step_ms, control_ms, repeat=0, plan_hash="9" * 16):
+    return make.ok(name, step_ms, repeat=repeat, changes={"control": make.control(*control_ms, plan_hash=plan_hash)})
+
+
+def test_strategies_are_compared_by_their_ratio_to_the_control():
+    # The machine is twice as slow from the third iteration on, in b's trials from the start: medians of b are higher.
+    drift = [
+        against_control("a", (11.0, 11.0, 22.0), (10.0, 10.0, 20.0)),
+        against_control("a", (12.0, 12.0, 24.0), (10.0, 10.0, 20.0), repeat=1),
+        against_control("b", (18.0, 18.0, 18.0), (20.0, 20.0, 20.0)),
+        against_control("b", (18.4, 18.4, 99.0), (20.0, 20.0, 20.0), repeat=1),
+    ]
+    frame = throughput(drift)
+    a, b = row(frame, "a"), row(frame, "b")
+    assert (a.compared_by, a.vs_control, b.vs_control) == (
+        "control", pytest.approx(math.sqrt(1.1 * 1.2)), pytest.approx(math.sqrt(0.9 * 0.92)),
+    )  # fmt: skip
+    assert a.step_ms_p50 < b.step_ms_p50
+    assert b.vs_best_pct == 0.0
+    assert a.vs_best_pct == pytest.approx(100 * (math.sqrt(1.1 * 1.2 / (0.9 * 0.92)) - 1))
+    reach = math.tan(0.475 * math.pi) * math.log(12 / 11) / 2
+    assert a.vs_control_high == pytest.approx(a.vs_control * math.exp(reach))
+    squares = (math.log(12 / 11) ** 2 + math.log(92 / 90) ** 2) / 2
+    t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
+    assert a.noise_pct == pytest.approx(100 * (math.exp(t * math.sqrt(squares / 2)) - 1))
+    (section,) = sections("throughput", frame)
+    assert [r[section.headers.index("vs control")] for r in section.rows] == ["0.910x", "1.149x"]
+    assert "compared by ratio to the control plan" in section.note
+
+
+@pytest.mark.parametrize("other", [{}, {"control": make.control(10.0, 10.0, plan_hash="8" * 16)}])
+def test_without_one_common_control_steps_are_compared(other):
+    records = [
+        against_control("a", (9.0, 9.0), (10.0, 10.0)), against_control("a", (9.0, 9.0), (10.0, 10.0), repeat=1),
+        make.ok("b", (8.0, 8.0), changes=other),
+    ]  # fmt: skip
+    frame = throughput(records)
+    assert frame.vs_control.isna().all()
+    assert set(frame.compared_by) == {"step"}
+    assert row(frame, "b").vs_best_pct == 0.0
+    (section,) = sections("throughput", frame)
+    assert "no common control plan" in section.note
+
+
+def test_pairs_are_counted_that_differ_by_more_than_their_trials_noise():
+    # ln 1.01 apart in each of three pairs of repeats: floor of two trials each is t(3) s = 3.1824 * 0.00704 = 2.2 %.
+    steps = {"a": (100.0, 101.0), "b": (101.0, 102.01), "c": (110.0, 111.1)}
+    records = [make.ok(name, (step,) * 4, repeat=i) for name, two in steps.items() for i, step in enumerate(two)]
+    found = row(throughput(records), "a")
+    assert found.noise_pct == pytest.approx(100 * (math.exp(3.18245 * math.log(1.01) / math.sqrt(2)) - 1), rel=1e-4)
+    assert (found.pairs, found.pairs_beyond_noise) == (3, 2)
+    # A fourth of one trial is known less well: its own floor with a is sqrt(1 + 1/2) times the deviation.
+    alone = throughput([*records, make.ok("d", (103.1,) * 4)])
+    assert (row(alone, "d").pairs, row(alone, "d").pairs_beyond_noise) == (6, 3)
+    assert bool(row(alone, "d").same_as_best)
 
 
 def test_balance_by_hand():
@@ -179,17 +247,6 @@ def test_a_search_does_not_compete():
     assert row(frame, "greedy-size", "simulated").vs_best_pct == 0.0
 
 
-def test_same_as_best_below_the_noise_floor():
-    records = [
-        make.ok("a", (100.0,) * 4, repeat=0), make.ok("a", (110.0,) * 4, repeat=1),
-        make.ok("b", (109.0,) * 8, repeat=0), make.ok("c", (130.0,) * 8, repeat=0),
-    ]  # fmt: skip
-    frame = throughput(records)
-    # a is best with 105, floor 10 %: b is 3.8 % off, c 23.8 %.
-    assert row(frame, "a").noise_pct == pytest.approx(10.0)
-    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
-
-
 def test_seconds_of_planning_and_fitting_are_medians_over_trials():
     spent = ((1.0, 0.0), (2.0, 30.0), (9.0, 60.0))
     records = [
@@ -201,12 +258,13 @@ def test_seconds_of_planning_and_fitting_are_medians_over_trials():
 
 
 def test_what_a_record_does_not_hold_is_an_empty_cell():
-    bare = make.ok("bare", (0.0,), (), changes={"predicted": None})
+    idle = make.ok("idle", (0.0,), backend=Backend.SIMULATED)
+    bare = make.ok("bare", (1.0,), (), changes={"predicted": None})
     empty = make.ok("empty", (1.0,), (0.0, 0.0), changes={"traffic": make.totals(lookups=0.0, collectives={})})
     # The other trial of the same row says it.
     half = [make.ok("half"), make.ok("half", repeat=1, changes={"traffic": make.totals(collectives={})})]
-    time, even, sent = (build([bare, empty, *half]) for build in (throughput, balance, traffic))
-    assert pd.isna(row(time, "bare").samples_per_s)
+    time, even, sent = (build([idle, bare, empty, *half]) for build in (throughput, balance, traffic))
+    assert pd.isna(row(time, "idle", "simulated").samples_per_s)
     assert row(even, "bare")[["emb_ms_max", "emb_ms_mean", "max_over_mean", "predicted_emb_ms_max"]].isna().all()
     assert pd.isna(row(even, "empty").max_over_mean)
     assert row(sent, "empty")[["off_hbm_lookups_pct", "input_splits_bytes"]].isna().all()
@@ -214,21 +272,31 @@ def test_what_a_record_does_not_hold_is_an_empty_cell():
     assert row(sent, "half").input_splits_bytes == 3
 
 
-def test_the_noise_floor_alone_makes_two_the_same():
-    # a is best with 105, floor 10 %. Between 100 and 110 lies no 112, so only the floor says the same; 116 is beyond.
-    records = [
-        make.ok("a", (100.0,) * 4, repeat=0), make.ok("a", (110.0,) * 4, repeat=1),
-        make.ok("b", (112.0,) * 8), make.ok("c", (116.0,) * 8),
-    ]  # fmt: skip
-    frame = throughput(records)
-    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
+def test_unknown_noise_claims_no_order():
+    frame = throughput([make.ok("a", (100.0,)), make.ok("b", (130.0,)), make.ok("c", (500.0,))])
+    assert (
+        frame[["noise_pct", "same_as_best", "step_ms_low", "step_ms_high", "pairs_beyond_noise"]].isna().all(axis=None)
+    )
+    assert set(frame.pairs) == {3}
+    (section,) = sections("throughput", frame)
+    assert [r[section.headers.index("vs best")] for r in section.rows] == ["?", "?", "?"]
+    assert {r[section.headers.index("95 % interval (ms)")] for r in section.rows} == {"unknown"}
+    assert "noise floor unknown (nothing was repeated): no order is claimed" in section.note
 
 
-def test_same_as_best_by_overlap_where_nothing_was_repeated():
-    wide = tuple(float(x) for x in range(80, 121, 5))
-    frame = throughput([make.ok("a", wide), make.ok("b", tuple(x + 2 for x in wide)), make.ok("c", (500.0,) * 9)])
-    assert pd.isna(row(frame, "a").noise_pct)
-    assert [bool(row(frame, name).same_as_best) for name in "abc"] == [True, True, False]
+def test_balance_in_cpu_time_has_columns_of_its_own():
+    times = make.timing((9.0,), (2.0, 8.0)).model_copy(update={"embedding_cpu_ms": (1.0, 3.0)})
+    frame = balance([make.ok("a", changes={"timing": times}), make.ok("b", machine="gpus")])
+    a, b = row(frame, "a"), row(frame, "b")
+    assert (a.emb_ms_max, a.max_over_mean) == (8.0, 1.6)
+    assert (a.emb_cpu_ms_min, a.emb_cpu_ms_mean, a.emb_cpu_ms_max, a.emb_cpu_ms_std) == (1.0, 2.0, 3.0, 1.0)
+    assert a.cpu_max_over_mean == 1.5
+    assert b[[c for c in frame.columns if "cpu" in c]].isna().all()
+    with_cpu, without = (section.headers for section in sections("balance", frame))
+    assert "CPU max (ms)" in with_cpu
+    assert "max (ms)" not in with_cpu
+    assert "CPU max (ms)" not in without
+    assert "max (ms)" in without
 
 
 def test_simulated_times_are_the_same_only_where_equal():
@@ -260,14 +328,14 @@ def test_repeats_with_another_plan_are_not_noise():
 def test_seeds_are_pooled_but_are_no_repeats():
     frame = throughput([make.ok("a", (10.0, 10.0)), make.ok("a", (30.0, 30.0), seed=1)])
     assert len(frame) == 1
-    assert (frame.n[0], frame.step_ms_p50[0]) == (4, 20.0)
+    assert (frame.n[0], frame.iterations[0], frame.step_ms_p50[0]) == (2, 4, pytest.approx(math.sqrt(300)))
     assert frame.noise_pct.isna().all()
 
 
 def test_conditions_are_not_mixed():
     frame = throughput([make.ok(), make.ok(batch_size=2000), make.ok(optimizer=Optimizer.ADAM)])
     assert len(frame) == 3
-    assert list(frame.n) == [4, 4, 4]
+    assert list(frame.iterations) == [4, 4, 4]
 
 
 def test_superseded_records_do_not_count():
@@ -291,8 +359,8 @@ def test_csv_is_fixed_and_readable_by_programs():
     rows = list(csv.DictReader(io.StringIO(text)))
     assert rows[4]["strategy"] == "greedy-size"
     assert (rows[4]["step_ms_p50"], rows[4]["samples_per_s"], rows[4]["same_as_best"]) == (
-        "25.50000",
-        "39215.7",
+        "25.49510",
+        "39223.2",
         "true",
     )
     assert rows[5]["step_ms_p50"] == rows[5]["same_as_best"] == ""
@@ -316,7 +384,7 @@ def test_json_rows_are_plain():
 def test_markdown_marks_simulation_noise_and_failures():
     text = markdown_text("throughput", throughput(make.sample()), "quick")
     assert "## dlrm20 on a100-40gb-2x8: SIMULATED by the cost model, not a measurement" in text
-    assert "noise floor 4.0 %" in text
+    assert "compared by step, no common control plan; noise floor 12.5 %; 1 of 1 pairs differ by more" in text
     assert "oom (1/2 ok)" in text
     assert "local-search (reference)" in text
     assert text.isascii()
@@ -325,14 +393,12 @@ def test_markdown_marks_simulation_noise_and_failures():
 
 
 def test_equal_marks_and_order():
-    frame = throughput([make.ok("a", (5.0,)), make.ok("b", (5.0,)), make.ok("c", (9.0,))])
+    steps = {"a": (5.0, 5.1), "b": (5.0, 5.1), "c": (5.05, 5.15), "d": (9.0, 9.0)}
+    frame = throughput([make.ok(name, (step,), repeat=i) for name, two in steps.items() for i, step in enumerate(two)])
     (section,) = sections("throughput", frame)
     place = section.headers.index("vs best")
-    assert [r[0] for r in section.rows] == ["a", "b", "c"]
-    assert [r[place] for r in section.rows] == ["best", "best", "+80.0 %"]
-    near = [make.ok("a", (10.0, 11.0)), make.ok("b", (10.2, 11.0))]
-    (section,) = sections("throughput", throughput(near))
-    assert section.rows[1][section.headers.index("vs best")] == "="
+    assert [r[0] for r in section.rows] == ["a", "b", "c", "d"]
+    assert [r[place] for r in section.rows] == ["best", "best", "=", "+78.2 %"]
 
 
 def test_pipes_and_newlines_do_not_break_the_grid():
@@ -381,7 +447,7 @@ def test_check_finds_what_differs(results):
     write_tables(results, "quick")
     assert check_tables(results, "quick") == []
     path = results / "tables" / "quick" / "throughput.csv"
-    path.write_text(path.read_text().replace("25.50000", "24.50000"))
+    path.write_text(path.read_text().replace("25.49510", "24.50000"))
     (difference,) = check_tables(results, "quick")
     assert str(path) in difference
     assert "line 6" in difference

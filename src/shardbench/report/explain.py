@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Condition, current, groups
+from shardbench.report.groups import Condition, Row, current, groups
 from shardbench.report.tables import phases_of
 from shardbench.report.view import readable_bytes, significant
 
@@ -44,6 +44,8 @@ class Side:
     seed: int
     repeat: int
     step_ms: float
+    vs_control: float | None
+    """Step over that of the control plan stepped in turn; None where there is none."""
     phases_ms: dict[str, float]
     straggler: Straggler
     intra_bytes: float
@@ -67,7 +69,7 @@ class PhaseDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Two records of one condition, the faster one first."""
+    """Two records of one condition, the faster one first (by ratio to the control where both have the same one)."""
 
     workload: str
     machine: str
@@ -75,8 +77,10 @@ class Explanation:
     batch_size: int
     faster: Side
     slower: Side
+    by_control: bool
+    """Whether they are compared by their ratio to one control plan, else by their steps."""
     noise_pct: float | None
-    """Noise floor of their group; None where nothing was repeated."""
+    """Least significant difference (95 %) of two single trials of their group; None where nothing was repeated."""
     beyond_noise: bool | None
     """Whether they differ by more; None where the noise is unknown."""
     phases: tuple[PhaseDifference, ...]
@@ -84,8 +88,13 @@ class Explanation:
 
     @property
     def difference_ms(self) -> float:
-        """Milliseconds a step that the faster one saves."""
+        """Milliseconds a step that the faster one saves; may be negative where ratios to the control decide."""
         return self.slower.step_ms - self.faster.step_ms
+
+    @property
+    def ratio(self) -> float:
+        """Slower over faster, in what they are compared by."""
+        return _ratio(self.slower, self.faster, by_control=self.by_control)
 
 
 def read_all(results: Path) -> list[Record]:
@@ -140,11 +149,15 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     _check(a, b)
     twins = a.spec.strategy == b.spec.strategy
     first, second = _side(a, twins=twins), _side(b, twins=twins)
-    faster, slower = (first, second) if first.step_ms <= second.step_ms else (second, first)
     condition = Condition.of(a)
-    noise = next((group.noise_pct for group in groups(records) if group.condition == condition), None)
-    ratio = slower.step_ms / faster.step_ms if faster.step_ms else 1.0
-    beyond = None if noise is None else ratio - 1.0 > noise / 100.0
+    group = next((group for group in groups(records) if group.condition == condition), None)
+    controls = {record.control.plan_hash if record.control else None for record in (a, b)}
+    by_control = group is not None and group.control is not None and controls == {group.control}
+    swap = _ratio(first, second, by_control=by_control) > 1.0
+    faster, slower = (second, first) if swap else (first, second)
+    ratio = _ratio(slower, faster, by_control=by_control)
+    noise = group.noise if group is not None else None
+    beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
     if condition.backend is Backend.SIMULATED:
         beyond = ratio - 1.0 > _EQUAL
     return Explanation(
@@ -154,10 +167,17 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         batch_size=condition.batch_size,
         faster=faster,
         slower=slower,
-        noise_pct=noise,
+        by_control=by_control,
+        noise_pct=None if noise is None else noise.least_pct(1, 1),
         beyond_noise=beyond,
         phases=_phases(faster, slower, phases_of([a, b])),
     )
+
+
+def _ratio(above: Side, below: Side, *, by_control: bool) -> float:
+    if by_control and above.vs_control is not None and below.vs_control is not None:
+        return above.vs_control / below.vs_control
+    return above.step_ms / below.step_ms if below.step_ms else 1.0
 
 
 def _check(a: Record, b: Record) -> None:
@@ -190,6 +210,7 @@ def _side(record: Record, *, twins: bool) -> Side:
         seed=record.spec.seed,
         repeat=record.spec.repeat,
         step_ms=float(np.median(timing.step_ms)),
+        vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
         phases_ms=timing.phases_ms,
         straggler=_straggler(timing, traffic, planned),
         intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
@@ -232,7 +253,7 @@ def _phases(faster: Side, slower: Side, names: Sequence[str]) -> tuple[PhaseDiff
 
 def sentences(found: Explanation) -> list[str]:
     """The explanation in words, one sentence a line, ASCII."""
-    said = [_headline(found)]
+    said = [_headline(found), *_of_noise(found)]
     said += [_of_phase(phase) for phase in found.phases[:_SHOWN_PHASES] if phase.faster_ms != phase.slower_ms]
     if found.backend is Backend.MEASURED:
         said.append(
@@ -259,16 +280,39 @@ def _headline(found: Explanation) -> str:
     where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
     if not found.difference_ms:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
-    words = {
-        None: "; whether that is noise is unknown, nothing was repeated",
-        True: f"; beyond the noise floor of {found.noise_pct:.1f} %" if found.noise_pct is not None else "",
-        False: f"; within the noise floor of {found.noise_pct:.1f} %" if found.noise_pct is not None else "",
-    }
+    noise = "" if found.noise_pct is None else f" the noise floor of {found.noise_pct:.1f} %"
+    verb, words = {
+        None: ("may or may not beat", "; whether that is noise is unknown, nothing was repeated"),
+        True: ("beats", f"; beyond{noise}" if noise else ""),
+        False: ("is not told apart from", f"; within{noise}" if noise else ""),
+    }[found.beyond_noise]
     return (
-        f"{faster.name} beats {slower.name}: {significant(faster.step_ms)} against "
+        f"{faster.name} {verb} {slower.name}: {significant(faster.step_ms)} against "
         f"{significant(slower.step_ms)} ms a step, {slower.step_ms / max(faster.step_ms, 1e-9):.3f}x "
-        f"({where}){words[found.beyond_noise]}."
+        f"({where}){words}."
     )
+
+
+def _of_noise(found: Explanation) -> list[str]:
+    """By what they are compared and how much of that is noise; measured records only."""
+    if found.backend is not Backend.MEASURED:
+        return []
+    faster, slower = found.faster, found.slower
+    said = []
+    if faster.vs_control is not None and slower.vs_control is not None and found.by_control:
+        said.append(
+            "Compared by the ratio to the control plan, which the same ranks stepped in turn, so that what else the "
+            f"machine did hits both: {faster.vs_control:.3f}x ({faster.name}) and {slower.vs_control:.3f}x "
+            f"({slower.name}), {found.ratio:.3f}x apart."
+        )
+    else:
+        said.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
+    said.append(
+        "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
+        if found.noise_pct is None
+        else f"Noise floor: two single trials of one plan differ by less than {found.noise_pct:.1f} % in 95 % of cases."
+    )
+    return said
 
 
 def _of_phase(phase: PhaseDifference) -> str:

@@ -27,7 +27,8 @@ def figures(group: Group) -> list[tuple[str, go.Figure]]:
         return []
     made = [
         (
-            "Step time by phase. Bars: median of the slowest rank's phase. Diamond: median step, 95 % interval.",
+            "Step time by phase. Bars: median of the slowest rank's phase; measured, that includes its wait for the "
+            "others, so bars may pass the step. Diamond: typical step, its 95 % interval where it is known.",
             _steps(rows),
         ),
         (
@@ -64,12 +65,13 @@ def _steps(rows: list[Row]) -> go.Figure:
         )  # fmt: skip
     steps = [row.step for row in rows]
     figure.add_scatter(
-        y=names, x=[step.value for step in steps], name="step (median)", mode="markers",
+        y=names, x=[step.value for step in steps], name="step", mode="markers",
         marker={"color": _INK, "size": 8, "symbol": "diamond"},
         error_x={
             "type": "data", "symmetric": False, "color": _INK, "thickness": 1.5,
-            "array": [step.high - step.value for step in steps],
-            "arrayminus": [step.value - step.low for step in steps],
+            # One trial has no interval; its marker has no bar.
+            "array": [0.0 if step.high is None else step.high - step.value for step in steps],
+            "arrayminus": [0.0 if step.low is None else step.value - step.low for step in steps],
         },
         hovertemplate="step: %{x:.4g} ms<extra>%{y}</extra>",
     )  # fmt: skip

@@ -16,7 +16,14 @@ from shardbench.report.view import NOTES, TITLES, Section, sections
 
 DIGITS = 6
 """Significant digits of a number without decimals of its own."""
-_DECIMALS = {"max_over_mean": 4, "distinct_rows_max": 1, "samples_per_s": 1, "plan_s": 4, "fit_s": 4}
+_DECIMALS = {
+    "max_over_mean": 4,
+    "cpu_max_over_mean": 4,
+    "distinct_rows_max": 1,
+    "samples_per_s": 1,
+    "plan_s": 4,
+    "fit_s": 4,
+}
 
 
 def write_tables(results: Path, suite: str) -> list[Path]:

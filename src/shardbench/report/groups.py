@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.statistics import Estimate, median, noise_floor_pct
+from shardbench.base.statistics import Estimate, LogMean, Noise, log_mean, median, pooled_noise
 from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.records.record import Record
@@ -82,9 +83,40 @@ class Row:
         return tuple(step for record in self.records if record.timing for step in record.timing.step_ms)
 
     @cached_property
-    def step(self) -> Estimate:
-        """Median step with its interval; the row must be ok."""
+    def medians_ms(self) -> tuple[float, ...]:
+        """Median step of every trial; the row must be ok."""
+        return tuple(float(np.median(r.timing.step_ms)) for r in self.records if r.timing)
+
+    @cached_property
+    def ratios(self) -> tuple[float, ...]:
+        """Of every trial, the median over iterations of its step to the control's of the same turn.
+
+        All trials of the row must have a control.
+        """
+        return tuple(
+            float(np.median(np.divide(r.timing.step_ms, r.control.step_ms)))
+            for r in self.records
+            if r.timing and r.control
+        )
+
+    @cached_property
+    def step(self) -> Estimate | LogMean:
+        """Typical step and its interval; the row must be ok.
+
+        Measured: geometric mean over trials of their medians. Simulated: median over iterations.
+        """
+        if self.worst.spec.backend is Backend.MEASURED:
+            return log_mean(self.medians_ms)
         return median(self.step_ms)
+
+    @cached_property
+    def same_plan(self) -> dict[tuple[int, str], list[Record]]:
+        """Trials by seed and plan: a planner that works against the clock may give another one each time."""
+        same: dict[tuple[int, str], list[Record]] = {}
+        for record in self.records:
+            if record.timing is not None and record.planned is not None:
+                same.setdefault((record.spec.seed, record.planned.plan_hash), []).append(record)
+        return same
 
     def typical(self, number: Callable[[Record], float | None]) -> float | None:
         """Median over trials of a number of each; None where the row is not ok or no trial has it."""
@@ -101,15 +133,64 @@ class Group:
     """By strategy name."""
 
     @cached_property
+    def control(self) -> str | None:
+        """Hash of the control plan of all trials; None where simulated, and where one has none or another."""
+        hashes = {r.control.plan_hash if r.control else None for row in self.ok_rows for r in row.records}
+        return hashes.pop() if len(hashes) == 1 else None
+
+    def numbers(self, row: Row) -> tuple[float, ...]:
+        """What rows are compared by, one number a trial: the ratio to the control, the median step where there is none.
+
+        The row must be ok.
+        """
+        return row.ratios if self.control else row.medians_ms
+
+    def estimate(self, row: Row) -> Estimate | LogMean:
+        """The row's number with its interval; the row must be ok."""
+        return log_mean(self.numbers(row)) if self.control else row.step
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """Noise of the numbers that rows are compared by, from trials of one plan; None where simulated or unknown."""
+        if self.condition.backend is Backend.SIMULATED:
+            return None
+        several = (
+            self.numbers(Row(strategy=row.strategy, records=tuple(trials)))
+            for row in self.ok_rows
+            for trials in row.same_plan.values()
+        )
+        return pooled_noise(several)
+
+    @cached_property
     def noise_pct(self) -> float | None:
-        """Noise floor of the group's step times, from its A/A trials."""
-        return noise_floor_pct(trial for row in self.rows if row.ok for trial in _repeats(row))
+        """Noise floor: the least significant difference of two rows with the group's typical number of trials."""
+        if self.noise is None:
+            return None
+        typical = float(np.median([len(row.records) for row in self.ok_rows]))
+        return self.noise.least_pct(typical, typical)
+
+    def apart(self, a: Row, b: Row) -> bool | None:
+        """Whether two measured rows differ by more than the noise of as many trials as they have; None if unknown."""
+        if self.noise is None:
+            return None
+        off = abs(np.log(self.estimate(a).value / self.estimate(b).value))
+        return bool(off > self.noise.least_log(len(a.records), len(b.records)))
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Row, Row], ...]:
+        """All pairs of rows that are ok."""
+        return tuple(combinations(self.ok_rows, 2))
+
+    @cached_property
+    def pairs_beyond_noise(self) -> tuple[tuple[Row, Row], ...] | None:
+        """Those of ``pairs`` that are apart; None where the noise is unknown."""
+        return None if self.noise is None else tuple(pair for pair in self.pairs if self.apart(*pair))
 
     @cached_property
     def best(self) -> Row | None:
-        """The competitor with the lowest median step; None where none is ok."""
+        """The competitor with the lowest number; None where none is ok."""
         competitors = [row for row in self.rows if row.competes]
-        return min(competitors, key=lambda row: (row.step.value, row.strategy), default=None)
+        return min(competitors, key=lambda row: (self.estimate(row).value, row.strategy), default=None)
 
     @cached_property
     def ok_rows(self) -> tuple[Row, ...]:
@@ -150,12 +231,3 @@ def _version(record: Record) -> tuple[str, str]:
 
 def _row(strategy: str, records: list[Record]) -> Row:
     return Row(strategy=strategy, records=tuple(sorted(records, key=lambda r: (r.spec.seed, r.spec.repeat))))
-
-
-def _repeats(row: Row) -> list[list[tuple[float, ...]]]:
-    # A/A needs the same plan: a planner that works against the clock may give another one each time.
-    same: dict[tuple[int, str], list[tuple[float, ...]]] = {}
-    for record in row.records:
-        if record.timing is not None and record.planned is not None:
-            same.setdefault((record.spec.seed, record.planned.plan_hash), []).append(record.timing.step_ms)
-    return list(same.values())

@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
-from shardbench.base.statistics import noise_floor_pct
+from shardbench.base.statistics import pooled_noise
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.records.record import Record, Timing
 from shardbench.records.store import trial_store
@@ -126,7 +126,7 @@ def points(records: Iterable[Record]) -> list[Point]:
 
 def _row_points(group: Group, row: Row, embedding_noise: float | None) -> list[Point]:
     found = []
-    for (seed, plan), records in _same_plan(row).items():
+    for (seed, plan), records in row.same_plan.items():
         timings = [r.timing for r in records if r.timing is not None]
         predictions = [r.predicted for r in records if r.predicted is not None]
         if not predictions:
@@ -157,23 +157,17 @@ def _row_points(group: Group, row: Row, embedding_noise: float | None) -> list[P
     return found
 
 
-def _same_plan(row: Row) -> dict[tuple[int, str], list[Record]]:
-    same: dict[tuple[int, str], list[Record]] = {}
-    for record in row.records:
-        if record.planned is not None:
-            same.setdefault((record.spec.seed, record.planned.plan_hash), []).append(record)
-    return same
-
-
 def _embedding_noise(group: Group) -> float | None:
     """Noise floor of a rank's embedding time, from A/A repeats of ranks that have work."""
     trials = []
     for row in group.rows:
         if row.ok:
-            for records in _same_plan(row).values():
+            for records in row.same_plan.values():
                 by_rank = zip(*(record.timing.embedding_ms for record in records if record.timing))
-                trials += [[(ms,) for ms in repeats] for repeats in by_rank if min(repeats) > _IDLE_MS]
-    return noise_floor_pct(trials)
+                trials += [repeats for repeats in by_rank if min(repeats) > _IDLE_MS]
+    noise = pooled_noise(trials)
+    typical = float(np.median([len(row.records) for row in group.ok_rows])) if noise else 0.0
+    return noise.least_pct(typical, typical) if noise else None
 
 
 def _parts(predicted: Timing, measured: Sequence[Timing]) -> dict[str, tuple[float, float]]:
@@ -253,9 +247,10 @@ def _merge(found: Sequence[Point]) -> list[Point]:
 
 
 def _apart(a: Point, b: Point) -> bool:
-    noise = max(p.noise_pct or 0.0 for p in (a, b)) / 100.0
+    if a.noise_pct is None or b.noise_pct is None:
+        return False
     low, high = sorted((a.measured_ms, b.measured_ms))
-    return high / low - 1.0 > noise
+    return high / low - 1.0 > max(a.noise_pct, b.noise_pct) / 100.0
 
 
 def _tau(a: Sequence[float], b: Sequence[float]) -> float | None:

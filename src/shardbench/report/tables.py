@@ -1,9 +1,10 @@
 """The three tables, from records only: throughput, balance, traffic.
 
-One row per (workload, machine, backend, batch size, precision, optimiser, strategy). Seeds and
-repeats are pooled: step times over all their iterations (``n``), other numbers by the median
-over trials. A row whose trials did not all end ``ok`` shows the worst outcome, its cause, how
-many were ok, and no number. Times in ms, bytes per iteration summed over ranks.
+One row per (workload, machine, backend, batch size, precision, optimiser, strategy), over its
+``n`` trials (seeds and repeats) of ``iterations`` in all. A measured step is the geometric mean
+over trials, a simulated one the median over iterations; other numbers are medians over trials. A
+row whose trials did not all end ``ok`` shows the worst outcome, its cause, how many were ok, and
+no number. Times in ms, bytes per iteration summed over ranks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,25 +13,26 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.base.statistics import median_ratio
 from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName
 from shardbench.cost.phases import StepPhase
-from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups
 
-HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n")
+HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
 TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
 """Last columns of every table."""
 
 _THROUGHPUT = (
-    "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "vs_best_pct",
-    "noise_pct", "same_as_best",
+    "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "compared_by",
+    "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
+    "pairs_beyond_noise",
 )  # fmt: skip
 _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
     "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
-    "predicted_emb_ms_max",
+    "predicted_emb_ms_max", "emb_cpu_ms_min", "emb_cpu_ms_mean", "emb_cpu_ms_max", "emb_cpu_ms_std",
+    "cpu_max_over_mean",
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
@@ -54,16 +56,20 @@ def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
     """Step time and throughput.
 
-    ``step_ms_low`` and ``step_ms_high`` bound the median (95 %). ``vs_best_pct`` is the
-    difference of ``step_ms_p50`` to the best competitor of the group. ``same_as_best``: the
-    difference is no larger than the noise floor, or the 95 % interval of the ratio of medians
-    holds 1; simulated times have no noise and are the same only where they are equal.
+    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms_p50`` (95 %; over trials where measured,
+    and empty for one trial). ``compared_by`` says what measured rows are compared by: ``control``,
+    each trial's ratio to the control plan that its ranks stepped in turn with it (``vs_control``),
+    or ``step`` where trials have no control or not the same one. ``vs_best_pct`` is the difference
+    to the best competitor of the group. ``noise_pct`` is the least significant difference (95 %) of
+    two rows of the group, from trials of one plan, and ``same_as_best`` whether a row's difference
+    is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
+    counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
     """
     return _throughput(groups(records))
 
 
 def balance(records: Iterable[Record]) -> pd.DataFrame:
-    """Embedding time (forward and backward kernels) over ranks.
+    """Embedding time (forward and backward kernels) over ranks: the model's or wall time, and in CPU time (``cpu``).
 
     Bounds are proven under the cost model, so they are empty for measured rows;
     ``best_found_ms``, empty likewise, is the smallest ``emb_ms_max`` that any strategy of the group found;
@@ -98,22 +104,33 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
         "noise_pct": group.noise_pct,
     }
     if group.best is not None:
-        cells["vs_best_pct"] = _over_pct(step.value, group.best.step.value)
+        cells["vs_best_pct"] = _over_pct(group.estimate(row).value, group.estimate(group.best).value)
         cells["same_as_best"] = _same(group, row, group.best)
+    if group.condition.backend is Backend.MEASURED:
+        cells |= _measured_cells(group, row)
     for name in phases_of(row.records):
         cells[f"{name}_ms"] = row.typical(phase_ms(name))
     return cells
 
 
-def _same(group: Group, row: Row, best: Row) -> bool:
-    difference = abs(row.step.value - best.step.value)
+def _measured_cells(group: Group, row: Row) -> Cells:
+    beyond = group.pairs_beyond_noise
+    cells: Cells = {
+        "compared_by": "control" if group.control else "step",
+        "pairs": len(group.pairs),
+        "pairs_beyond_noise": None if beyond is None else len(beyond),
+    }
+    if group.control:
+        ratio = group.estimate(row)
+        cells |= {"vs_control": ratio.value, "vs_control_low": ratio.low, "vs_control_high": ratio.high}
+    return cells
+
+
+def _same(group: Group, row: Row, best: Row) -> bool | None:
     if group.condition.backend is Backend.SIMULATED:
-        return difference <= _EQUAL * best.step.value
-    if row is best:
-        return True
-    if group.noise_pct is not None and difference <= group.noise_pct / 100.0 * best.step.value:
-        return True
-    return min(best.step_ms) > 0 and median_ratio(row.step_ms, best.step_ms).holds(1.0)
+        return abs(row.step.value - best.step.value) <= _EQUAL * best.step.value
+    apart = group.apart(row, best)
+    return None if apart is None else not apart
 
 
 def _balance(grouped: list[Group]) -> pd.DataFrame:
@@ -128,11 +145,11 @@ def _balance_cells(group: Group, row: Row) -> Cells:
     times = [_slowest(other) for other in group.ok_rows] if simulated else []
     best_found = min((time for time in times if time is not None), default=None)
     return {
-        "emb_ms_min": row.typical(_of_timing(lambda timing: min(timing.embedding_ms))),
-        "emb_ms_mean": row.typical(_of_timing(lambda timing: float(np.mean(timing.embedding_ms)))),
+        "emb_ms_min": row.typical(_of_wall(min)),
+        "emb_ms_mean": row.typical(_of_wall(_mean)),
         "emb_ms_max": slowest,
-        "emb_ms_std": row.typical(_of_timing(lambda timing: float(np.std(timing.embedding_ms)))),
-        "max_over_mean": row.typical(_of_timing(_max_over_mean)),
+        "emb_ms_std": row.typical(_of_wall(_std)),
+        "max_over_mean": row.typical(_of_wall(_max_over_mean)),
         "bound_ms": bound,
         "over_bound_pct": _over_pct(slowest, bound),
         "whole_table_bound_ms": whole,
@@ -140,6 +157,11 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "best_found_ms": best_found,
         "over_best_found_pct": _over_pct(slowest, best_found),
         "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
+        "emb_cpu_ms_min": row.typical(_of_cpu(min)),
+        "emb_cpu_ms_mean": row.typical(_of_cpu(_mean)),
+        "emb_cpu_ms_max": row.typical(_of_cpu(max)),
+        "emb_cpu_ms_std": row.typical(_of_cpu(_std)),
+        "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
     }
 
 
@@ -198,7 +220,8 @@ def _identity(group: Group, row: Row) -> Cells:
         "backend": condition.backend.value,
         "strategy": row.strategy,
         "outcome": row.worst.outcome.value,
-        "n": len(row.step_ms),
+        "n": len(row.records) if row.ok else 0,
+        "iterations": len(row.step_ms),
         "batch_size": condition.batch_size,
         "precision": condition.precision.value,
         "optimizer": condition.optimizer.value,
@@ -209,10 +232,12 @@ def _identity(group: Group, row: Row) -> Cells:
     }
 
 
-_INTEGERS = frozenset({"n", "batch_size", "trials_ok", "trials"})
-TEXTS = frozenset(
-    {"workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers"}
-)
+_INTEGERS = frozenset({"n", "iterations", "batch_size", "trials_ok", "trials"})
+_COUNTS = frozenset({"pairs", "pairs_beyond_noise"})
+TEXTS = frozenset({
+    "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
+    "compared_by",
+})  # fmt: skip
 
 
 def _kind(column: str) -> str | None:
@@ -220,6 +245,8 @@ def _kind(column: str) -> str | None:
         return None
     if column in _INTEGERS:
         return "int64"
+    if column in _COUNTS:
+        return "Int64"
     return "boolean" if column == "same_as_best" else "float64"
 
 
@@ -243,8 +270,12 @@ def _ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (place.get(name, len(known)), name))
 
 
-def _of_timing(number: Callable[[Timing], float | None]) -> Callable[[Record], float | None]:
-    return lambda record: number(record.timing) if record.timing and record.timing.embedding_ms else None
+def _of_wall(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.timing.embedding_ms) if record.timing and record.timing.embedding_ms else None
+
+
+def _of_cpu(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(times) if record.timing and (times := record.timing.embedding_cpu_ms) else None
 
 
 def _of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Record], float | None]:
@@ -266,16 +297,24 @@ def collective_bytes(name: str) -> Callable[[Record], float | None]:
 
 
 def _slowest(row: Row) -> float | None:
-    return row.typical(_of_timing(lambda timing: max(timing.embedding_ms)))
+    return row.typical(_of_wall(max))
 
 
 def _predicted_slowest(record: Record) -> float | None:
     return max(record.predicted.embedding_ms, default=None) if record.predicted else None
 
 
-def _max_over_mean(timing: Timing) -> float | None:
-    mean = float(np.mean(timing.embedding_ms))
-    return max(timing.embedding_ms) / mean if mean > 0 else None
+def _mean(times: tuple[float, ...]) -> float:
+    return float(np.mean(times))
+
+
+def _std(times: tuple[float, ...]) -> float:
+    return float(np.std(times))
+
+
+def _max_over_mean(times: tuple[float, ...]) -> float | None:
+    mean = _mean(times)
+    return max(times) / mean if mean > 0 else None
 
 
 def _off_hbm_pct(totals: TrafficTotals) -> float | None:

@@ -25,16 +25,21 @@ TITLES = {
 
 NOTES = {
     "throughput": (
-        "Step = slowest rank of an iteration; p50 and p95 over the n iterations of all seeds and repeats, with the "
-        "95 % bootstrap interval of the median. 'vs best' is the difference of p50 to the best competitor; '=' "
-        "marks a difference that is no larger than the noise floor (A/A repeats) or whose interval of the ratio "
-        "holds 1. Plan and fit seconds are what the strategy spent. Phases are medians of the slowest rank."
+        "Step = slowest rank of an iteration; n counts trials (seeds and repeats). Measured: p50 is the geometric mean "
+        "over trials of their medians, its 95 % interval Student's t over trials, as iterations of one trial are not "
+        "independent; it is unknown for one trial. Where ranks also stepped a control plan in turn, strategies are "
+        "compared by their ratio to it ('vs control'). 'vs best' is the difference to the best competitor; '=' marks "
+        "one below the noise floor, the least significant difference (95 %) of so many trials, from repeats of the "
+        "same plan (A/A), and '?' says that nothing was repeated: noise and order are unknown. p95 is over all "
+        "iterations. Plan and fit seconds are what the strategy spent. Phases are medians of the slowest rank, waits "
+        "included, so they need not add up to the step."
     ),
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
-        "seeds and repeats. 'over bound' is the distance of max to a lower bound that is proven under the cost model "
-        "(any device move; whole tables only), so measured rows have none. 'over best found' is the distance to the "
-        "best plan that any strategy of the group found."
+        "seeds and repeats. Simulated times are the model's; measured ones are CPU time where the header says so: "
+        "other work on the machine lengthens it less than wall time. 'over bound' is the distance of max to a "
+        "lower bound that is proven under the cost model (any device move; whole tables only), so measured rows have "
+        "none. 'over best found' is the distance to the best plan that any strategy of the group found."
     ),
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
@@ -148,22 +153,22 @@ def _thousands(value: float) -> str:
     return f"{value:,.0f}"
 
 
+_ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms_p50"), "balance": ("emb_cpu_ms_max", "emb_ms_max")}
+"""The first that a row has says its place."""
+
+
 def _order(name: str, row: Cells) -> tuple[bool, float, str]:
-    key = {"throughput": "step_ms_p50", "balance": "emb_ms_max"}.get(name)
-    value = _number(row, key) if key else 0.0
-    return row["outcome"] != "ok", value if value is not None else 0.0, row["strategy"]
+    values = (_number(row, key) for key in _ORDERED_BY.get(name, ()))
+    return row["outcome"] != "ok", next((v for v in values if v is not None), 0.0), row["strategy"]
 
 
 def _note(name: str, rows: list[Cells]) -> str:
     first = rows[0]
     parts = [f"batch {first['batch_size']}, {first['precision']}, {first['optimizer']}"]
     if name == "throughput":
-        noise = next((noise for row in rows if (noise := _number(row, "noise_pct")) is not None), None)
-        known = first["backend"] == Backend.MEASURED.value
-        if noise is not None:
-            parts.append(f"noise floor {noise:.1f} %")
-        elif known:
-            parts.append("noise floor unknown (nothing was repeated)")
+        ok = next((row for row in rows if row["outcome"] == "ok"), None)
+        if ok is not None and first["backend"] == Backend.MEASURED.value:
+            parts += _compared(ok)
     if name == "balance":
         for key, what in (
             ("bound_ms", "lower bound, any device move"),
@@ -176,6 +181,15 @@ def _note(name: str, rows: list[Cells]) -> str:
     return "; ".join(parts)
 
 
+def _compared(row: Cells) -> list[str]:
+    """By what the measured rows of a group are compared, and how many pairs that tells apart."""
+    by = "ratio to the control plan" if row["compared_by"] == "control" else "step, no common control plan"
+    noise, beyond = _number(row, "noise_pct"), _number(row, "pairs_beyond_noise")
+    if noise is None or beyond is None:
+        return [f"compared by {by}", "noise floor unknown (nothing was repeated): no order is claimed"]
+    return [f"compared by {by}", f"noise floor {noise:.1f} %", f"{beyond:.0f} of {row['pairs']} pairs differ by more"]
+
+
 def _strategy(row: Cells) -> str:
     return f"{row['strategy']} (reference)" if row["role"] == Role.SEARCH else str(row["strategy"])
 
@@ -186,28 +200,36 @@ def _outcome(row: Cells) -> str:
     return str(row["outcome"])
 
 
-def _count(row: Cells) -> str:
-    return str(row["n"]) if row["n"] else ""
-
-
 def _vs_best(row: Cells) -> str:
     value = _number(row, "vs_best_pct")
     if value is None:
         return ""
+    if pd.isna(row["same_as_best"]):
+        return "?"
     if value == 0 and row["role"] == "competitor":
         return "best"
     return "=" if row["same_as_best"] else _percent(value)
 
 
-def _interval(row: Cells) -> str:
-    low, high = _number(row, "step_ms_low"), _number(row, "step_ms_high")
-    return "" if low is None or high is None else f"{significant(low)} to {significant(high)}"
+def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
+    def text(row: Cells) -> str:
+        ends = _number(row, low), _number(row, high)
+        if ends[0] is None or ends[1] is None:
+            return "" if _number(row, value) is None else "unknown"
+        return f"{significant(ends[0])} to {significant(ends[1])}"
+
+    return text
+
+
+def _whole(key: str) -> Callable[[Cells], str]:
+    return lambda row: str(row[key]) if row[key] else ""
 
 
 _FIRST = (
     _Column(header="strategy", text=_strategy, numeric=False),
     _Column(header="outcome", text=_outcome, numeric=False),
-    _Column(header="n", text=_count),
+    _Column(header="n", text=_whole("n")),
+    _Column(header="iterations", text=_whole("iterations"), compact=False),
 )
 _LAST = (_Column(header="cause", text=lambda row: str(row["cause"]), compact=False, numeric=False),)
 
@@ -218,8 +240,16 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     return (
         _Column(header="samples/s", text=_shown("samples_per_s", _thousands)),
         _Column(header="step p50 (ms)", text=_shown("step_ms_p50")),
-        _Column(header="95 % interval (ms)", text=_interval, compact=False),
+        _Column(
+            header="95 % interval (ms)", text=_interval("step_ms_low", "step_ms_high", "step_ms_p50"), compact=False
+        ),
         _Column(header="p95 (ms)", text=_shown("step_ms_p95")),
+        _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x")),
+        _Column(
+            header="95 % interval (vs control)",
+            text=_interval("vs_control_low", "vs_control_high", "vs_control"),
+            compact=False,
+        ),
         _Column(header="vs best", text=_vs_best),
         _Column(header="plan (s)", text=_shown("plan_s", _seconds)),
         _Column(header="fit (s)", text=_shown("fit_s", _seconds)),
@@ -233,16 +263,27 @@ def _phase(column: str) -> str:
 
 def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
     return (
-        _Column(header="min (ms)", text=_shown("emb_ms_min")),
-        _Column(header="mean (ms)", text=_shown("emb_ms_mean")),
-        _Column(header="max (ms)", text=_shown("emb_ms_max")),
-        _Column(header="std (ms)", text=_shown("emb_ms_std"), compact=False),
-        _Column(header="max/mean", text=_shown("max_over_mean")),
+        _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min")),
+        _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean")),
+        _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max")),
+        _Column(header="CPU std (ms)", text=_shown("emb_cpu_ms_std"), compact=False),
+        _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean")),
+        _Column(header="min (ms)", text=_without_cpu("emb_ms_min")),
+        _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean")),
+        _Column(header="max (ms)", text=_without_cpu("emb_ms_max")),
+        _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
+        _Column(header="max/mean", text=_without_cpu("max_over_mean")),
         _Column(header="over bound", text=_shown("over_bound_pct", _percent)),
         _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", _percent), compact=False),
         _Column(header="over best found", text=_shown("over_best_found_pct", _percent)),
         _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max")),
     )
+
+
+def _without_cpu(key: str) -> Callable[[Cells], str]:
+    """Wall times only where there is no CPU time: two clocks side by side would be read as one; the CSV has both."""
+    shown = _shown(key)
+    return lambda row: shown(row) if _number(row, "emb_cpu_ms_max") is None else ""
 
 
 def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
