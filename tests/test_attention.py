@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
+from torch.utils.flop_counter import FlopCounterMode
 
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
@@ -17,7 +18,7 @@ from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, Pooling, Table
+from shardbench.model.table import HISTORY_FLOPS, DenseShape, Pooling, Table
 from shardbench.model.validate import validate
 from shardbench.workloads.materialise import materialise
 
@@ -98,6 +99,39 @@ def test_the_counted_parameters_are_the_models() -> None:
     without = sum(i * o + o for i, o in shape.layers(tables))
     assert shape.parameters(tables) - without == 6 * 8 + 6 * 12
     assert shape.flops_per_sample(tables) == sum(2 * i * o for i, o in (*shape.layers(tables), (5, 8), (5, 12)))
+
+
+def test_the_counted_operations_are_those_of_the_same_model_in_matrix_products() -> None:
+    tables = (
+        Table(name="history", rows=90, dim=8, pooling=Pooling.NONE),
+        Table(name="plain", rows=90, dim=4),
+        Table(name="other", rows=90, dim=12, pooling=Pooling.NONE),
+    )
+    shape = DenseShape(features=3, bottom=(6, 5), top=(7, 1))
+    samples, lengths = 4, (5, 0, 3)
+    model = DenseModel(shape, tables)
+    given = [
+        torch.randn(samples, t.dim)
+        if t.pooling is Pooling.SUM
+        else History(torch.randn(samples * n, t.dim), torch.full((samples,), n))
+        for t, n in zip(tables, lengths)
+    ]
+    dense = torch.randn(samples, shape.features)
+
+    def padded(layer: HistoryAttention, bottom: torch.Tensor, history: History) -> torch.Tensor:
+        # Histories of one length need no padding; the counter of operations knows matrix products alone.
+        vectors = history.vectors.view(samples, -1, history.vectors.shape[1])
+        score = torch.bmm(vectors, layer.query(bottom)[:, :, None]) * layer.scale
+        return torch.bmm(score.softmax(dim=1).transpose(1, 2), vectors).squeeze(1)
+
+    with FlopCounterMode(display=False) as counted:
+        bottom = model.bottom(dense)
+        attentions = iter(model.attentions)
+        vectors = [padded(next(attentions), bottom, g) if isinstance(g, History) else g for g in given]
+        logits = model.top(torch.cat([bottom, *vectors], dim=1)).squeeze(1)
+    torch.testing.assert_close(logits, model(dense, given))
+    columns = sum(samples * n * t.dim for t, n in zip(tables, lengths) if t.pooling is Pooling.NONE)
+    assert counted.get_total_flops() == samples * shape.flops_per_sample(tables) + HISTORY_FLOPS * columns
 
 
 EVERYONE = (0, 1, 2, 3)

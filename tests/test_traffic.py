@@ -11,6 +11,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import distinct_columns
 from shardbench.cost.collectives import Calls
+from shardbench.cost.costmodel import dense_s
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
@@ -227,6 +228,23 @@ def test_unpooled_tables_send_every_vector():
 def unpooled(on, *names):
     """The same problem with some of its tables as sequences."""
     return replace(on, tables=tuple(replace(t, pooling=Pooling.NONE) if t.name in names else t for t in on.tables))
+
+
+def test_the_dense_phase_waits_for_the_longest_histories():
+    on = unpooled(problem(nodes=2, devices=2), "a")
+    # A sample a rank; a has 2, 1, 0 and 3 of their lookups, of 4 columns, wherever its rows are.
+    for place in (OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), NodeSharded(), Replicated(ranks=(0, 1, 2, 3))):
+        traffic = counted(place, OnRank(rank=0), on)
+        assert traffic.history_columns.tolist() == [8, 4, 0, 12]
+    # Bottom 2 -> 4, joined 4 + 4 + 4 -> 1, query 4 -> 4; forward 1, backward 2.
+    flop = 3 * (2 * (2 * 4 + 12 * 1 + 4 * 4) + 4 * 12)
+    seconds = dense_s(traffic, on.machine, DENSE, on.tables, on.batch_size)
+    assert seconds == pytest.approx(flop / on.machine.constants.dense_flop_per_s)
+    assert not counted(OnRank(rank=1), OnRank(rank=0)).history_columns.any()
+    profiles = (AccessProfile(rows=6, samples=4, present=3, counts=(3, 2, 1), row_counts=(1, 1, 1)), on.profiles[1])
+    plan = Plan(world_size=4, segments=tuple(whole_table(table, OnRank(rank=0)) for table in on.tables))
+    # 6 lookups in 4 samples, one a rank.
+    assert expect(plan, replace(on, profiles=profiles)).history_columns.tolist() == [1.5 * 4] * 4
 
 
 def test_table_row_wise_sums_in_the_node_and_then_goes_across():

@@ -57,7 +57,7 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 class Account:
-    """Add every table's segments, then read ``load``, ``host`` and ``collectives``."""
+    """Add every table's segments, then read ``load``, ``host``, ``history_columns`` and ``collectives``."""
 
     def __init__(self, problem: Problem, *, gathers_rows: bool = False) -> None:
         self.problem = problem
@@ -69,6 +69,7 @@ class Account:
         self.local_batch = problem.batch_size // self.world
         self.load = Load.zeros(self.world)
         self.host = Load.zeros(self.topology.nodes)
+        self.history_columns = zeros(self.world)
         self._to = np.zeros((self.world, self.world))
         self._back = np.zeros((self.world, self.world))
         self._rank_columns = zeros(self.world)
@@ -100,6 +101,8 @@ class Account:
                 self._replicated(table, segment, lookups, place)
         if table.pooling is Pooling.SUM:
             self._send_pooled(met)
+        else:
+            self.history_columns += lookups.by_source(0, table.rows) * table.dim
 
     def _send_pooled(self, met: dict[tuple[str, int], Columns]) -> None:
         for (scope, at), ranges in met.items():

@@ -23,7 +23,7 @@ from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
-from shardbench.model.table import DenseShape, Table
+from shardbench.model.table import HISTORY_FLOPS, DenseShape, Table
 
 BACKWARD_DENSE = 2.0
 """The MLPs' backward pass computes two products (input and weight gradients) for the forward's one."""
@@ -158,13 +158,17 @@ def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
 
 
 def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int) -> float:
-    """Seconds of the dense model, forward and backward; raises BadInput for CPUs without a stated rate."""
-    flop = (1.0 + BACKWARD_DENSE) * batch_size * dense.flops_per_sample(tables)
+    """Seconds of the dense model, forward and backward; raises BadInput for CPUs without a stated rate.
+
+    Devices wait for the one whose samples have the longest histories.
+    """
+    even = batch_size / machine.topology.world_size * dense.flops_per_sample(tables)
+    flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * traffic.history_columns)
     if traffic.dense is DenseHome.DEVICES:
-        return flop / machine.topology.world_size / machine.constants.dense_flop_per_s
+        return float(flop.max()) / machine.constants.dense_flop_per_s
     if machine.host is None:
         raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
-    return flop / machine.topology.nodes / machine.host.dense_flop_per_s
+    return float(flop.sum()) / machine.topology.nodes / machine.host.dense_flop_per_s
 
 
 def embedding_ms(load: Load, constants: Constants) -> Floats:

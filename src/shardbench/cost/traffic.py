@@ -40,6 +40,8 @@ class Traffic:
     collectives: dict[CollectiveName, Collective]
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
+    history_columns: Floats
+    """Lookups of unpooled tables times their widths, by the rank whose samples ask, [world]."""
     synchronisation: Synchronisation = Synchronisation()
     dense: DenseHome = DenseHome.DEVICES
 
@@ -102,6 +104,7 @@ def _account(
         host=account.host,
         collectives=collectives,
         host_to_device_bytes=copied,
+        history_columns=account.history_columns,
         synchronisation=_synchronisation(plan, problem),
         dense=plan.dense,
     )
@@ -183,6 +186,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         host=Load(average([t.host.values for t in several])),
         collectives={name: collective(name) for name in several[0].collectives},
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
+        history_columns=average([t.history_columns for t in several]),
         synchronisation=several[0].synchronisation,
         dense=several[0].dense,
     )

@@ -13,6 +13,10 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
+HISTORY_FLOPS = 4
+"""Of the attention's forward pass, a column of each lookup: products with query and weight, and their sums."""
+
+
 class Pooling(StrEnum):
     """What happens to the vectors of one bag: summed, or kept one by one (a sequence)."""
 
@@ -108,8 +112,8 @@ class DenseShape:
     def flops_per_sample(self, tables: tuple[Table, ...]) -> int:
         """Floating-point operations of one sample's forward pass (multiply and add = 2).
 
-        Of the attention only the queries: the rest, 4 dim a lookup, grows with histories that a
-        shape does not know, and is the same for every plan.
+        Of the attention only the queries: the rest grows with the histories, ``HISTORY_FLOPS`` a
+        column of each lookup.
         """
         flops = sum(2 * i * o for i, o in self.layers(tables) + self.queries(tables))
         if self.interacts_by_dot(tables):
