@@ -45,7 +45,12 @@ CONSTANTS = {
 
 
 def machine_file(folder: Path) -> str:
-    lines = [f'{k} = {{ value = {v}, unit = "{u}", source = "made up for tests" }}' for k, (v, u) in CONSTANTS.items()]
+    known = 'error = 1.2, error_source = "made up for tests"'
+    lines = [
+        f'{k} = {{ value = {v}, unit = "{u}", source = "made up for tests"'
+        f"{'' if k.endswith('capacity') else ', ' + known} }}"
+        for k, (v, u) in CONSTANTS.items()
+    ]
     path = folder / "toy.toml"
     path.write_text(MACHINE + "\n".join(lines))
     return str(path)
@@ -79,11 +84,13 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     simulated = outcome(context, misbehaving.Honest)
     assert simulated.outcome is Outcome.OK
     assert simulated.timing == simulated.predicted
+    assert min(simulated.draws.step_ms) < simulated.timing.step_ms[0] < max(simulated.draws.step_ms)
     assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
     assert simulated.bound_ms <= simulated.whole_table_bound_ms
     measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert measured.outcome is Outcome.OK
     assert measured.timing != measured.predicted == simulated.predicted
+    assert measured.draws is None
     assert len(measured.timing.step_ms) == 2
     counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
     assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
@@ -472,7 +479,7 @@ def test_same_simulated_trial_gives_the_same_numbers(tiny):
     first = run_suite(suite, simulated, Log())
     second = run_suite(suite, replace(simulated, force=True), Log())
     for a, b in zip(first, second, strict=True):
-        assert (a.timing, a.traffic, a.bound_ms) == (b.timing, b.traffic, b.bound_ms)
+        assert (a.timing, a.traffic, a.bound_ms, a.draws) == (b.timing, b.traffic, b.bound_ms, b.draws)
         assert a.planned.plan_hash == b.planned.plan_hash
 
 

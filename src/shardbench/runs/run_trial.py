@@ -167,6 +167,7 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
     draft["bound_ms"], draft["whole_table_bound_ms"] = answer.bounds.any_move_ms, answer.bounds.whole_tables_ms
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = draft["predicted"]
+        draft["draws"] = answer.judged.draws(context.question.problem, context.workload.dense)
         return
     _measure(draft, spec, answer, context, max(1.0, deadline - time.monotonic()))
 

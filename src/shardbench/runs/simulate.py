@@ -1,7 +1,7 @@
 """The simulated backend: exact counts of test batches, turned into time by the cost model."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,11 +11,13 @@ from shardbench.cost.bounds import lower_bound_ms, table_loads
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
+from shardbench.cost.uncertainty import drawn_machines
+from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
-from shardbench.records.record import Timing, TrafficTotals
+from shardbench.records.record import Draws, Timing, TrafficTotals
 from shardbench.runs.evaluate import Bounds, Question
 from shardbench.workloads.hotness import ReplicatedRows, hot_samples, pack, take
 from shardbench.workloads.materialise import BatchSource
@@ -88,6 +90,19 @@ class Simulation:
             embedding_ms=tuple(self.embedding_ms.tolist()),
         )
 
+    def draws(self, problem: Problem, dense: DenseShape) -> Draws | None:
+        """The same traffic under draws of the machine's constants; None where the machine states no errors."""
+        if not problem.machine.errors:
+            return None
+        drawn = [
+            replace(self, times=_times(self.traffics, problem, dense, machine))
+            for machine in drawn_machines(problem.machine)
+        ]
+        return Draws(
+            step_ms=tuple(_six_digits(simulation.step_ms) for simulation in drawn),
+            embedding_ms=tuple(_six_digits(float(simulation.embedding_ms.max())) for simulation in drawn),
+        )
+
     def _phase_ms(self, name: StepPhase) -> float:
         phase = [t.phases_ms[name] for t in self.times]
         return float(np.median(phase) if self.weights is None else self.weights @ phase)
@@ -126,7 +141,7 @@ def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseSha
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
     traffics = [count(plan, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(distinct)]  # type: ignore[misc]
-    return Simulation(traffics=tuple(traffics), times=_times(traffics, problem, dense))
+    return Simulation(traffics=tuple(traffics), times=_times(traffics, problem, dense, problem.machine))
 
 
 def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Simulation:
@@ -148,14 +163,18 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
     ]
     return Simulation(
         traffics=tuple(traffics),
-        times=_times(traffics, problem, dense),
+        times=_times(traffics, problem, dense, problem.machine),
         kinds=tuple(batch.kind for batch in packed),
         weights=np.array([batch.fresh for batch in packed]) / samples,
     )
 
 
-def _times(traffics: list[Traffic], problem: Problem, dense: DenseShape) -> tuple[StepTime, ...]:
-    return tuple(step_time(t, problem.machine, dense, problem.tables, problem.batch_size) for t in traffics)
+def _times(traffics: Iterable[Traffic], problem: Problem, dense: DenseShape, machine: Machine) -> tuple[StepTime, ...]:
+    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size) for t in traffics)
+
+
+def _six_digits(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def totals(traffic: Traffic) -> TrafficTotals:
