@@ -175,6 +175,23 @@ def test_traffic_by_hand():
     assert (greedy.hbm_memory_bytes_max, greedy.distinct_rows_max) == (6000, 60)
 
 
+COPIES = ["host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes"]
+
+
+def test_copies_have_columns_that_old_records_leave_empty():
+    kept = dict(zip(COPIES, (64.0, 800.0, 400.0)))
+    frame = traffic([make.ok("new", changes={"traffic": make.totals(**kept)}), make.ok("old")])
+    assert frame.loc[frame.strategy == "new", COPIES].to_numpy().tolist() == [[64, 800, 400]]
+    assert frame.loc[frame.strategy == "old", COPIES].isna().all(axis=None)
+    headers = ("vectors from hosts", "copied to devices", "copied to host")
+    (section,) = sections("traffic", frame)
+    assert [section.rows[0][section.headers.index(header)] for header in headers] == ["64 B", "800 B", "400 B"]
+    (plain,) = sections(
+        "traffic", traffic([make.ok("none", changes={"traffic": make.totals(**dict.fromkeys(COPIES, 0))})])
+    )
+    assert not set(headers) & set(plain.headers)
+
+
 def test_every_collective_is_waited_for_in_one_phase():
     assert sorted(name for names in WAITS.values() for name in names) == sorted(CollectiveName)
 

@@ -112,6 +112,13 @@ class TrafficTotals(pydantic.BaseModel):
     """Weight bytes looked up, by tier."""
     collectives: dict[str, tuple[NonNegativeFloat, NonNegativeFloat]]
     """Name -> (bytes sent inside nodes, across nodes)."""
+    host_vectors_bytes: NonNegativeFloat | None = None
+    """Vectors that hosts looked up, on their way to a device; gradients return alike. These three are None in records
+    of versions that did not keep them."""
+    copied_to_device_bytes: NonNegativeFloat | None = None
+    """Hot rows and their state, from the host to all devices that hold them, where a batch schedule changes phase."""
+    copied_to_host_bytes: NonNegativeFloat | None = None
+    """The same from one device back."""
 
 
 class Record(BaseRecord):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName
+from shardbench.cost.collectives import EXCHANGES, CollectiveName
 from shardbench.cost.phases import StepPhase
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
@@ -36,8 +36,9 @@ _BALANCE = (
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
-    "off_hbm_lookups_pct", "tiers",
+    "off_hbm_lookups_pct", "tiers", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
 )  # fmt: skip
+_REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
 _EQUAL = 1e-9
@@ -181,10 +182,13 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
         "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 0))),
         "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 1))),
         "allreduce_bytes": row.typical(
-            _of_traffic(lambda totals: _link_bytes(totals, ALL_REDUCES, 0) + _link_bytes(totals, ALL_REDUCES, 1))
+            _of_traffic(lambda totals: _link_bytes(totals, _REDUCTIONS, 0) + _link_bytes(totals, _REDUCTIONS, 1))
         ),
         "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
         "tiers": row.worst.tiers.value if row.worst.tiers else None,
+        "host_vectors_bytes": row.typical(_of_traffic(lambda totals: totals.host_vectors_bytes)),
+        "copied_to_device_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_device_bytes)),
+        "copied_to_host_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_host_bytes)),
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
         "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),

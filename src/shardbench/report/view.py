@@ -45,7 +45,9 @@ NOTES = {
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
         "looked up, by tier; where tiers are 'counted only' (ranks on a CPU) all are the same memory, and they have no "
         "physical meaning for what was measured. All-to-all: every collective that moves lookups or vectors, inside "
-        "nodes and across; all-reduce: replicated rows and the dense part. Memory and distinct rows: the fullest rank."
+        "nodes and across; all-reduce: replicated rows and the dense part. Vectors from hosts: those that CPUs looked "
+        "up, copied to a device (gradients return alike); copied: hot rows where a batch schedule changes phase. "
+        "Memory and distinct rows: the fullest rank."
     ),
 }
 
@@ -135,6 +137,12 @@ def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[C
         return "" if value is None else write(value)
 
     return text
+
+
+def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
+    """Empty where there is none, so that a group without any has no such column."""
+    shown = _shown(key, write)
+    return lambda row: shown(row) if _number(row, key) else ""
 
 
 def _percent(value: float) -> str:
@@ -294,6 +302,9 @@ def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes)),
         _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes)),
         _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes)),
+        _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
+        _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
+        _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
         _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share)),
         _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
         _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes)),

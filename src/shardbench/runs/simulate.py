@@ -190,4 +190,7 @@ def totals(traffic: Traffic) -> TrafficTotals:
         collectives={
             name: (float(c.sent_intra.sum()), float(c.sent_inter.sum())) for name, c in traffic.collectives.items()
         },
+        host_vectors_bytes=float(traffic.host_to_device_bytes.sum()),
+        copied_to_device_bytes=traffic.synchronisation.to_device_bytes,
+        copied_to_host_bytes=traffic.synchronisation.to_host_bytes,
     )
