@@ -39,6 +39,16 @@ class Learner(Honest):
         time.sleep(0.2)
 
 
+class Counting(Honest):
+    """Makes another plan whenever it is asked."""
+
+    name = "counting"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        return Plan(world_size=plan.world_size, segments=plan.segments, notes={"asked_at": time.time_ns()})
+
+
 class Hangs(Honest):
     name = "hangs"
 

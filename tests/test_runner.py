@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.cost.phases import MEASURED_PHASES
@@ -89,9 +89,16 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert simulated.bound_ms <= simulated.whole_table_bound_ms
     measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert measured.outcome is Outcome.OK
-    assert measured.timing != measured.predicted == simulated.predicted
-    assert measured.draws is None
-    assert len(measured.timing.step_ms) == 2
+    assert measured.predicted.model_copy(update={"ranks": None}) == simulated.predicted
+    assert len(measured.timing.step_ms) == len(measured.control.step_ms) == 2
+    assert measured.control.plan_hash == content_hash(context.control)
+    assert (simulated.control, measured.draws) == (None, None)
+    forward, backward = (
+        [rank.phases_ms[phase] for rank in measured.predicted.ranks] for phase in ("lookup", "lookup_backward")
+    )
+    assert np.add(forward, backward) == pytest.approx(simulated.timing.embedding_ms)
+    assert all(rank.phases_cpu_ms is None for rank in measured.predicted.ranks)
+    assert all(rank.phases_cpu_ms["lookup"] > 0 for rank in measured.timing.ranks)
     counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
     assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
 
@@ -197,6 +204,27 @@ def test_the_test_batches_are_sealed_and_made_again_when_changed(context):
     assert (changed.outcome, changed.failure.phase) == (Outcome.INVALID, "plan")
     assert changed.failure.cause == "the strategy changed the test batches"
     assert outcome(context, misbehaving.Honest).traffic == honest.traffic
+
+
+def test_repeats_are_of_one_plan_which_is_made_once(context):
+    first, second = (outcome(context, misbehaving.Counting, repeat=repeat) for repeat in (0, 1))
+    assert (first.spec.repeat, second.spec.repeat) == (0, 1)
+    assert first.planned == second.planned
+    assert "asked_at" in first.planned.notes
+    other = outcome(context, misbehaving.Counting, seed=1)
+    assert other.planned.plan_hash != first.planned.plan_hash
+    failures = [outcome(context, misbehaving.Raises, repeat=repeat).failure for repeat in (0, 1)]
+    assert failures[0] == failures[1] is not None
+
+
+def test_where_no_control_fits_a_measured_trial_says_so(context, monkeypatch):
+    def fail(problem):
+        raise Infeasible("no control plan: 7 rows of table 'table0' fit nowhere")
+
+    monkeypatch.setattr("shardbench.runs.run_trial.control_plan", fail)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.INFEASIBLE, "control")
+    assert "7 rows of table 'table0'" in record.failure.cause
 
 
 def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):

@@ -105,9 +105,9 @@ def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int
 
 
 def memory_bytes(tables: tuple[Table, ...], job: Job, machine: Machine) -> int:
-    """Estimate of the host or device memory that a measured job takes, all ranks together."""
+    """Estimate of the memory that a measured job takes, all ranks together: a plan's tables and the control's."""
     rows = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in tables)
-    return rows + machine.topology.world_size * RANK_BYTES
+    return 2 * rows + machine.topology.world_size * RANK_BYTES
 
 
 def _runs(machine: Machine, need: int, environment: Environment, free: int, *, engine: bool) -> tuple[bool, str]:

@@ -32,6 +32,7 @@ from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
+from shardbench.engine.fill import Constant, leave
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import RowWise, Tier
@@ -219,6 +220,8 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
             num_embeddings=t.rows,
             feature_names=[t.name],
             data_type=_DATA_TYPES[precision],
+            # The kernels make their weights, and the collection would make them once more.
+            init_fn=leave,
         )
         for t in tables
     ]
@@ -306,10 +309,14 @@ class _Rows(torch.nn.Module):
 
 
 def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:
-    """Every module of a lowered plan; ``optimizer`` is the fused one's (class, keyword arguments)."""
-    return [
-        ReplicatedRows(lowered, key, device)
-        if key.scope is Scope.LOCAL
-        else ShardedModule(lowered, key, groups, optimizer, device)
-        for key in lowered.modules
-    ]
+    """Every module of a lowered plan; ``optimizer`` is the fused one's (class, keyword arguments).
+
+    All weights are the same number until somebody writes others.
+    """
+    with Constant():  # type: ignore[no-untyped-call]
+        return [
+            ReplicatedRows(lowered, key, device)
+            if key.scope is Scope.LOCAL
+            else ShardedModule(lowered, key, groups, optimizer, device)
+            for key in lowered.modules
+        ]

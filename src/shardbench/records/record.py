@@ -25,7 +25,7 @@ class Tiers(StrEnum):
 
 
 class Planned(pydantic.BaseModel):
-    """What making the plan took and gave."""
+    """What making the plan took and gave, once for all repeats that a session runs."""
 
     model_config = _CONFIG
 

@@ -78,7 +78,7 @@ class Failure(pydantic.BaseModel):
     outcome: Outcome
     cause: Annotated[str, Field(min_length=1)]
     phase: str
-    """start, plan, validate, bound, count, build, warmup, time, bytes, reference, or harness: a fault of its own."""
+    """start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own fault."""
     rank: int | None = None
     rule: str | None = None
     """The rule that a strategy or its plan broke, by the names of the conformance checks."""

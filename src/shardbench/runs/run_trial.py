@@ -1,21 +1,24 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import shutil
-import time
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.measure import measure, rank_job, write_job
 from shardbench.model.discovery import missing_modules
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
-from shardbench.records.record import Planned, Record, Tiers
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.validate import validate
+from shardbench.records.record import Control, Draws, Planned, Record, Tiers, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
-from shardbench.runs.evaluate import Answer, Limits, evaluate
+from shardbench.runs.control import control_plan
+from shardbench.runs.evaluate import Answer, Bounds, Limits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import Job
@@ -45,9 +48,29 @@ class MaterialisedQuestion(CountedQuestion):
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A strategy's valid plan and what a record keeps of it; nothing by batch, as many are held."""
+
+    plan: Plan
+    traffic: TrafficTotals
+    predicted: Timing
+    bounds: Bounds
+    draws: Draws | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """What asking a strategy once gave; ``planned`` is None where it made no valid plan."""
+
+    planned: Planned | None
+    found: Found | Failure
+
+
 class JobContext:
     """What the trials of one job share; made when first needed, in a folder of the job.
 
+    Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere.
     """
@@ -61,6 +84,7 @@ class JobContext:
         self.results = results
         self.folder_stays = folder_stays
         self.machine = job.load_machine()
+        self._plannings: dict[tuple[type[Strategy], str], Planning] = {}
 
     @cached_property
     def question(self) -> MaterialisedQuestion:
@@ -75,6 +99,24 @@ class JobContext:
             optimizer=self.job.optimizer,
         )
         return MaterialisedQuestion(problem, self.workload, self.batches_folder, self.job.iterations)
+
+    @cached_property
+    def control(self) -> Plan:
+        """What the ranks of every measured trial hold beside the trial's plan; raises TrialFailed."""
+        try:
+            plan = control_plan(self.question.problem)
+        except Infeasible as error:
+            raise TrialFailed(failure_of(error, "control")) from error
+        validate(plan, self.question.problem, frozenset(Move))
+        self.keep_plan(plan)
+        return plan
+
+    def planning(self, spec: TrialSpec, strategy: Strategy) -> Planning:
+        """What the strategy gives for the trial and its other repeats."""
+        key = type(strategy), spec.model_copy(update={"repeat": 0}).key
+        if key not in self._plannings:
+            self._plannings[key] = _plan(spec, strategy, self)
+        return self._plannings[key]
 
     @property
     def batches_folder(self) -> Path:
@@ -147,43 +189,62 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
-    deadline = 0.0
+def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
+    valid: list[Planned] = []
 
     def on_plan(plan: Plan, planned: Planned) -> None:
-        nonlocal deadline
-        deadline = time.monotonic() + spec.timeout_s
         # Kept even where the plan then cannot be counted or run.
-        draft["planned"] = planned
+        valid.append(planned)
         context.keep_plan(plan)
 
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     limits = Limits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
     answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
-    if isinstance(answer, Failure):
-        raise TrialFailed(answer)
-    draft["traffic"], draft["predicted"] = answer.judged.totals, answer.judged.timing(spec.iterations)
+    if not isinstance(answer, Failure):
+        try:
+            return Planning(planned=answer.planned, found=_found(answer, spec, context))
+        except TrialFailed as failed_bound:
+            answer = failed_bound.failure
+    return Planning(planned=valid[0] if valid else None, found=answer)
+
+
+def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> Found:
+    judged, measured = answer.judged, spec.backend is Backend.MEASURED
+    return Found(
+        plan=answer.plan,
+        traffic=judged.totals,
+        predicted=judged.timing(spec.iterations, by_rank=measured),
+        bounds=answer.bounds,
+        draws=None if measured else judged.draws(context.question.problem, context.workload.dense),
+    )
+
+
+def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
+    planning = context.planning(spec, strategy)
+    draft["planned"], found = planning.planned, planning.found
+    if isinstance(found, Failure):
+        raise TrialFailed(found)
+    draft["traffic"], draft["predicted"] = found.traffic, found.predicted
     draft["tiers"] = _tiers(spec.backend, context)
-    draft["bound_ms"], draft["whole_table_bound_ms"] = answer.bounds.any_move_ms, answer.bounds.whole_tables_ms
+    draft["bound_ms"], draft["whole_table_bound_ms"] = found.bounds.any_move_ms, found.bounds.whole_tables_ms
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = draft["predicted"]
-        draft["draws"] = answer.judged.draws(context.question.problem, context.workload.dense)
+        draft["draws"] = found.draws
         return
-    _measure(draft, spec, answer, context, max(1.0, deadline - time.monotonic()))
+    _measure(draft, spec, found, context)
 
 
-def _measure(
-    draft: dict[str, object], spec: TrialSpec, answer: Answer[Simulation], context: JobContext, timeout_s: float
-) -> None:
+def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: JobContext) -> None:
     job = rank_job(
-        answer.plan,
+        found.plan,
         context.question.problem,
         context.workload.dense,
         context.batches_folder,
+        control=context.control,
         warmup=spec.warmup,
         iterations=spec.iterations,
         seed=spec.seed,
-        timeout_s=timeout_s,
+        timeout_s=spec.timeout_s,
     )
     lacking = lacking_devices(context.machine, spec.backend)
     if lacking:
@@ -191,9 +252,10 @@ def _measure(
         raise failed(Outcome.SKIPPED, lacking, "start")
     measurement = measure(job, context.folder / spec.key)
     draft["timing"] = measurement.timing
+    draft["control"] = Control(plan_hash=content_hash(context.control), step_ms=measurement.control_ms)
     sent = {name: sum(links) for name, links in measurement.sent.items()}
     draft["measured_bytes"] = sent
-    _compare_bytes(sent, answer.judged.totals.collectives)
+    _compare_bytes(sent, found.traffic.collectives)
 
 
 def _compare_bytes(sent: dict[str, float], counted: dict[str, tuple[float, float]]) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.bounds import lower_bound_ms, table_loads
+from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
-from shardbench.cost.phases import StepPhase
+from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import drawn_machines
 from shardbench.model.machine import Machine
@@ -17,7 +18,7 @@ from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
-from shardbench.records.record import Draws, Timing, TrafficTotals
+from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.runs.evaluate import Bounds, Question
 from shardbench.workloads.hotness import ReplicatedRows, hot_samples, pack, take
 from shardbench.workloads.materialise import BatchSource
@@ -37,6 +38,7 @@ class Simulation:
 
     traffics: tuple[Traffic, ...]
     times: tuple[StepTime, ...]
+    machine: Machine
     kinds: tuple[PhaseKind, ...] = ()
     weights: Floats | None = None
 
@@ -74,9 +76,10 @@ class Simulation:
         """Share of the lookups that leave HBM."""
         return self.totals.off_hbm_lookups / self.totals.lookups
 
-    def timing(self, iterations: int) -> Timing:
+    def timing(self, iterations: int, *, by_rank: bool = False) -> Timing:
         """What a record keeps of the times, for iterations that go through the batches in turn.
 
+        ``by_rank`` adds every rank's phases, to be held against measured ones.
         Under a schedule every iteration is the mean step: a median over mini-batches would show one
         kind alone.
         """
@@ -88,6 +91,16 @@ class Simulation:
             step_ms=steps,
             phases_ms={name: self._phase_ms(name) for name in self.times[0].phases_ms},
             embedding_ms=tuple(self.embedding_ms.tolist()),
+            ranks=self._ranks() if by_rank else None,
+        )
+
+    def _ranks(self) -> tuple[RankTiming, ...]:
+        """Mean over samples; what is not told apart by rank is the same on all."""
+        by_batch = [rank_phases_ms(traffic, time, self.machine) for traffic, time in zip(self.traffics, self.times)]
+        mean_ms = {name: self._shares @ [phases[name] for phases in by_batch] for name in by_batch[0]}
+        return tuple(
+            RankTiming(phases_ms={name: float(ms[rank]) for name, ms in mean_ms.items()})
+            for rank in range(self.machine.topology.world_size)
         )
 
     def draws(self, problem: Problem, dense: DenseShape) -> Draws | None:
@@ -106,6 +119,16 @@ class Simulation:
     def _phase_ms(self, name: StepPhase) -> float:
         phase = [t.phases_ms[name] for t in self.times]
         return float(np.median(phase) if self.weights is None else self.weights @ phase)
+
+
+def rank_phases_ms(traffic: Traffic, time: StepTime, machine: Machine) -> dict[StepPhase, Floats]:
+    """Milliseconds of each phase on each rank, float64 [world]: an exchange as if no rank waited for another."""
+    own = {
+        phase: 1e3 * np.sum([ranks_s(traffic.collectives[name], machine) for name in names], axis=0)
+        for phase, names in WAITS.items()
+    }
+    own |= {StepPhase.LOOKUP: time.forward_ms, StepPhase.LOOKUP_BACKWARD: time.backward_ms}
+    return {name: own.get(name, np.full(machine.topology.world_size, ms)) for name, ms in time.phases_ms.items()}
 
 
 class CountedQuestion(Question[Simulation]):
@@ -141,7 +164,8 @@ def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseSha
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
     traffics = [count(plan, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(distinct)]  # type: ignore[misc]
-    return Simulation(traffics=tuple(traffics), times=_times(traffics, problem, dense, problem.machine))
+    times = _times(traffics, problem, dense, problem.machine)
+    return Simulation(traffics=tuple(traffics), times=times, machine=problem.machine)
 
 
 def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Simulation:
@@ -164,6 +188,7 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
     return Simulation(
         traffics=tuple(traffics),
         times=_times(traffics, problem, dense, problem.machine),
+        machine=problem.machine,
         kinds=tuple(batch.kind for batch in packed),
         weights=np.array([batch.fresh for batch in packed]) / samples,
     )
