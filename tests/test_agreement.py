@@ -6,7 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardbench.cost.published.agreement import COLUMNS, CSV, DOCUMENT, embed, fit, markdown, predict_all, table_csv
+from shardbench.cost.published.agreement import (
+    COLUMNS,
+    CSV,
+    DOCUMENT,
+    embed,
+    fit,
+    markdown,
+    predict_all,
+    predicted_ms,
+    table_csv,
+)
+from shardbench.cost.published.held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, scaled_ms, weighed
+from shardbench.cost.published.held_out import markdown as held_out_tables
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
@@ -53,6 +65,44 @@ def test_statistics_in_the_document_are_those_of_the_csv() -> None:
             errors = list(groups.values())
             cells.append(f"{len(errors)} | {np.median(errors):.1f} % | {max(errors):.1f} %" if errors else "0 | - | -")
         assert f"| {family} | {cells[0]} | {cells[1]} |" in text
+
+
+def test_document_quotes_how_well_constants_are_known() -> None:
+    text = (ROOT / DOCUMENT).read_text()
+    assert embed(text, held_out_tables(), "held out") == text
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_drawn_constants_and_form_spread_predictions_as_far_as_held_out_errors_go(name: str) -> None:
+    judged = JUDGED[name]
+    points = weighed(judged.families)
+    assert sum(weight for *_, weight in points) == pytest.approx(1.0)
+    # By drawing, where the factor was derived by differentiating.
+    deviation = np.random.default_rng(0).standard_normal((400, len(judged.constants) + 1))
+    spread = 0.0
+    for point, family, weight in points:
+        logs = [
+            np.log(scaled_ms(point, family, dict(zip(judged.constants, factor(name) ** z[1:]))))
+            + np.log(judged.form) * z[0]
+            for z in deviation
+        ]
+        spread += weight * float(np.var(logs))
+    assert np.sqrt(spread) == pytest.approx(rms_log_error(judged.families), rel=0.15)
+
+
+def test_the_form_is_what_the_best_constants_leave() -> None:
+    for name in ("tbe_h100+tbe_width", "all_to_all_rtx6000d+all_to_all_others"):
+        assert JUDGED[name].form == round(form_error(name), 2)
+        # The best constants for all points are better than the committed ones are on those held out.
+        assert np.log(form_error(name)) < rms_log_error(JUDGED[name].families)
+
+
+def test_draws_of_a_point_are_about_its_prediction() -> None:
+    family = published().families["all_to_all_others"]
+    for point in family.points:
+        logs = drawn_logs(point, family)
+        assert np.median(logs) == pytest.approx(np.log(predicted_ms(point, family)), abs=0.05)
+        assert 0.1 < logs.std() < 0.3
 
 
 def test_errors_are_of_what_is_printed() -> None:

@@ -10,12 +10,13 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
-from shardbench.cost.uncertainty import DRAWS, deviations, drawn_machines
+from shardbench.cost.uncertainty import DRAWS, KERNEL_FORM, band, deviations, drawn_machines, ratio, with_form
 from shardbench.model.machine import HostConstants, load_machine, uncertain
 from shardbench.model.plan import OnRank, Plan, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.runs.simulate import simulate
 from shardbench.workloads.materialise import materialise
+from shardbench.workloads.trace import Split
 
 TOY = machine()
 KNOWN = replace(TOY, errors=dict.fromkeys(uncertain(TOY), 1.2))
@@ -79,15 +80,52 @@ def test_draws_are_the_step_under_each_machine_and_certain_where_constants_are(t
     assert len(draws.step_ms) == len(draws.embedding_ms) == DRAWS
     chosen = drawn_machines(KNOWN)[17]
     placed = plan((0, Tier.HBM), (1, Tier.UVM))
-    times = [
-        step_time(count(placed, problem, lambda i, n=n: batches.bags(n, i), dense), chosen, dense, problem.tables, 64)
-        for n in range(2)
-    ]
+    traffics = [count(placed, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(2)]
+    times = [with_form(step_time(t, chosen, dense, problem.tables, 64), 17) for t in traffics]
     assert draws.step_ms[17] == pytest.approx(np.mean([t.step_ms for t in times]), rel=1e-5)
     assert draws.embedding_ms[17] == pytest.approx(np.mean([t.embedding_ms for t in times], axis=0).max(), rel=1e-5)
     assert min(draws.step_ms) < found.step_ms < max(draws.step_ms)
     exact = problem_on(replace(KNOWN, errors=dict.fromkeys(KNOWN.errors, 1.0)))
     certain = found.draws(exact, dense)
     assert certain is not None
-    assert set(certain.step_ms) == {float(f"{found.step_ms:.6g}")}
+    # The form is drawn even where every constant is exact.
+    assert 1.0 < max(certain.step_ms) / min(certain.step_ms) < max(draws.step_ms) / min(draws.step_ms)
     assert found.draws(problem_on(TOY), dense) is None
+
+
+def test_the_form_of_a_phase_is_drawn_for_all_ranks_and_exchanges_err_together():
+    problem = problem_on(KNOWN)
+    traffic = count(
+        plan((0, Tier.HBM), (1, Tier.UVM)), problem, lambda i: WORKLOAD._bags(Split.TEST, 0, i), WORKLOAD.dense
+    )
+    plain = step_time(traffic, KNOWN, WORKLOAD.dense, WORKLOAD.tables, 64)
+    drawn = [with_form(plain, i) for i in range(DRAWS)]
+    logs = np.log([time.forward_ms / plain.forward_ms for time in drawn])
+    assert np.ptp(logs, axis=1).max() < 1e-12
+    assert logs[:, 0].std() == pytest.approx(np.log(KERNEL_FORM), rel=0.02)
+    changes = {
+        phase: np.array([time.phases_ms[phase] / ms for time in drawn]) for phase, ms in plain.phases_ms.items() if ms
+    }
+    assert changes["input"] == pytest.approx(changes["output"], rel=1e-12)
+    assert changes["lookup"] == pytest.approx(np.exp(logs[:, 0]), rel=1e-12)
+    assert abs(np.corrcoef(changes["lookup"], changes["lookup_backward"])[0, 1]) < 5 / np.sqrt(DRAWS)
+    assert set(changes["dense"]) == {1.0}
+
+
+def test_times_compare_draw_by_draw_and_every_pair_of_seeds_counts():
+    base = np.exp(deviations("hbm_bytes_per_s"))
+    # Wide bands that overlap almost wholly, and yet one is always 1 % above the other.
+    found = ratio([1.01 * base], [base])
+    assert (found.low, found.high, found.p_larger) == (pytest.approx(1.01), pytest.approx(1.01), 1.0)
+    assert found.sure
+    assert band([base]) == pytest.approx((np.exp(-1.96), np.exp(1.96)), rel=0.05)
+    equal = ratio([base], [base])
+    assert (equal.p_larger, equal.sure) == (0.5, False)
+    shuffled = ratio([1.01 * base], [np.exp(deviations("launch_s"))])
+    assert 0.4 < shuffled.p_larger < 0.6
+    seeds = ratio([0.9 * base, 1.1 * base], [base, 1.2 * base])
+    assert seeds.p_larger == 0.25
+    assert (seeds.low, seeds.high) == (pytest.approx(0.75), pytest.approx(1.1))
+    assert ratio([base], [1.01 * base]).sure
+    with pytest.raises(ValueError, match="same number"):
+        ratio([[1.0, 2.0]], [[1.0]])

@@ -1,12 +1,15 @@
-"""How sure the cost model is: machines whose constants are drawn within what is known of each.
+"""How sure the cost model is: predictions whose constants and form are drawn within what is known of them.
 
 Every constant is drawn log-normally, by the factor that its machine file states as its error, and
-independently of the others. The draws depend on the constant's name alone: draw i errs alike in
-all trials and on all machines, whose files mostly share the sources of their constants, so that
-two times are compared draw by draw. What the *form* of the model misses is not in the draws.
+the form of the kernels and of the exchanges by FORM, all independent of one another. The draws
+depend on the name of what is drawn alone: draw i errs alike in all trials and on all machines,
+whose files mostly share the sources of their constants, so that two times are compared draw by
+draw. How the form errs from plan to plan is not in the draws: no published point tells.
 """
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -14,10 +17,25 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import StepTime
+from shardbench.cost.phases import StepPhase
 from shardbench.model.machine import Machine, scaled, uncertain
 
 DRAWS = 200
 """A probability near 95 per cent is known to about 1.5 per cent."""
+KERNEL_FORM, EXCHANGE_FORM = 1.09, 1.08
+"""Error factors of the form: what the best constants leave of published points' errors (published/held_out.py)."""
+_FORM = {
+    StepPhase.INPUT: ("exchanges", EXCHANGE_FORM),
+    StepPhase.LOOKUP: ("lookup", KERNEL_FORM),
+    StepPhase.OUTPUT: ("exchanges", EXCHANGE_FORM),
+    StepPhase.OUTPUT_BACKWARD: ("exchanges", EXCHANGE_FORM),
+    StepPhase.LOOKUP_BACKWARD: ("lookup_backward", KERNEL_FORM),
+    StepPhase.ALL_REDUCE: ("all_reduce", EXCHANGE_FORM),
+}
+"""What errs together, by phase: an all-to-all is one in whichever phase it is."""
+SURE = 0.95
+"""Probability from which on one plan is said to be faster than another."""
 
 
 @cache
@@ -36,3 +54,52 @@ def drawn_machines(machine: Machine, n: int = DRAWS) -> tuple[Machine, ...]:
         raise BadInput(f"machine {machine.name} does not say how well '{missing[0]}' is known: state its error")
     factors = {name: machine.errors[name] ** deviations(name, n) for name in names}
     return tuple(scaled(machine, {name: float(drawn[i]) for name, drawn in factors.items()}) for i in range(n))
+
+
+def with_form(time: StepTime, draw: int, n: int = DRAWS) -> StepTime:
+    """The time under another form of kernels and exchanges, that of draw number ``draw`` of ``n``."""
+    form = {phase: error ** float(deviations(f"form of {name}", n)[draw]) for phase, (name, error) in _FORM.items()}
+    return replace(
+        time,
+        forward_ms=time.forward_ms * form[StepPhase.LOOKUP],
+        backward_ms=time.backward_ms * form[StepPhase.LOOKUP_BACKWARD],
+        phases_ms={phase: ms * form.get(phase, 1.0) for phase, ms in time.phases_ms.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """How a time compares with a reference time under the same draws of constants and form."""
+
+    low: float
+    """2.5th percentile of time / reference."""
+    middle: float
+    high: float
+    """97.5th percentile."""
+    p_larger: float
+    """Share of draws in which the time is the larger one; equal ones count half."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether the model knows which is larger, as far as its draws go."""
+        return max(self.p_larger, 1.0 - self.p_larger) >= SURE
+
+
+def ratio(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> Ratio:
+    """Time over reference, draw by draw; each given as trials (seeds) of draws, and every pair of trials counts.
+
+    Raises ValueError where two trials have not the same number of draws.
+    """
+    # [trials, trials of the reference, draws]
+    above, below = np.array(times)[:, None, :], np.array(reference)[None, :, :]
+    if above.shape[-1] != below.shape[-1]:
+        raise ValueError("draws compare one by one: both need the same number of them")
+    low, middle, high = np.percentile(above / below, (2.5, 50.0, 97.5))
+    larger = float(np.mean((above > below) + 0.5 * (above == below)))
+    return Ratio(low=float(low), middle=float(middle), high=float(high), p_larger=larger)
+
+
+def band(times: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """2.5th and 97.5th percentile of the draws of all trials (seeds) together."""
+    low, high = np.percentile(np.array(times), (2.5, 97.5))
+    return float(low), float(high)

@@ -12,7 +12,7 @@ from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.cost.uncertainty import drawn_machines
+from shardbench.cost.uncertainty import drawn_machines, with_form
 from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -104,12 +104,12 @@ class Simulation:
         )
 
     def draws(self, problem: Problem, dense: DenseShape) -> Draws | None:
-        """The same traffic under draws of the machine's constants; None where the machine states no errors."""
+        """The same traffic under draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
         drawn = [
-            replace(self, times=_times(self.traffics, problem, dense, machine))
-            for machine in drawn_machines(problem.machine)
+            replace(self, times=tuple(with_form(t, i) for t in _times(self.traffics, problem, dense, machine)))
+            for i, machine in enumerate(drawn_machines(problem.machine))
         ]
         return Draws(
             step_ms=tuple(_six_digits(simulation.step_ms) for simulation in drawn),

@@ -8,6 +8,7 @@ import argparse
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -83,10 +84,16 @@ class Predicted:
         )  # fmt: skip
 
 
+@cache
+def committed(name: str) -> Machine:
+    """A machine, read once: fits and draws ask for it thousands of times."""
+    return load_machine(name)
+
+
 def predicted_ms(point: Point, family: Family, changed: Mapping[str, float] | None = None) -> float:
     """Milliseconds of a published point; ``changed`` constants go before the committed ones."""
     own = {name: constant.value for name, constant in family.constants.items()} | dict(changed or {})
-    machine = load_machine(family.machine)
+    machine = committed(family.machine)
     machine = replace(machine, constants=with_constants(machine.constants, own))
     if isinstance(point, KernelPoint):
         return 1e3 * _kernel_s(point, machine, own.get("uvm_cache_lookup_s", 0.0))
@@ -194,9 +201,9 @@ def _statistics(rows: list[Predicted]) -> str:
     return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %" if errors else "0 | - | -"
 
 
-def embed(document: str, table: str) -> str:
-    """The document with the tables between its two markers replaced."""
-    begin, end = "<!-- agreement: begin -->", "<!-- agreement: end -->"
+def embed(document: str, table: str, name: str = "agreement") -> str:
+    """The document with what is between the two markers of that name replaced."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, rest = document.split(begin)
     return f"{head}{begin}\n{table}\n{end}{rest.split(end)[1]}"
 

@@ -1,21 +1,26 @@
-"""How well constants are known: the factors by which held-out points say that they err.
+"""How well constants and form are known: the factors by which held-out points say that they err.
 
-``python -m shardbench.cost.published.held_out`` prints them; they stand in the machine files.
-All constants that a set of families judges share one factor: drawn by it, each by itself, they spread
-the predictions of the held-out points as far as the held-out errors go, root mean squares of logarithms.
+``python -m shardbench.cost.published.held_out`` prints the factors, which stand in the machine files and in
+``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel.md. What the best constants leave of
+the points' errors is the form's. All constants that a set of families judges share one factor: drawn by it, each
+by itself and the form as well, they spread the predictions of the held-out points as far as the held-out errors
+go, root mean squares of logarithms.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.published.agreement import predicted_ms
-from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, Point, published
-from shardbench.model.machine import load_machine
+from shardbench.base.atomic import write_atomically
+from shardbench.cost.published.agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, committed, embed, predicted_ms
+from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
+from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, SURE, deviations
 
 _STEP = 1.05
 """Factor by which a constant is moved to see how far a prediction follows."""
@@ -28,6 +33,8 @@ class Judged:
     families: tuple[str, ...]
     constants: tuple[str, ...]
     """Fields of Constants."""
+    form: float
+    """Error factor of the form of what these points time."""
 
 
 _KERNELS = (
@@ -37,11 +44,12 @@ _KERNELS = (
 JUDGED = {
     "+".join(judged.families): judged
     for judged in (
-        Judged(families=("tbe_h100", "tbe_width"), constants=_KERNELS),
-        Judged(families=("embedding_bag",), constants=_KERNELS),
+        Judged(families=("tbe_h100", "tbe_width"), constants=_KERNELS, form=KERNEL_FORM),
+        Judged(families=("embedding_bag",), constants=_KERNELS, form=KERNEL_FORM),
         Judged(
             families=("all_to_all_rtx6000d", "all_to_all_others"),
             constants=("intra_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "peer_latency_s"),
+            form=EXCHANGE_FORM,
         ),
     )
 }
@@ -51,7 +59,7 @@ BEGINS = "held out: "
 
 def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> float:
     """Milliseconds of a published point, predicted with constants multiplied by ``factors``."""
-    stated = load_machine(family.machine).constants
+    stated = committed(family.machine).constants
     values = {name: getattr(stated, name) for name in factors}
     values |= {name: constant.value for name, constant in family.constants.items() if name in factors}
     if isinstance(point, ExchangePoint):
@@ -63,14 +71,19 @@ def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> flo
     return predicted_ms(point, family, changed)
 
 
-def held_out(families: tuple[str, ...]) -> list[tuple[Point, Family, float]]:
-    """Held-out points of some families with weights that add up to 1: repeats of one measurement weigh as one."""
+def weighed(families: tuple[str, ...], *, every: bool = False) -> list[tuple[Point, Family, float]]:
+    """Held-out points of some families, or ``every`` one, with weights that add up to 1.
+
+    Repeats of one measurement weigh as one.
+    """
     points = []
     for name in families:
         family = published().families[name]
         split = family.split()
         groups = [point.group for point in family.points]
-        points += [(p, family, 1.0 / groups.count(p.group)) for p in family.points if split[p.point] == HELD_OUT]
+        points += [
+            (p, family, 1.0 / groups.count(p.group)) for p in family.points if every or split[p.point] == HELD_OUT
+        ]
     total = sum(weight for _, _, weight in points)
     return [(point, family, weight / total) for point, family, weight in points]
 
@@ -78,7 +91,7 @@ def held_out(families: tuple[str, ...]) -> list[tuple[Point, Family, float]]:
 def rms_log_error(families: tuple[str, ...]) -> float:
     """Root mean square of log(predicted / published) of the held-out points."""
     return math.sqrt(
-        sum(w * math.log(predicted_ms(p, family) / p.published_ms) ** 2 for p, family, w in held_out(families))
+        sum(w * math.log(predicted_ms(p, family) / p.published_ms) ** 2 for p, family, w in weighed(families))
     )
 
 
@@ -94,11 +107,32 @@ def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> F
 
 
 @cache
+def form_error(name: str) -> float:
+    """What the best constants for *all* points of ``JUDGED[name]`` leave, as a factor."""
+    judged = JUDGED[name]
+    points = weighed(judged.families, every=True)
+
+    def errors(logs: Floats) -> Floats:
+        factors = dict(zip(judged.constants, np.exp(logs).tolist()))
+        found = [math.sqrt(w) * math.log(scaled_ms(p, f, factors) / p.published_ms) for p, f, w in points]
+        return np.array(found)
+
+    groups = len({(id(family), point.group) for point, family, _ in points})
+
+    def residuals(logs: Floats) -> Floats:
+        return np.concatenate([math.sqrt(groups) * errors(logs) / ERROR_SCALE, logs / PRIOR_SCALE])
+
+    best = least_squares(residuals, np.zeros(len(judged.constants))).x
+    return math.exp(float(np.linalg.norm(errors(best))))
+
+
+@cache
 def factor(name: str) -> float:
     """Error factor of the constants that ``JUDGED[name]`` lists."""
     judged = JUDGED[name]
-    spread = sum(w * float((sensitivities(p, f, judged.constants) ** 2).sum()) for p, f, w in held_out(judged.families))
-    return math.exp(rms_log_error(judged.families) / math.sqrt(spread))
+    spread = sum(w * float((sensitivities(p, f, judged.constants) ** 2).sum()) for p, f, w in weighed(judged.families))
+    rest = rms_log_error(judged.families) ** 2 - math.log(judged.form) ** 2
+    return math.exp(math.sqrt(rest / spread))
 
 
 def stated_factor(error_source: str) -> float | None:
@@ -113,11 +147,85 @@ def stated_factor(error_source: str) -> float | None:
     return round(math.exp(math.sqrt(sum(math.log(factor(name)) ** 2 for name in names))), 2)
 
 
-def main() -> None:
-    """Print every factor with the held-out error that it comes from."""
+def drawn_logs(point: Point, family: Family) -> Floats:
+    """log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
+    errors = committed(family.machine).errors
+    factors = {name: error ** deviations(name) for name, error in errors.items()}
+    logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
+    if isinstance(point, KernelPoint):
+        form = math.log(KERNEL_FORM) * deviations("form of lookup" + "_backward" * (point.phase == "backward"))
+    else:
+        form = math.log(EXCHANGE_FORM) * deviations("form of exchanges") * isinstance(point, ExchangePoint)
+    return np.array(logs) + form
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How the draws do on the held-out points of a family, one of each measurement."""
+
+    points: int
+    in_band: int
+    """Points whose published time lies within the 95 % band."""
+    pairs: int
+    ratios_in_band: int
+    """Pairs whose published ratio lies within the 95 % band of the ratio."""
+    sure: int
+    """Pairs of which the draws say that they know which is slower."""
+    right: int
+    """Those of them of which they are right."""
+
+
+@cache
+def coverage(family: str) -> Coverage:
+    """The draws against the held-out points of a family."""
+    firsts = {point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}
+    times = [(drawn_logs(point, own), math.log(point.published_ms)) for point, own in firsts.values()]
+    pairs = [(a - b, x - y) for (a, x), (b, y) in combinations(times, 2)]
+    slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
+    sure = [(p > 0.5) == real for p, real in slower if max(p, 1.0 - p) >= SURE]
+    return Coverage(
+        points=len(times),
+        in_band=sum(_holds(drawn, real) for drawn, real in times),
+        pairs=len(pairs),
+        ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
+        sure=len(sure),
+        right=sum(sure),
+    )
+
+
+def _holds(drawn: Floats, value: float) -> bool:
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return bool(low <= value <= high)
+
+
+def markdown() -> str:
+    """The document's two tables: factors, and how the draws do on held-out points."""
+    lines = [
+        "| held out | measurements | held-out error | left to the form | factor of each constant |",
+        "|---|---|---|---|---|",
+    ]
     for name, judged in JUDGED.items():
-        error = math.expm1(rms_log_error(judged.families))
-        print(f"{name}: {factor(name):.3f} (held-out error {100 * error:.1f} %) of {', '.join(judged.constants)}")
+        groups = len({(id(family), point.group) for point, family, _ in weighed(judged.families)})
+        error = 100.0 * math.expm1(rms_log_error(judged.families))
+        lines.append(
+            f"| {name} | {groups} | {error:.1f} % | {100.0 * (judged.form - 1.0):.0f} % | {factor(name):.2f} |"
+        )
+    lines += [
+        "",
+        "| family | held out | within the band | pairs | ratio within its band | order said to be known | and right |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in published().families:
+        c = coverage(name)
+        lines.append(f"| {name} | {c.points} | {c.in_band} | {c.pairs} | {c.ratios_in_band} | {c.sure} | {c.right} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line; run from the repository's root."""
+    for name in JUDGED:
+        print(f"{name}: factor {factor(name):.3f}, form {form_error(name):.3f}")
+    write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(), "held out"))
 
 
 if __name__ == "__main__":
