@@ -38,18 +38,19 @@ from shardbench.workloads.trace import Bags, Split
 PLAIN = replace(
     CONSTANTS, hbm_bytes_per_s=1e3, cache_bytes_per_s=4e3, cache_bytes=100, cache_reach_ratio=2, uvm_bytes_per_s=100,
     gather_efficiency_ratio=0.5, access_overhead_bytes=10, sort_bytes=20, launch_s=3, dispatch_s=0, bag_step_s=0,
+    table_s=0, bag_s=0, page_s=0, sequence_row_s=0, host_launch_s=0, host_table_s=0,
 )  # fmt: skip
 
 
 def one_table(
     lookups: float, distinct: float, bags: float, dim: int, *, tier: Tier = Tier.HBM,
-    optimizer: Optimizer = Optimizer.SGD, longest: float = 0.0,
+    optimizer: Optimizer = Optimizer.SGD, longest: float = 0.0, rows: float = 1e6, unpooled: bool = False,
 ) -> Load:  # fmt: skip
     """A rank with one fp32 table."""
     load = Load.zeros(1)
     alone = segment_load(
-        lookups=lookups, distinct=distinct, bags=bags, longest_bag=longest, columns=dim, tier=tier,
-        precision=Precision.FP32, state=optimizer.state_bytes(dim),
+        lookups=lookups, distinct=distinct, bags=bags, longest_bag=longest, rows=rows, columns=dim,
+        unpooled=unpooled, tier=tier, precision=Precision.FP32, state=optimizer.state_bytes(dim),
     )  # fmt: skip
     load.add_at(0, alone)
     return load
@@ -199,18 +200,21 @@ def test_a_step_takes_the_slowest_rank_of_every_phase() -> None:
 
 
 tables = st.builds(
-    lambda distinct, times, bags, dim, tier, optimizer: one_table(
-        distinct * times, distinct, bags, 4 * dim, tier=tier, optimizer=optimizer, longest=min(distinct * times, 9)
+    lambda distinct, times, bags, dim, tier, optimizer, more, unpooled: one_table(
+        distinct * times, distinct, distinct * times if unpooled else bags, 4 * dim, tier=tier, optimizer=optimizer,
+        longest=min(distinct * times, 9), rows=float(distinct + more), unpooled=unpooled,
     ),
     distinct=st.integers(1, 10**6), times=st.floats(1, 100), bags=st.integers(1, 10**6), dim=st.integers(1, 256),
     tier=st.sampled_from(Tier), optimizer=st.sampled_from(Optimizer),
+    more=st.integers(0, 10**7), unpooled=st.booleans(),
 )  # fmt: skip
 constants = st.builds(
-    lambda cache, rate, uvm, dispatch, step: replace(
-        CONSTANTS, cache_bytes=cache, cache_bytes_per_s=rate, uvm_bytes_per_s=uvm, dispatch_s=dispatch, bag_step_s=step
+    lambda cache, rate, uvm, dispatch, step, cpu: replace(
+        CONSTANTS, cache_bytes=cache, cache_bytes_per_s=rate, uvm_bytes_per_s=uvm, dispatch_s=dispatch, bag_step_s=step,
+        table_s=cpu * 5e-6, bag_s=cpu * 2e-8, page_s=cpu * 5e-8, sequence_row_s=cpu * 2e-6,
     ),
     cache=st.floats(1e3, 1e9), rate=st.floats(1e9, 1e13), uvm=st.floats(1e9, 2e12),
-    dispatch=st.sampled_from([0.0, 1e-4]), step=st.sampled_from([0.0, 1e-6]),
+    dispatch=st.sampled_from([0.0, 1e-4]), step=st.sampled_from([0.0, 1e-6]), cpu=st.sampled_from([0.0, 1.0, 100.0]),
 )  # fmt: skip
 ROUNDING = 1 + 1e-9
 
@@ -269,6 +273,7 @@ BETTER: dict[str, Callable[[float], float]] = {
     "hbm_bytes_per_s": lambda x: 2 * x, "cache_bytes_per_s": lambda x: 2 * x, "uvm_bytes_per_s": lambda x: 2 * x,
     "gather_efficiency_ratio": lambda x: min(1.0, 2 * x), "cache_bytes": lambda x: 2 * x,
     "cache_reach_ratio": lambda x: 2 * x, "launch_s": lambda x: x / 2, "dispatch_s": lambda x: x / 2,
+    "table_s": lambda x: x / 2, "bag_s": lambda x: x / 2, "page_s": lambda x: x / 2, "sequence_row_s": lambda x: x / 2,
     "bag_step_s": lambda x: x / 2, "sort_bytes": lambda x: x / 2, "access_overhead_bytes": lambda x: x / 2,
 }  # fmt: skip
 
@@ -288,6 +293,21 @@ def test_arrays_of_any_shape_are_rated_like_single_devices(loads: list[Load], ra
     np.testing.assert_array_equal(rated[1], [embedding_ms(x, rates)[0] for x in loads])
     assert (forward_work_s(stacked, rates) >= 0).all()
     assert (backward_work_s(stacked, rates) >= 0).all()
+
+
+def test_what_a_cpu_pays_a_table_a_bag_a_page_and_a_sequences_row_by_hand() -> None:
+    # 40 of 1,000 rows of 5 fp32 columns: 20,000 bytes are five pages, of which forty rows touch all but 0.002.
+    loads = one_table(60, 40, 60, 5, rows=1000, unpooled=True), one_table(60, 40, 10, 5, rows=1000)
+    load, pages = together(*loads), 2 * (20_000 / 4096) * (1 - np.exp(-40 * 4096 / 20_000))
+    assert (load.tables[0], load.bags[0], load.sequence_rows[0]) == (2, 70, 40)
+    assert load.pages[0] == pytest.approx(pages)
+    costs = replace(PLAIN, table_s=7, bag_s=11, page_s=13, sequence_row_s=17)
+    forward, backward = (f(load, costs)[0] - f(load, PLAIN)[0] for f in (forward_s, backward_s))
+    assert forward == pytest.approx(2 * 7 + 70 * 11 + pages * 13)
+    assert backward == pytest.approx(2 * 7 + 70 * 11 + 2 * pages * 13 + 40 * 17)
+    # Bags of no lookup are gone through; an unpooled table without lookups is not.
+    assert one_table(0, 0, 4, 5).tables[0] == 1
+    assert one_table(0, 0, 0, 5, unpooled=True).tables[0] == 0
 
 
 def test_longest_bag_by_hand() -> None:

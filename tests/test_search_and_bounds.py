@@ -53,12 +53,20 @@ def machine(rng: np.random.Generator, world: int = WORLD, hbm: int = 1 << 40) ->
             launch_s=float(rng.choice([0.0, 1e-6])),
             dispatch_s=float(rng.choice([0.0, 1e-6, 1e-4])),
             bag_step_s=float(rng.choice([0.0, 1e-7, 1e-5])),
+            table_s=float(rng.choice([0.0, 1e-6])),
+            bag_s=float(rng.choice([0.0, 1e-7])),
+            page_s=float(rng.choice([0.0, 1e-6])),
+            sequence_row_s=float(rng.choice([0.0, 1e-7])),
+            host_launch_s=0.0,
+            host_table_s=0.0,
             intra_bytes_per_s=1e9,
             inter_bytes_per_s=1e9,
             intra_latency_s=0.0,
             inter_latency_s=0.0,
             peer_latency_s=0.0,
             dense_flop_per_s=1e9,
+            dense_step_s=0.0,
+            dense_layer_s=0.0,
         ),
         sources={},
     )
@@ -205,7 +213,15 @@ def slowest_and_bound(
     return float(embedding_ms(load, made.constants).max()), bound
 
 
-CACHED = {"gather_efficiency_ratio": 1e-9, "cache_bytes": 1e30, "cache_bytes_per_s": 1e12, "uvm_bytes_per_s": 1.0}
+CACHED = {
+    "table_s": 0.0,
+    "bag_s": 0.0,
+    "page_s": 0.0,
+    "gather_efficiency_ratio": 1e-9,
+    "cache_bytes": 1e30,
+    "cache_bytes_per_s": 1e12,
+    "uvm_bytes_per_s": 1.0,
+}
 
 
 @pytest.mark.parametrize("place", [Replicated(ranks=EVERYONE), RowWise(ranks=EVERYONE)])
@@ -261,6 +277,9 @@ def linear_machine(world: int) -> Machine:
         hbm_bytes_per_s=1e3,
         gather_efficiency_ratio=1.0,
         cache_bytes_per_s=1.0,
+        table_s=0.0,
+        bag_s=0.0,
+        page_s=0.0,
         launch_s=0.0,
         dispatch_s=0.0,
         bag_step_s=0.0,

@@ -116,10 +116,21 @@ class Account:
             else:
                 self._copied_columns += columns
 
-    def _put(self, load: Load, at: int | list[int], segment: Segment, tier: Tier, **rows: Floats | float) -> None:
-        state = self.problem.optimizer.state_bytes(segment.columns)
-        kind = self.problem.precision
-        load.add_at(at, segment_load(**rows, columns=segment.columns, tier=tier, precision=kind, state=state))
+    def _put(
+        self, load: Load, at: int | list[int], table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
+        **met: Floats | float,
+    ) -> None:  # fmt: skip
+        """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it."""
+        part = segment_load(
+            **met,
+            rows=segment.rows / ways,
+            columns=segment.columns,
+            unpooled=table.pooling is Pooling.NONE,
+            tier=tier,
+            precision=self.problem.precision,
+            state=self.problem.optimizer.state_bytes(segment.columns),
+        )
+        load.add_at(at, part)
 
     def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
         """Vectors that a kernel writes: one a sample where pooled, one a lookup where not."""
@@ -144,7 +155,7 @@ class Account:
         tier = place.tier if isinstance(place, OnRank) else Tier.HBM
         bags = self._vectors(table, self.problem.batch_size, total)
         longest = float(self._longest(table, segment, lookups, 1, 1)[0, 0])
-        self._put(load, at, segment, tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._put(load, at, table, segment, tier=tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
         self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
@@ -163,8 +174,9 @@ class Account:
         bags = self._vectors(table, self.problem.batch_size, total)
         longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
         self._put(
-            self.load, ranks, segment, place.tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest
-        )
+            self.load, ranks, table, segment, tier=place.tier, ways=len(ranks),
+            lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
+        )  # fmt: skip
         self._to[:, ranks] += owned * INDEX_BYTES + self.local_batch * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[ranks, :] += owned.T * segment.columns * VECTOR_BYTES
@@ -180,7 +192,7 @@ class Account:
         total = owned.sum(axis=1)
         bags = self._vectors(table, self.local_batch * local, total)
         self._put(
-            self.load, list(range(self.world)), segment, tier,
+            self.load, list(range(self.world)), table, segment, tier=tier, ways=local,
             lookups=total.ravel(), distinct=distinct.ravel(), bags=np.asarray(bags).ravel(),
             longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
         )  # fmt: skip
@@ -199,7 +211,10 @@ class Account:
         distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
         bags = self._vectors(table, self.local_batch, total)
         longest = self._longest(table, segment, lookups, self.world, 1)[ranks, 0]
-        self._put(self.load, ranks, segment, Tier.HBM, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._put(
+            self.load, ranks, table, segment, tier=Tier.HBM,
+            lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
+        )  # fmt: skip
         self._touched[ranks] += distinct * (INDEX_BYTES + segment.columns * VECTOR_BYTES)
         # Groups partition the world (validate), so that all copies together are all-reduced once.
         if ranks[0] == 0:

@@ -6,7 +6,8 @@ forward, x(S) for the tail of its longest bag, and f(S) for its time:
 f(S) = max(D, L/2 + max(forward work, x)) + L/2 + backward work, so that f(S) >= L + w(S).
 
 *Whole tables.* w is super-additive: w(S) >= sum of w({t}) over t in S.
-  - Index, output, sort, update, state and access-overhead terms are linear in the load.
+  - Index, output, sort, update, state and access-overhead terms are linear in the load, and so is what a CPU
+    pays a table, a bag, a page and a sequence's row.
   - Repeats cost R [g/c + (1-g)/r] with c >= r and the hit share g(W) = a / (a + W), where R are the
     repeated bytes, W = sum of R_t F_t / R the mean working set and F_t the table's first bytes.
     g falls and is convex in W, so by Jensen g(W_S) <= sum of (R_t / R_S) g(F_t): no more bytes hit
@@ -24,7 +25,8 @@ repeat at cache rate, and updating in the faster of the tiers, gives a linear lo
 part's work, so the slowest of W devices needs at least L + (total) / W, and D + L/2 in any case.
 A replica sees only its own ranks' samples, so that the parts' first gradient bytes may add up to
 less: with REPLICATE all gradients count at cache rate. The tail is left out: parts of a bag may be
-short.
+short. What a CPU pays a table, a bag and a sequence's row counts, as every part of a table has
+them; pages are left out, as its rows may lie closer together in parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +77,9 @@ def _alone(problem: Problem, lookups: Callable[[int], TableLookups]) -> Load:
             distinct=float(source.distinct(0, table.rows, 1)[0]),
             bags=float(problem.batch_size) if pooled else asked,
             longest_bag=float(source.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
+            rows=float(table.rows),
             columns=table.dim,
+            unpooled=not pooled,
             tier=Tier.HBM,
             precision=problem.precision,
             state=problem.optimizer.state_bytes(table.dim),
@@ -150,4 +154,6 @@ def _split_ms(loads: Load, constants: Constants, moves: frozenset[Move]) -> Floa
         + (first + loads.state_bytes) / update
         + ((INDEX_BYTES + constants.sort_bytes) * loads.lookups + loads.bag_bytes) / constants.hbm_bytes_per_s
     )
-    return 1e3 * np.asarray(seconds)
+    # Each part of a table is gone through by itself; pages may be fewer: parts of a table lie closer together.
+    calls = 2.0 * (constants.table_s * loads.tables + constants.bag_s * loads.bags)
+    return 1e3 * np.asarray(seconds + calls + constants.sequence_row_s * loads.sequence_rows)

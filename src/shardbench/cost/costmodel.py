@@ -1,7 +1,8 @@
 """Time from traffic and machine constants: the simulated backend and the strategies' oracle.
 
-Per rank, forward:   max(dispatch, launch + max(gather + (indices + outputs) / hbm, longest bag x step))
-Per rank, backward:  launch + gradients + sort + update
+Per rank, forward:   max(dispatch, launch + max(calls + gather + (indices + outputs) / hbm, longest bag x step))
+Per rank, backward:  launch + calls + gradients + sort + update
+Calls are what a CPU pays a table, a bag and a page of rows; zero on devices, which run them side by side.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
@@ -88,15 +89,21 @@ def gather_rate(constants: Constants) -> float:
     return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
 
 
+def _calls_s(load: Load, constants: Constants) -> Floats:
+    """Seconds that a kernel spends on tables and bags, whatever they hold, [n]."""
+    return np.asarray(constants.table_s * load.tables + constants.bag_s * load.bags)
+
+
 def forward_work_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of memory traffic of the forward lookup, [n]."""
+    """Seconds of memory traffic and calls of the forward lookup, [n]."""
     hbm = _gather_s(load, gather_rate(constants), constants)
     uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants)
-    return np.asarray(hbm + uvm + (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s)
+    streams = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
+    return np.asarray(hbm + uvm + streams + _calls_s(load, constants) + constants.page_s * load.pages)
 
 
 def backward_work_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of memory traffic of backward and optimiser, [n]: gradients, sort, rows and state read and written."""
+    """Seconds of traffic and calls of backward and optimiser, [n]: gradients, sort, rows and state read and written."""
     rate, overhead = gather_rate(constants), constants.access_overhead_bytes
     # One gradient row is read per lookup; the lookups of one bag share it.
     repeats = load.gradient_bytes - load.gradient_first_bytes
@@ -107,7 +114,9 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
     # Written back while the next rows are read: the host link is full duplex.
     rows = load.uvm
     uvm = rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes
-    return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s)
+    calls = _calls_s(load, constants) + 2.0 * constants.page_s * load.pages
+    calls = calls + constants.sequence_row_s * load.sequence_rows
+    return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s + calls)
 
 
 def work_ms(load: Load, constants: Constants) -> Floats:
@@ -135,7 +144,12 @@ def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | N
     rows = load.lookup_bytes + constants.access_overhead_bytes * load.lookups
     streamed = INDEX_BYTES * load.lookups + load.bag_bytes
     copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
-    return np.asarray((rows + streamed) / constants.host_bytes_per_s + copied)
+    return _host_calls_s(load, constants) + (rows + streamed) / constants.host_bytes_per_s + copied
+
+
+def _host_calls_s(load: Load, constants: Constants) -> Floats:
+    """Seconds that a node's CPUs spend on the call and on going through its tables, [nodes]; none without a bag."""
+    return np.where(load.bags > 0, constants.host_launch_s + constants.host_table_s * load.tables, 0.0)
 
 
 def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
@@ -143,7 +157,7 @@ def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | 
     rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
     moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
     copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
-    return np.asarray(moved / constants.host_bytes_per_s + copied)
+    return _host_calls_s(load, constants) + moved / constants.host_bytes_per_s + copied
 
 
 def copy_bytes_per_s(machine: Machine) -> float:
@@ -164,11 +178,14 @@ def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple
     """
     even = batch_size / machine.topology.world_size * dense.flops_per_sample(tables)
     flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * traffic.history_columns)
+    layers, constants, host = len(dense.layers(tables)), machine.constants, machine.host
     if traffic.dense is DenseHome.DEVICES:
-        return float(flop.max()) / machine.constants.dense_flop_per_s
-    if machine.host is None:
+        fixed = constants.dense_step_s + layers * constants.dense_layer_s
+        return fixed + float(flop.max()) / constants.dense_flop_per_s
+    if host is None:
         raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
-    return float(flop.sum()) / machine.topology.nodes / machine.host.dense_flop_per_s
+    fixed = host.dense_step_s + layers * host.dense_layer_s
+    return fixed + float(flop.sum()) / machine.topology.nodes / host.dense_flop_per_s
 
 
 def embedding_ms(load: Load, constants: Constants) -> Floats:

@@ -44,7 +44,9 @@ class TierRows:
 
 
 _TIER = 6
-_WIDTH = 2 * _TIER + 6
+_WIDTH = 2 * _TIER + 9
+PAGE_BYTES = 4096
+"""Memory that one entry of a CPU's translation cache covers."""
 
 
 class Load(TierRows):
@@ -63,7 +65,13 @@ class Load(TierRows):
     """Those that are read for the first time: a table's bags, or its lookups where there are fewer."""
     gradient_set_bytes2 = Column(2 * _TIER + 4)
     """Sum over tables of gradient bytes read again x those read first."""
-    longest_bag = Column(2 * _TIER + 5)
+    tables = Column(2 * _TIER + 5)
+    """Tables, or parts of tables, that a kernel goes through: those with any bag."""
+    pages = Column(2 * _TIER + 6)
+    """Memory pages that the distinct rows lie on, were they spread evenly over their table's part."""
+    sequence_rows = Column(2 * _TIER + 7)
+    """Distinct rows of unpooled tables."""
+    longest_bag = Column(2 * _TIER + 8)
     """Lookups of the longest single bag; zero where only expected values are known."""
 
     @classmethod
@@ -102,33 +110,44 @@ def segment_load(
     distinct: Floats | float,
     bags: Floats | float,
     longest_bag: Floats | float = 0.0,
+    rows: Floats | float,
     columns: Floats | int,
+    unpooled: bool = False,
     tier: Tier,
     precision: Precision,
     state: int,
 ) -> Load:
     """Load of a segment on devices, from their ``lookups``, ``distinct`` rows and so on, [...] each.
 
-    ``state`` is bytes of optimiser state a row.
+    ``rows`` are those that each device holds; ``state`` is bytes of optimiser state a row.
     """
     load = Load.zeros(*np.shape(lookups))
-    rows = load.uvm if tier is Tier.UVM else load
+    read = load.uvm if tier is Tier.UVM else load
     width, vector = columns * precision.bytes, columns * VECTOR_BYTES
-    rows.lookups[...] = lookups
-    rows.lookup_bytes[...] = lookups * width
-    rows.distinct[...] = distinct
-    rows.distinct_bytes[...] = distinct * width
+    read.lookups[...] = lookups
+    read.lookup_bytes[...] = lookups * width
+    read.distinct[...] = distinct
+    read.distinct_bytes[...] = distinct * width
     # Expected distinct rows may exceed the lookups by rounding.
-    rows.repeat_set_bytes2[...] = np.maximum(lookups - distinct, 0.0) * width * distinct * width
-    (rows if state > ROWWISE_STATE_BYTES else load).state_bytes[...] = distinct * state
+    read.repeat_set_bytes2[...] = np.maximum(lookups - distinct, 0.0) * width * distinct * width
+    (read if state > ROWWISE_STATE_BYTES else load).state_bytes[...] = distinct * state
     load.bags[...] = bags
     load.bag_bytes[...] = bags * vector
     gradients, first = lookups * vector, np.minimum(bags, lookups) * vector
     load.gradient_bytes[...] = gradients
     load.gradient_first_bytes[...] = first
     load.gradient_set_bytes2[...] = (gradients - first) * first
+    load.tables[...] = np.asarray(bags) > 0
+    load.pages[...] = _pages(rows * width, distinct)
+    load.sequence_rows[...] = distinct if unpooled else 0.0
     load.longest_bag[...] = longest_bag
     return load
+
+
+def _pages(part_bytes: Floats | float, distinct: Floats | float) -> Floats:
+    """Expected pages of ``part_bytes`` bytes that so many rows touch, each on a page of its own choice."""
+    pages = np.maximum(np.asarray(part_bytes) / PAGE_BYTES, 1.0)
+    return np.asarray(-pages * np.expm1(-distinct / pages))
 
 
 def in_uvm(load: Load) -> Load:

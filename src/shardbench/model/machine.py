@@ -83,6 +83,18 @@ class Constants:
     """Host time of one fused forward, exposed where the device has less to do; large batches hide it."""
     bag_step_s: NonNegativeFloat
     """Time of one lookup of a bag, which one warp (or thread) reads row by row: the long-bag tail."""
+    table_s: NonNegativeFloat
+    """Time that every table of a fused forward or backward adds: a CPU goes through them one by one."""
+    bag_s: NonNegativeFloat
+    """Time that every bag of a fused forward or backward adds, whatever its lookups: a CPU's loop over bags."""
+    page_s: NonNegativeFloat
+    """Time to find a memory page of rows, once a batch and page to read them and twice to update them."""
+    sequence_row_s: NonNegativeFloat
+    """Time that the backward pass of an unpooled table adds for every distinct row: a CPU collects them in a map."""
+    host_launch_s: NonNegativeFloat
+    """Fixed time of one forward or backward of the lookups of a node's CPUs."""
+    host_table_s: NonNegativeFloat
+    """Time that every table adds to it."""
     intra_bytes_per_s: Positive
     inter_bytes_per_s: Positive
     intra_latency_s: NonNegativeFloat
@@ -91,6 +103,10 @@ class Constants:
     """Time that every further rank adds to the latency of a collective."""
     dense_flop_per_s: Positive
     """Reached, not peak, rate of the MLPs."""
+    dense_step_s: NonNegativeFloat
+    """Fixed time of a dense model's step: its loss, its optimiser and the bookkeeping of its parallel copies."""
+    dense_layer_s: NonNegativeFloat
+    """Fixed time of one layer of the dense model, forward and backward."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,6 +117,10 @@ class HostConstants:
     """One device's copies of whole blocks from and to host memory."""
     dense_flop_per_s: Positive
     """Reached, not peak, rate of the MLPs on all CPUs of a node."""
+    dense_step_s: NonNegativeFloat
+    """As a device's, on the CPUs of a node."""
+    dense_layer_s: NonNegativeFloat
+    """As a device's, on the CPUs of a node."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -165,17 +185,27 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "launch": ("launch_s", "s"),
     "dispatch": ("dispatch_s", "s"),
     "bag_step": ("bag_step_s", "s"),
+    "table_call": ("table_s", "s"),
+    "bag_call": ("bag_s", "s"),
+    "page_walk": ("page_s", "s"),
+    "sequence_row": ("sequence_row_s", "s"),
+    "host_launch": ("host_launch_s", "s"),
+    "host_table_call": ("host_table_s", "s"),
     "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),
     "inter_bandwidth": ("inter_bytes_per_s", "bytes_per_s"),
     "intra_latency": ("intra_latency_s", "s"),
     "inter_latency": ("inter_latency_s", "s"),
     "peer_latency": ("peer_latency_s", "s"),
     "dense_rate": ("dense_flop_per_s", "flop_per_s"),
+    "dense_step": ("dense_step_s", "s"),
+    "dense_layer": ("dense_layer_s", "s"),
 }
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {
     "host_link": ("link_bytes_per_s", "bytes_per_s"),
     "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
+    "host_dense_step": ("dense_step_s", "s"),
+    "host_dense_layer": ("dense_layer_s", "s"),
 }
 
 

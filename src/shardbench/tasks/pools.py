@@ -99,24 +99,22 @@ class Pool:
 
     def counted(self, ids: Ints) -> Load:
         """Counted load of each table alone in device memory, [ids]."""
-        dims = np.array([self.tables[i].dim for i in ids], dtype=np.float64)
         asked, distinct = self.lookups[ids], self.distinct[ids]
-        return _load(dims, asked, distinct, self.longest_bag[ids], self.batch_size)
+        return self._load(ids, asked, distinct, self.longest_bag[ids])
 
     def expected(self, ids: Ints) -> Load:
         """Expected load of each table alone in device memory under its profile, [ids]."""
         chosen = [self.profiles[i] for i in ids]
-        dims = np.array([self.tables[i].dim for i in ids], dtype=np.float64)
         asked = np.array([p.mean_pooling * self.batch_size for p in chosen])
         distinct = np.array([p.expected_distinct(n) for p, n in zip(chosen, asked)])
-        return _load(dims, asked, distinct, np.zeros(len(ids)), self.batch_size)
+        return self._load(ids, asked, distinct, np.zeros(len(ids)))
 
-
-def _load(dims: Floats, lookups: Floats, distinct: Floats, longest: Floats, batch_size: int) -> Load:
-    return segment_load(
-        lookups=lookups, distinct=distinct, bags=np.full(len(dims), float(batch_size)), longest_bag=longest,
-        columns=dims, tier=Tier.HBM, precision=Precision.FP16, state=0,
-    )  # fmt: skip
+    def _load(self, ids: Ints, lookups: Floats, distinct: Floats, longest: Floats) -> Load:
+        shapes = np.array([(self.tables[i].rows, self.tables[i].dim) for i in ids], dtype=np.float64).reshape(-1, 2)
+        return segment_load(
+            lookups=lookups, distinct=distinct, bags=np.full(len(ids), float(self.batch_size)), longest_bag=longest,
+            rows=shapes[:, 0], columns=shapes[:, 1], tier=Tier.HBM, precision=Precision.FP16, state=0,
+        )  # fmt: skip
 
 
 def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, name: str) -> Task:

@@ -188,7 +188,8 @@ def kernel_load(point: KernelPoint) -> Load:
     state = Optimizer(point.optimizer).state_bytes(point.dim)
     alone = segment_load(
         lookups=float(point.lookups), distinct=float(point.distinct), bags=float(point.bags),
-        longest_bag=float(point.longest_bag), columns=point.dim, tier=tier, precision=Precision.FP32, state=state,
+        longest_bag=float(point.longest_bag), rows=float(point.rows), columns=point.dim,
+        tier=tier, precision=Precision.FP32, state=state,
     )  # fmt: skip
     for _ in range(point.tables):
         load.add_at(0, alone)

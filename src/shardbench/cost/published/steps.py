@@ -28,6 +28,7 @@ def model_loads(model: PublishedModel, batch: int) -> tuple[Load, Floats]:
             distinct=power_law_distinct(kind.rows, lookups, ALPHA),
             bags=float(batch * len(kind.hotness)),
             longest_bag=float(max(kind.hotness)),
+            rows=float(kind.rows),
             columns=kind.dim,
             tier=Tier.HBM,
             precision=Precision.FP32,
