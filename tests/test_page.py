@@ -58,7 +58,9 @@ def test_every_group_has_its_plots_and_tables(seen):
         f"plot-{g}-{p}" for g, n in ((0, 3), (1, 4)) for p in range(n)
     ]
     assert len(seen.ids) == len(set(seen.ids))
-    assert seen.tags.count("table") == 6
+    # Three of each group, and what was predicted of the measured one.
+    assert seen.tags.count("table") == 7
+    assert "Predicted against measured" in seen.text
 
 
 def test_says_what_is_simulated_and_what_failed(seen):

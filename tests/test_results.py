@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 import records as make
 
+from shardbench.base.generated import check_files
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.files import check_tables
+from shardbench.report.prediction import read_measured
+from shardbench.report.prediction_summary import expected_files
 from shardbench.runs.runner import RunOptions, list_trials, run_suite
 from shardbench.runs.suite import EVERY, load_suite
 
@@ -45,6 +48,10 @@ def missing_trials(trials, known, named):
     """
     recorded = {record.spec.strategy for record in known.values()}
     return [trial for trial in trials if trial.key not in known and trial.strategy in recorded | named]
+
+
+def test_prediction_tables_are_what_the_records_give():
+    assert check_files(expected_files(RESULTS, read_measured(RESULTS)), "shardbench report prediction") == []
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -19,6 +19,7 @@ from shardbench.calibrate.write import (
     refuse_overwriting,
     write_machine,
 )
+from shardbench.model.calibrated import measured_on
 from shardbench.model.machine import Machine, Topology
 
 IN_STEP_KINDS = {"intra_latency_s": "collectives in step", "dense_flop_per_s": "dense in step"}
@@ -60,7 +61,7 @@ def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, di
     """The machine with what follows from the fit, and the source of every new number."""
     chip = _chip(measured.machine.device)
     sources = {name: _source(name, chip, found.quality) for name in found.fitted}
-    sources["hbm_bytes_per_s"] = f"{_measured_on(chip)}, plain copy of 128 MiB, read and written"
+    sources["hbm_bytes_per_s"] = f"{measured_on(chip)}, plain copy of 128 MiB, read and written"
     constants = found.machine.constants
     if measured.cache_bytes is not None:
         sources["cache_bytes"] = "reported by the system (doctor --calibrate): a rank's share of the last-level cache"
@@ -69,10 +70,10 @@ def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, di
         # The model writes UVM rows back while it reads others. One memory does both here: at the full
         # rate UVM would look faster than HBM, and planners would move tables there.
         constants = replace(constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0)
-        same = f"{_measured_on(chip)}: the same memory as hbm"
+        same = f"{measured_on(chip)}: the same memory as hbm"
         sources["uvm_bytes_per_s"] = f"{same}, half its gather rate, as reads and writes share it"
         sources["host_bytes_per_s"] = f"{same}, at its gather rate"
-        sources["dispatch_s"] = f"{_measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
+        sources["dispatch_s"] = f"{measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
     if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
         constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)
         sources["inter_bytes_per_s"] = f"{NOT_MEASURED} on one node: no faster than inside it"
@@ -95,14 +96,10 @@ def _memory_bytes(order: Order) -> int:
     return world * (sum(kernels.values()) + RANK_BYTES) + sum(probe.point.weight_bytes for probe in order.probes)
 
 
-def _measured_on(chip: str) -> str:
-    return f"measured by shardbench doctor --calibrate on {chip}"
-
-
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
     kind = _kind(name)
     found = quality[kind]
-    return f"{_measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
+    return f"{measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
 
 
 def _error(name: str, source: str, found: Fit) -> float:

@@ -153,26 +153,27 @@ def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_jso
 
 
 def report_prediction(results: Path, *, check: bool, as_json: bool) -> int:
-    """Predicted against measured over all records of ``results``: writes the table, prints how well they agree."""
+    """Predicted against measured over all records of ``results``: writes both tables, prints how well they agree."""
     from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.prediction import expected_file, read_measured, summaries  # noqa: PLC0415
+    from shardbench.report.prediction import read_measured  # noqa: PLC0415
+    from shardbench.report.prediction_summary import expected_files, summaries  # noqa: PLC0415
     from shardbench.report.prediction_text import text_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     if check:
-        differences = check_files(expected_file(results, rows), "shardbench report prediction")
+        differences = check_files(expected_files(results, rows), "shardbench report prediction")
         if as_json:
             print_json({"differences": differences})
         else:
-            print("\n".join(differences) or "prediction: table and records agree")
+            print("\n".join(differences) or "prediction: tables and records agree")
         return EXIT_FAILED if differences else EXIT_OK
-    (path,) = write_files(expected_file(results, rows))
+    paths = [str(path) for path in write_files(expected_files(results, rows))]
     found = summaries(rows)
     if as_json:
-        print_json({"file": str(path), "summaries": [to_data(summary) for summary in found]})
+        print_json({"files": paths, "summaries": [to_data(summary) for summary in found]})
         return EXIT_OK
     for line in text_lines(found):
         print(ascii_text(line))
-    print(f"table: {path}")
+    print(f"tables: {', '.join(paths)}")
     return EXIT_OK

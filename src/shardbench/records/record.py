@@ -72,6 +72,11 @@ class Timing(pydantic.BaseModel):
     ranks: tuple[RankTiming, ...] | None = None
     """None in records of versions that did not keep it."""
 
+    @property
+    def kernels_ms(self) -> tuple[float, ...]:
+        """Embedding time per rank by the clock that other work disturbs least: CPU time where there is one."""
+        return self.embedding_cpu_ms if self.embedding_cpu_ms is not None else self.embedding_ms
+
 
 class Control(pydantic.BaseModel):
     """The group's common plan, held by the same ranks beside the trial's and stepped in turn with it."""
@@ -132,6 +137,8 @@ class Record(BaseRecord):
     timing: Timing | None = None
     predicted: Timing | None = None
     """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
+    calibrated_on: str | None = None
+    """Measured only: the processors that the constants behind ``predicted`` were measured on."""
     control: Control | None = None
     """Measured only."""
     draws: Draws | None = None

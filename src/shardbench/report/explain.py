@@ -26,6 +26,8 @@ class Straggler:
 
     rank: int
     embedding_ms: float
+    clock: str
+    """``CPU`` where the time is that; empty where it is wall time or the model's."""
     mean_ms: float
     distinct_rows: float
     mean_distinct_rows: float
@@ -228,12 +230,14 @@ def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
 
 
 def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Straggler:
-    rank = int(np.argmax(timing.embedding_ms))
+    times = timing.kernels_ms
+    rank = int(np.argmax(times))
     memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
     return Straggler(
         rank=rank,
-        embedding_ms=timing.embedding_ms[rank],
-        mean_ms=float(np.mean(timing.embedding_ms)),
+        embedding_ms=times[rank],
+        clock="CPU" if timing.embedding_cpu_ms is not None else "",
+        mean_ms=float(np.mean(times)),
         distinct_rows=traffic.distinct_rows[rank],
         mean_distinct_rows=float(np.mean(traffic.distinct_rows)),
         memory_bytes=float(memory[rank]),
@@ -328,8 +332,9 @@ def _of_phase(phase: PhaseDifference) -> str:
 
 def _of_straggler(side: Side) -> str:
     s = side.straggler
+    time = f"{s.clock} time" if s.clock else "time"
     return (
-        f"Straggler of {side.name}: rank {s.rank} with {significant(s.embedding_ms)} ms of embedding time, "
+        f"Straggler of {side.name}: rank {s.rank} with {significant(s.embedding_ms)} ms of embedding {time}, "
         f"{_times(s.embedding_ms, s.mean_ms)} the mean; it reads {s.distinct_rows:,.0f} distinct rows "
         f"({_times(s.distinct_rows, s.mean_distinct_rows)}) and holds {readable_bytes(s.memory_bytes)} "
         f"({_times(s.memory_bytes, s.mean_memory_bytes)})."

@@ -32,8 +32,8 @@ def figures(group: Group) -> list[tuple[str, go.Figure]]:
             _steps(rows),
         ),
         (
-            "Embedding time of every rank (forward and backward kernels), a dot each; the line joins fastest and "
-            "slowest. Bounds hold for the slowest rank.",
+            "Embedding time of every rank (forward and backward kernels; CPU time where ranks have one), a dot each; "
+            "the line joins fastest and slowest. Bounds hold for the slowest rank.",
             _ranks(group, rows),
         ),
         ("Bytes sent per iteration, all ranks together, by collective.", _traffic(rows)),
@@ -41,7 +41,8 @@ def figures(group: Group) -> list[tuple[str, go.Figure]]:
     if group.condition.backend is Backend.MEASURED:
         made.append(
             (
-                "Predicted against measured embedding time, a dot a rank and trial; on the line the model is right.",
+                "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; "
+                "on the line the model is right.",
                 _model_error(rows),
             )
         )
@@ -86,7 +87,7 @@ def _ranks(group: Group, rows: list[Row]) -> go.Figure:
             (time, f"rank {rank}, seed {record.spec.seed}, r{record.spec.repeat}")
             for record in row.records
             if record.timing
-            for rank, time in enumerate(record.timing.embedding_ms)
+            for rank, time in enumerate(record.timing.kernels_ms)
         ]
         if not points:
             continue
@@ -155,7 +156,7 @@ def _model_error(rows: list[Row]) -> go.Figure:
             pair
             for record in row.records
             if record.timing and record.predicted
-            for pair in zip(record.predicted.embedding_ms, record.timing.embedding_ms)
+            for pair in zip(record.predicted.embedding_ms, record.timing.kernels_ms)
         ]
         if not pairs:
             continue

@@ -18,6 +18,9 @@ from shardbench.records.trial import Backend
 from shardbench.report.code_differences import other_code
 from shardbench.report.figures import figures
 from shardbench.report.groups import Group, current, groups
+from shardbench.report.prediction import points
+from shardbench.report.prediction_summary import summaries
+from shardbench.report.prediction_text import HEADERS, NOTE, NUMERIC, TITLE, cells
 from shardbench.report.tables import tables
 from shardbench.report.view import NOTES, TITLES, Section, sections
 
@@ -81,7 +84,7 @@ def page(
     return engine.get_template("page").render(
         suite=suite,
         groups=shown,
-        extras=extras,
+        extras=[*extras, *_prediction(records)],
         titles=TITLES,
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
@@ -89,6 +92,12 @@ def page(
         other_code=[*other_code(current(records)).lines(), *code],
         plotly=plotly.offline.get_plotlyjs(),
     )
+
+
+def _prediction(records: Sequence[Record]) -> list[Extra]:
+    found = summaries(points(records))
+    rows = tuple(cells(summary) for summary in found)
+    return [Extra(id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC)] if rows else []
 
 
 def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, Any]:

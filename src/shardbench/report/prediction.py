@@ -1,68 +1,75 @@
-"""Predicted against measured: how far the cost model is from real ranks, beside the noise of the measurement."""
+"""Predicted against measured: every time that the cost model gives for a measured trial, beside what its ranks took."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
-from shardbench.base.statistics import pooled_noise
+from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import KERNELS, StepPhase
-from shardbench.records.record import Record, Timing
+from shardbench.records.record import RankTiming, Record, Timing
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Group, Row, groups
+from shardbench.report.groups import Condition, Group, Row, groups
 
 COLUMNS = (
-    "workload", "strategy", "rank", "predicted_ms", "measured_ms", "machine", "batch_size", "seed", "n", "noise_pct",
+    "workload", "strategy", "quantity", "rank", "clock", "predicted_ms", "measured_ms", "error_pct", "machine",
+    "batch_size", "precision", "optimizer", "seed", "n", "iterations", "noise_pct",
 )  # fmt: skip
 FILE = Path("tables") / "prediction" / "points.csv"
-STEP = "step"
-"""What stands for the rank where the whole step is meant."""
-QUANTITIES = {"step": "step time", "embedding": "embedding time of a rank"}
-EVERYTHING = "all"
-_IDLE_MS = 0.1
-"""A rank with less embedding work than this has none to speak of; a ratio to it says nothing."""
+IDLE_MS = 0.1
+"""A rank with less work than this has none to speak of; a ratio to it says nothing."""
+_EXCHANGE = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD)
+_ON_RANKS = (*_EXCHANGE, *KERNELS, StepPhase.DENSE)
+"""Phases that both clock and model tell apart."""
+_COMPUTED = (*KERNELS, StepPhase.DENSE)
+"""Those in which a rank waits for no other, so that CPU time says what they take."""
 
-# What the ranks wait for in these measured phases is predicted as one more phase.
-_PHASES: dict[str, tuple[tuple[StepPhase, ...], tuple[StepPhase, ...]]] = {
-    "exchange of lookups": ((StepPhase.INPUT,), (StepPhase.INPUT,)),
-    "embedding kernels": (KERNELS, KERNELS),
-    "exchange of vectors and all-reduce": (
-        (StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD),
-        (StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.ALL_REDUCE),
-    ),
-    "dense model": ((StepPhase.DENSE,), (StepPhase.DENSE,)),
-    "optimiser of the rest": ((StepPhase.UPDATE,), (StepPhase.UPDATE,)),
-}
-"""Part of a step -> (phases measured, phases predicted)."""
+
+class Clock(StrEnum):
+    """What a measured number was read off."""
+
+    WALL = "wall"
+    CPU = "cpu"
+
+
+class Key(NamedTuple):
+    """One kind of number of a trial: of the whole step (no rank) or of a rank."""
+
+    quantity: str
+    """``step``, ``exchange``, ``embedding`` (both kernels), or a phase."""
+    rank: int | None
+    clock: Clock
+
+
+STEP = Key("step", None, Clock.WALL)
+EXCHANGE = Key("exchange", None, Clock.WALL)
+EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One predicted number and the medians of its repeats; ms."""
+    """One predicted number and those of the repeats of its plan."""
 
-    workload: str
-    machine: str
-    batch_size: int
+    condition: Condition
     strategy: str
     seed: int
     plan: str
-    rank: str
-    """Number of the rank, or ``step``."""
+    key: Key
     predicted_ms: float
     repeats_ms: tuple[float, ...]
-    """One number a repeat (trial); iterations of one trial are one number, their median."""
-    n: int
-    """Iterations behind the measured number."""
-    noise_pct: float | None
-    """Noise floor of this kind of number in its group (A/A repeats)."""
-    parts_ms: dict[str, tuple[float, float]]
-    """Step only: part -> (predicted, measured)."""
+    """One number a repeat (trial)."""
+    compared: tuple[float, ...]
+    """One number a repeat, by which points of a group are put in order: a step's ratio to the control, else the ms."""
+    iterations: int
+    noise: Noise | None
+    """Of ``compared`` in its group, from repeats of one plan; None where nothing was repeated."""
+    calibrated_on: str | None
 
     @property
     def measured_ms(self) -> float:
@@ -70,36 +77,14 @@ class Point:
         return float(np.median(self.repeats_ms))
 
     @property
-    def quantity(self) -> str:
-        """Key of QUANTITIES."""
-        return "step" if self.rank == STEP else "embedding"
+    def error(self) -> float | None:
+        """Predicted over measured, minus 1; None where the rank idles."""
+        return self.predicted_ms / self.measured_ms - 1.0 if self.counts else None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """How well one quantity is predicted; a plan that several strategies reach counts once."""
-
-    workload: str
-    machine: str
-    quantity: str
-    n: int
-    mape_pct: float
-    bias_pct: float
-    """Mean of predicted / measured - 1."""
-    repeat_mape_pct: float | None
-    """How far a repeat is from another repeat of the same plan: no model can be expected to do better."""
-    tau: float | None
-    """Kendall's tau-b of predicted and measured; None for fewer than two numbers or all equal."""
-    repeat_tau: float | None
-    """Tau of one repeat and another."""
-    resolved_tau: float | None
-    """Tau over the pairs that lie further apart than the noise floor."""
-    resolved_pairs: int
-    pairs: int
-    noise_pct: float | None
-    worst_part: str | None
-    worst_part_ms: float | None
-    """Part of the step that is furthest off on average: predicted - measured."""
+    @property
+    def counts(self) -> bool:
+        """Whether there is work to speak of in every repeat."""
+        return min(self.repeats_ms) > IDLE_MS
 
 
 def read_measured(results: Path) -> list[Point]:
@@ -114,192 +99,141 @@ def read_measured(results: Path) -> list[Point]:
 
 
 def points(records: Iterable[Record]) -> list[Point]:
-    """Points of the measured rows that are ok: the step, then every rank."""
+    """Points of the measured rows that are ok: the step and the exchange, then every rank's."""
     found = []
     for group in groups(record for record in records if record.spec.backend is Backend.MEASURED):
-        noise = _embedding_noise(group)
-        for row in group.rows:
-            if row.ok:
-                found += _row_points(group, row, noise)
+        found += _group_points(group)
     return found
 
 
-def _row_points(group: Group, row: Row, embedding_noise: float | None) -> list[Point]:
+def _group_points(group: Group) -> list[Point]:
+    every = [record for row in group.ok_rows for record in row.records if record.timing]
+    cpu = all(record.timing is not None and record.timing.embedding_cpu_ms is not None for record in every)
+    noises = _noises(group, cpu=cpu)
     found = []
-    for (seed, plan), records in row.same_plan.items():
-        timings = [r.timing for r in records if r.timing is not None]
-        predictions = [r.predicted for r in records if r.predicted is not None]
-        if not predictions:
-            continue
-        predicted = predictions[-1]
-
-        def point(rank: str, predicted_ms: float, repeats: Iterable[float], noise: float | None) -> Point:
-            return Point(
-                workload=group.condition.workload,
-                machine=group.condition.machine,
-                batch_size=group.condition.batch_size,
-                strategy=row.strategy,
-                seed=seed,  # noqa: B023 - called at once
-                plan=plan,  # noqa: B023
-                rank=rank,
-                predicted_ms=predicted_ms,
-                repeats_ms=tuple(repeats),
-                n=sum(len(t.step_ms) for t in timings),  # noqa: B023
-                noise_pct=noise,
-                parts_ms=_parts(predicted, timings) if rank == STEP else {},  # noqa: B023
-            )
-
-        steps = [float(np.median(t.step_ms)) for t in timings]
-        found.append(point(STEP, float(np.median(predicted.step_ms)), steps, group.noise_pct))
-        for rank, predicted_ms in enumerate(predicted.embedding_ms):
-            repeats = [t.embedding_ms[rank] for t in timings]
-            found.append(point(str(rank), predicted_ms, repeats, embedding_noise))
+    for row in group.ok_rows:
+        for (seed, plan), trials in row.same_plan.items():
+            predicted = next((r.predicted for r in reversed(trials) if r.predicted is not None), None)
+            if predicted is None:
+                continue
+            foreseen, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
+            found += [
+                Point(
+                    condition=group.condition,
+                    strategy=row.strategy,
+                    seed=seed,
+                    plan=plan,
+                    key=key,
+                    predicted_ms=foreseen[key],
+                    repeats_ms=measured[key],
+                    compared=_compared(group, trials) if key == STEP else measured[key],
+                    iterations=sum(len(r.timing.step_ms) for r in trials if r.timing),
+                    noise=noises.get(key.quantity),
+                    calibrated_on=trials[-1].calibrated_on,
+                )
+                for key in foreseen
+                if key in measured
+            ]
     return found
 
 
-def _embedding_noise(group: Group) -> float | None:
-    """Noise floor of a rank's embedding time, from A/A repeats of ranks that have work."""
-    trials = []
-    for row in group.rows:
-        if row.ok:
-            for records in row.same_plan.values():
-                by_rank = zip(*(record.timing.embedding_ms for record in records if record.timing))
-                trials += [repeats for repeats in by_rank if min(repeats) > _IDLE_MS]
-    noise = pooled_noise(trials)
-    typical = float(np.median([len(row.records) for row in group.ok_rows])) if noise else 0.0
-    return noise.least_pct(typical, typical) if noise else None
+def _compared(group: Group, trials: Sequence[Record]) -> tuple[float, ...]:
+    return group.numbers(Row(strategy=trials[0].spec.strategy, records=tuple(trials)))
 
 
-def _parts(predicted: Timing, measured: Sequence[Timing]) -> dict[str, tuple[float, float]]:
-    return {
-        part: (
-            sum(predicted.phases_ms.get(phase, 0.0) for phase in of_model),
-            float(np.median([sum(t.phases_ms.get(phase, 0.0) for phase in of_ranks) for t in measured])),
-        )
-        for part, (of_ranks, of_model) in _PHASES.items()
-    }
+def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
+    """By quantity; ranks that idle have none."""
+    repeats: dict[str, list[tuple[float, ...]]] = {}
+    for row in group.ok_rows:
+        for trials in row.same_plan.values():
+            for key, numbers in _repeats(trials, cpu=cpu).items():
+                if key != STEP and min(numbers) > IDLE_MS:
+                    repeats.setdefault(key.quantity, []).append(numbers)
+    return {STEP.quantity: group.noise} | {quantity: pooled_noise(found) for quantity, found in repeats.items()}
 
 
-def summaries(found: Sequence[Point]) -> list[Summary]:
-    """Of each group and quantity, then over all groups."""
-    conditions = sorted({(p.workload, p.machine, p.batch_size) for p in found})
-    made = []
-    for quantity in QUANTITIES:
-        of_kind = [p for p in found if p.quantity == quantity]
-        for condition in conditions:
-            made.append(
-                _summary([p for p in of_kind if (p.workload, p.machine, p.batch_size) == condition], *condition[:2])
-            )
-        if len(conditions) > 1:
-            machines = {machine for _, machine, _ in conditions}
-            made.append(_summary(of_kind, EVERYTHING, machines.pop() if len(machines) == 1 else EVERYTHING))
-    return [summary for summary in made if summary is not None]
+def _repeats(trials: Sequence[Record], *, cpu: bool) -> dict[Key, tuple[float, ...]]:
+    """One number a trial, of what all of them measured."""
+    found = [measured_ms(record.timing, cpu=cpu) for record in trials if record.timing]
+    return {key: tuple(one[key] for one in found) for key in found[0] if all(key in one for one in found)}
 
 
-def _summary(found: Sequence[Point], workload: str, machine: str) -> Summary | None:
-    merged = [p for p in _merge(found) if p.measured_ms > _IDLE_MS]
-    if not merged:
-        return None
-    errors = np.asarray([p.predicted_ms / p.measured_ms - 1.0 for p in merged])
-    noise = max((p.noise_pct for p in merged if p.noise_pct is not None), default=None)
-    predicted, measured = [p.predicted_ms for p in merged], [p.measured_ms for p in merged]
-    pairs = list(combinations(merged, 2))
-    resolved = [(a, b) for a, b in pairs if _apart(a, b)]
-    part, off = _worst_part(merged)
-    return Summary(
-        workload=workload,
-        machine=machine,
-        quantity=merged[0].quantity,
-        n=len(merged),
-        mape_pct=100.0 * float(np.abs(errors).mean()),
-        bias_pct=100.0 * float(errors.mean()),
-        repeat_mape_pct=_repeat_mape(merged),
-        tau=_tau(predicted, measured),
-        repeat_tau=_repeat_tau(merged),
-        resolved_tau=_pair_tau(resolved),
-        resolved_pairs=len(resolved),
-        pairs=len(pairs),
-        noise_pct=noise,
-        worst_part=part,
-        worst_part_ms=off,
-    )
+def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
+    """What a trial measured; with ``cpu``, kernels and dense model in CPU time.
+
+    A rank waits in an exchange for those that come later, so the one that waited least tells how long it takes.
+    """
+    clock = Clock.CPU if cpu else Clock.WALL
+    kernels = timing.kernels_ms if cpu else timing.embedding_ms
+    found = {STEP: float(np.median(timing.step_ms))}
+    if timing.ranks:
+        found[EXCHANGE] = min(sum(rank.phases_ms.get(phase, 0.0) for phase in _EXCHANGE) for rank in timing.ranks)
+    found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(kernels)}
+    for number, rank in enumerate(timing.ranks or ()):
+        found |= _phases(number, rank, clock)
+    return found
 
 
-def _merge(found: Sequence[Point]) -> list[Point]:
-    """Points of one plan as one: strategies that agree are A/A repeats, not things to rank."""
-    same: dict[tuple[str, str, int, str, str], list[Point]] = {}
-    for p in found:
-        same.setdefault((p.workload, p.machine, p.batch_size, p.plan, p.rank), []).append(p)
-    return [
-        Point(
-            **{
-                **vars(several[0]),
-                "repeats_ms": tuple(ms for p in several for ms in p.repeats_ms),
-                "n": sum(p.n for p in several),
-                "parts_ms": {
-                    part: (predicted, float(np.mean([p.parts_ms[part][1] for p in several])))
-                    for part, (predicted, _) in several[0].parts_ms.items()
-                },
-            }
-        )
-        for several in same.values()
-    ]
+def _phases(number: int, rank: RankTiming, clock: Clock) -> dict[Key, float]:
+    found = {}
+    for phase in _ON_RANKS:
+        own = clock if phase in _COMPUTED else Clock.WALL
+        times = (rank.phases_cpu_ms or {}) if own is Clock.CPU else rank.phases_ms
+        if phase in times:
+            found[Key(phase.value, number, own)] = times[phase]
+    return found
 
 
-def _apart(a: Point, b: Point) -> bool:
-    if a.noise_pct is None or b.noise_pct is None:
-        return False
-    low, high = sorted((a.measured_ms, b.measured_ms))
-    return high / low - 1.0 > max(a.noise_pct, b.noise_pct) / 100.0
+def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
+    """What the model says, by the keys of what was measured.
+
+    The all-reduce is in the exchange, as what of it nothing hides lengthens the measured exchange of gradients.
+    """
+    clock = Clock.CPU if cpu else Clock.WALL
+    exchange = sum(timing.phases_ms.get(phase, 0.0) for phase in (*_EXCHANGE, StepPhase.ALL_REDUCE))
+    found = {STEP: float(np.median(timing.step_ms)), EXCHANGE: exchange}
+    found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(timing.embedding_ms)}
+    for number in range(len(timing.embedding_ms)):
+        for phase in _ON_RANKS:
+            ms = _of_rank(timing, number, phase)
+            if ms is not None:
+                found[Key(phase.value, number, clock if phase in _COMPUTED else Clock.WALL)] = ms
+    return found
 
 
-def _tau(a: Sequence[float], b: Sequence[float]) -> float | None:
-    if len(a) < 2:
-        return None
-    tau = float(kendalltau(a, b).statistic)
-    return None if np.isnan(tau) else tau
-
-
-def _pair_tau(pairs: Sequence[tuple[Point, Point]]) -> float | None:
-    """(Pairs in the right order - pairs in the wrong one) / pairs; a predicted tie is neither."""
-    if not pairs:
-        return None
-    signs = [np.sign((a.predicted_ms - b.predicted_ms) * (a.measured_ms - b.measured_ms)) for a, b in pairs]
-    return float(np.mean(signs))
-
-
-def _repeat_mape(found: Sequence[Point]) -> float | None:
-    errors = [abs(a / b - 1.0) for p in found for a, b in combinations(p.repeats_ms, 2) if b > 0]
-    return 100.0 * float(np.mean(errors)) if errors else None
-
-
-def _repeat_tau(found: Sequence[Point]) -> float | None:
-    repeated = [p.repeats_ms for p in found if len(p.repeats_ms) > 1]
-    first, last = [r[0] for r in repeated], [r[-1] for r in repeated]
-    return _tau(first, last)
-
-
-def _worst_part(found: Sequence[Point]) -> tuple[str | None, float | None]:
-    stepped = [p for p in found if p.parts_ms]
-    if not stepped:
-        return None, None
-    off = {part: float(np.mean([p.parts_ms[part][0] - p.parts_ms[part][1] for p in stepped])) for part in _PHASES}
-    worst = max(off, key=lambda part: abs(off[part]))
-    return worst, off[worst]
+def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
+    if timing.ranks:
+        return timing.ranks[rank].phases_ms.get(phase)
+    # The slowest rank's kernels are not every rank's; the other phases take all ranks as long.
+    return None if phase in KERNELS else timing.phases_ms.get(phase)
 
 
 def table_csv(found: Sequence[Point]) -> str:
-    """The table: one line a point."""
-    return csv_text(
-        COLUMNS,
-        (
-            (
-                p.workload, p.strategy, p.rank, f"{p.predicted_ms:.5f}", f"{p.measured_ms:.5f}", p.machine,
-                p.batch_size, p.seed, p.n, "" if p.noise_pct is None else f"{p.noise_pct:.3f}",
-            )
-            for p in found
-        ),
-    )  # fmt: skip
+    """The table: one line a point, in ms; ``n`` counts repeats."""
+    return csv_text(COLUMNS, (map(str, _cells(point).values()) for point in found))
+
+
+def _cells(point: Point) -> Mapping[str, object]:
+    n = len(point.repeats_ms)
+    noise, error = point.noise, point.error
+    return {
+        "workload": point.condition.workload,
+        "strategy": point.strategy,
+        "quantity": point.key.quantity,
+        "rank": "" if point.key.rank is None else point.key.rank,
+        "clock": point.key.clock,
+        "predicted_ms": f"{point.predicted_ms:.5f}",
+        "measured_ms": f"{point.measured_ms:.5f}",
+        "error_pct": "" if error is None else f"{100.0 * error:.1f}",
+        "machine": point.condition.machine,
+        "batch_size": point.condition.batch_size,
+        "precision": point.condition.precision,
+        "optimizer": point.condition.optimizer,
+        "seed": point.seed,
+        "n": n,
+        "iterations": point.iterations,
+        "noise_pct": "" if noise is None else f"{noise.least_pct(n, n):.3f}",
+    }
 
 
 def expected_file(results: Path, found: Sequence[Point]) -> dict[Path, str]:

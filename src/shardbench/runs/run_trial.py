@@ -10,6 +10,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.measure import measure, rank_job, write_job
+from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import missing_modules
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -250,6 +251,7 @@ def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: J
     if lacking:
         write_job(job, context.folder / spec.key)
         raise failed(Outcome.SKIPPED, lacking, "start")
+    draft["calibrated_on"] = calibrated_on(context.machine)
     measurement = measure(job, context.folder / spec.key)
     draft["timing"] = measurement.timing
     draft["control"] = Control(plan_hash=content_hash(context.control), step_ms=measurement.control_ms)
