@@ -12,11 +12,11 @@ from torchrec.optim import RowWiseAdagrad
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.traffic import count
 from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.phased.exchange import Wire
 from shardbench.engine.phased.ranks import load_batches, save_batches, train_in_phases
 from shardbench.engine.phased.rowstore import RowStore, coalesce
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer, hot_prefixes
-from shardbench.engine.rank import seeded_weights
 from shardbench.model.plan import (
     BatchSchedule,
     Host,

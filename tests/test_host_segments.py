@@ -71,6 +71,10 @@ def test_the_hybrid_adds_copies_exchanges_and_a_faster_dense_model():
 
 def test_what_cannot_be_simulated_is_named():
     problem = on(host=None)
+    # A CPU machine's devices are its CPUs; a GPU's are not.
+    on_cpus = dense_s(counted("cpu-only", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
+    assert on_cpus == dense_s(counted("hybrid", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16) > 0
+    problem = replace(problem, machine=replace(problem.machine, device="cuda"))
     with pytest.raises(BadInput, match=r"machine toy does not state its CPUs: add \[constants.host_dense_rate\]"):
         dense_s(counted("cpu-only", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
     with pytest.raises(Unsupported, match="on one node only"):

@@ -13,8 +13,8 @@ from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
+from shardbench.engine.inputs import seeded_inputs
 from shardbench.engine.lower import Lowered, lower
-from shardbench.engine.rank import seeded_inputs
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem

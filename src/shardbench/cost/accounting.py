@@ -29,7 +29,8 @@ from shardbench.model.table import Pooling, Table
 
 INDEX_BYTES = 8
 LENGTH_BYTES = 4
-SPLIT_BYTES = 3 * 8
+SPLIT_NUMBER_BYTES = 8
+SPLIT_BYTES = 3 * SPLIT_NUMBER_BYTES
 """Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
 
 Columns = list[tuple[int, int]]
@@ -81,6 +82,7 @@ class Account:
         # One per sharding type and module: what each of them sends is a collective of its own.
         self._exchanges: set[Exchange] = set()
         self._replicas: set[int] = set()
+        self._widths: set[int] = set()
 
     def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
         """Account a table; raises Unsupported for a group of ranks that no module serves."""
@@ -220,6 +222,7 @@ class Account:
         if ranks[0] == 0:
             self._replicated_weights += segment.rows * segment.columns
             self._replicas.add(_module_columns(table, segment))
+            self._widths.add(segment.columns)
 
     def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
         """Every collective of the step by name."""
@@ -238,8 +241,11 @@ class Account:
         weight_bytes = self.problem.precision.bytes
         if self._gathers_rows:
             replicas = pairwise(np.repeat(self._touched[:, None], self.world, axis=1), topology)
+            # One for all widths: how many rows, then which, then their gradients.
+            splits, modules = float(SPLIT_NUMBER_BYTES * len(self._widths)), 2 * bool(self._widths)
         else:
             replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
+            splits, modules = 0.0, len(self._replicas)
         copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
         lookups, vectors, sums = self._calls()
         return {
@@ -250,9 +256,12 @@ class Account:
             CollectiveName.OUTPUT_REDUCE_SCATTER: scatter.called(sums),
             CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(vectors),
             CollectiveName.BACKWARD_ALL_GATHER: scatter.called(sums),
+            CollectiveName.ROWS_SPLITS: pairwise(np.full((self.world, self.world), splits), topology).called(
+                self._grouped(splits > 0)
+            ),
             # One a module of replicas, and one for all copies.
             CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
-                self._grouped(len(self._replicas), cross=self._copied_weights > 0)
+                self._grouped(modules, cross=self._copied_weights > 0)
             ),
             CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology).called(
                 self._grouped(1)

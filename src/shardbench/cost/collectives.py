@@ -25,12 +25,14 @@ class CollectiveName(StrEnum):
     OUTPUT_REDUCE_SCATTER = "output_reduce_scatter"
     BACKWARD_ALL_TO_ALL = "backward_all_to_all"
     BACKWARD_ALL_GATHER = "backward_all_gather"
+    ROWS_SPLITS = "rows_splits"
+    """How many rows of each store a rank touched, before hot mini-batches of a batch schedule gather them."""
     ROWS_ALL_REDUCE = "rows_all_reduce"
     DENSE_ALL_REDUCE = "dense_all_reduce"
 
 
 ALL_REDUCES = (CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE)
-EXCHANGES = tuple(name for name in CollectiveName if name not in ALL_REDUCES)
+EXCHANGES = tuple(name for name in CollectiveName if name not in (*ALL_REDUCES, CollectiveName.ROWS_SPLITS))
 """Collectives that exchange lookups, vectors or their gradients."""
 
 

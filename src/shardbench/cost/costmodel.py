@@ -172,7 +172,7 @@ def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
 
 
 def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int) -> float:
-    """Seconds of the dense model, forward and backward; raises BadInput for CPUs without a stated rate.
+    """Seconds of the dense model, forward and backward; raises BadInput for a GPU's hosts without a stated rate.
 
     Devices wait for the one whose samples have the longest histories.
     """
@@ -182,6 +182,10 @@ def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple
     if traffic.dense is DenseHome.DEVICES:
         fixed = constants.dense_step_s + layers * constants.dense_layer_s
         return fixed + float(flop.max()) / constants.dense_flop_per_s
+    if machine.device == "cpu" and host is None:
+        # A CPU machine's devices are its CPUs.
+        fixed = constants.dense_step_s + layers * constants.dense_layer_s
+        return fixed + float(flop.sum()) / machine.topology.world_size / constants.dense_flop_per_s
     if host is None:
         raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
     fixed = host.dense_step_s + layers * host.dense_layer_s

@@ -19,7 +19,7 @@ class StepPhase(StrEnum):
     UPDATE = "update"
     """Measured only: the optimiser of what is not fused."""
     SYNCHRONISE = "synchronise"
-    """Simulated only: the copies of hot rows that a batch schedule needs."""
+    """The copies of hot rows that a batch schedule needs."""
 
 
 MEASURED_PHASES = (
@@ -32,6 +32,6 @@ WAITS = {
     StepPhase.INPUT: (CollectiveName.INPUT_SPLITS, CollectiveName.INPUT_ALL_TO_ALL),
     StepPhase.OUTPUT: (CollectiveName.OUTPUT_ALL_TO_ALL, CollectiveName.OUTPUT_REDUCE_SCATTER),
     StepPhase.OUTPUT_BACKWARD: (CollectiveName.BACKWARD_ALL_TO_ALL, CollectiveName.BACKWARD_ALL_GATHER),
-    StepPhase.ALL_REDUCE: (CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE),
+    StepPhase.ALL_REDUCE: (CollectiveName.ROWS_SPLITS, CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE),
 }
 """Collectives of the phases that are nothing else."""

@@ -5,7 +5,7 @@ that what a strategy plans with and what it is judged on differ only in the data
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardbench.cost.accounting import Account
 from shardbench.cost.collectives import Calls, Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
-from shardbench.model.plan import BatchSchedule, DenseHome, Host, PhaseKind, Plan, Replicated, Segment, master_node
+from shardbench.model.plan import DenseHome, PhaseKind, Plan, Replicated, Segment, cold_segments, hot_segments
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
 from shardbench.workloads.trace import Bags
@@ -92,7 +92,7 @@ def _account(
         if phase is PhaseKind.HOT:
             chosen = _hot(chosen, source)
         elif phase is PhaseKind.COLD:
-            chosen = _cold(chosen)
+            chosen = cold_segments(chosen)
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     collectives, copied = account.collectives(weights), account.host.bag_bytes
@@ -115,29 +115,7 @@ def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
         asked = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
         if asked and not isinstance(segment.placement, Replicated):
             raise BadInput(f"a hot batch asks {asked:.0f} times for rows of '{segment.table}' that are not replicated")
-    return [segment for segment in segments if isinstance(segment.placement, Replicated)]
-
-
-def _cold(segments: list[Segment]) -> list[Segment]:
-    """The segments with their replicas' master copy instead; what meets on a host is one table there."""
-    home = Host(node=master_node(segments))
-    found: list[Segment] = []
-    for segment in segments:
-        if isinstance(segment.placement, Replicated):
-            if segment.placement.ranks[0] != 0:  # the same rows for other ranks
-                continue
-            segment = replace(segment, placement=home)  # noqa: PLW2901 - the same rows, held elsewhere
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and isinstance(segment.placement, Host)
-            and (last.placement, last.row_stop) == (segment.placement, segment.row_start)
-            and (last.column_start, last.column_stop) == (segment.column_start, segment.column_stop)
-        ):
-            found[-1] = replace(last, row_stop=segment.row_stop)
-        else:
-            found.append(segment)
-    return found
+    return hot_segments(segments)
 
 
 def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
@@ -152,16 +130,8 @@ def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
         s.rows * size * len(s.placement.ranks) for s, size in row_bytes.items() if isinstance(s.placement, Replicated)
     )
     once = held / problem.world_size
-    heats, cools = _switches(plan.schedule)
-    iterations = sum(phase.batches for phase in plan.schedule.phases)
-    return Synchronisation(to_device_bytes=heats * held / iterations, to_host_bytes=cools * once / iterations)
-
-
-def _switches(schedule: BatchSchedule) -> tuple[int, int]:
-    """How often in an epoch a hot phase begins after a cold one, and ends before one; epochs follow one another."""
-    kinds = [phase.kind for phase in schedule.phases]
-    pairs = list(zip(kinds, kinds[1:] + kinds[:1]))
-    return pairs.count((PhaseKind.COLD, PhaseKind.HOT)), pairs.count((PhaseKind.HOT, PhaseKind.COLD))
+    heats, batches = plan.schedule.heats, plan.schedule.batches
+    return Synchronisation(to_device_bytes=heats * held / batches, to_host_bytes=heats * once / batches)
 
 
 def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:

@@ -11,6 +11,8 @@ from shardbench.model.plan import Plan
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
 
 JOB = "job.json"
+TO_DEVICE, TO_HOST = "copied_to_device", "copied_to_host"
+"""Directions of hot rows' copies under a batch schedule: into all replicas, and out of one into the masters."""
 
 
 class RankJob(pydantic.BaseModel):
@@ -56,3 +58,7 @@ class RankResult(pydantic.BaseModel):
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
     calls: list[dict[str, Calls]]
     """Likewise: collective -> those the rank took part in."""
+    shares: list[float] = pydantic.Field(default_factory=list)
+    """Likewise: its share of all samples."""
+    copied: dict[str, float] = pydantic.Field(default_factory=dict)
+    """Bytes of hot rows that a batch schedule copies for one step at this rank, by direction; empty without one."""

@@ -13,10 +13,22 @@ from typing import NamedTuple
 import torch
 from torchrec import KeyedJaggedTensor
 
-from shardbench.base.errors import Unsupported
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.row_ranges import cut_bags
 from shardbench.model.machine import Topology
-from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, deal_start
+from shardbench.model.plan import (
+    Host,
+    NodeSharded,
+    OnRank,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    cold_segments,
+    deal_start,
+    hot_segments,
+)
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
 
@@ -29,6 +41,8 @@ class Scope(StrEnum):
     """Within each node, for rows that every node has a copy of."""
     LOCAL = "local"
     """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
+    GATHERED = "gathered"
+    """No exchange of lookups either: replicas of a batch schedule, whose touched rows' gradients are gathered."""
 
 
 class ModuleKey(NamedTuple):
@@ -37,7 +51,7 @@ class ModuleKey(NamedTuple):
     pooled: bool
     scope: Scope
     columns: int
-    """0 where pooled."""
+    """0 where pooled, unless the module is one of gathered replicas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +153,9 @@ class Lowered:
         for i, table in enumerate(self.tables):
             parts = [t for t in self.logical if t.table == i]
             local = bags(i)
-            cuts = cut_bags(local, sorted({(t.segment.row_start, t.segment.row_stop) for t in parts}), table.rows)
+            ranges = sorted({(t.segment.row_start, t.segment.row_stop) for t in parts})
+            # A hot mini-batch asks for no row of a table without replicas.
+            cuts = cut_bags(local, ranges, table.rows) if ranges else {}
             for t in parts:
                 cut = cuts[(t.segment.row_start, t.segment.row_stop)]
                 ids[t.name], counts[t.name] = t.local_ids(cut.ids), cut.lengths
@@ -164,14 +180,22 @@ def lower(
     *,
     optimizer: Optimizer = Optimizer.SGD,
     device: str = "cpu",
+    phase: PhaseKind | None = None,
 ) -> Lowered:
-    """Raises Unsupported for what the modules cannot run."""
-    if plan.schedule is not None:
-        raise Unsupported("batch schedules are not run by the measured backend yet")
+    """A plan, or what mini-batches of one ``phase`` use of a plan with a batch schedule.
+
+    Raises Unsupported for what the modules cannot run, BadInput for a schedule without a phase, or
+    the other way round.
+    """
+    if (plan.schedule is None) != (phase is None):
+        raise BadInput("a plan with a batch schedule, and no other, is lowered for one of its phases")
+    used: dict[PhaseKind | None, Callable[[list[Segment]], list[Segment]]] = {
+        None: list, PhaseKind.HOT: hot_segments, PhaseKind.COLD: cold_segments
+    }  # fmt: skip
     by_table = plan.by_table()
     logical = []
     for i, table in enumerate(tables):
-        for k, segment in enumerate(by_table[table.name]):
+        for k, segment in enumerate(used[phase](by_table[table.name])):
             # Groups of replicas partition the world: together they are one replica on every rank.
             if isinstance(segment.placement, Replicated) and segment.placement.ranks[0] != 0:
                 continue
@@ -181,7 +205,7 @@ def lower(
                     name=f"t{i}_s{k}",
                     table=i,
                     segment=segment,
-                    module=_module(segment, table),
+                    module=_module(segment, table, phase),
                     ways=_ways(segment, topology),
                 )
             )
@@ -194,8 +218,10 @@ def _ways(segment: Segment, topology: Topology) -> int:
     return topology.devices_per_node if isinstance(segment.placement, NodeSharded) else 1
 
 
-def _module(segment: Segment, table: Table) -> ModuleKey:
+def _module(segment: Segment, table: Table, phase: PhaseKind | None) -> ModuleKey:
     pooled = table.pooling is Pooling.SUM
+    if phase is PhaseKind.HOT:
+        return ModuleKey(pooled, Scope.GATHERED, segment.columns)
     scope = Scope.NODE if isinstance(segment.placement, NodeSharded) else Scope.WORLD
     if isinstance(segment.placement, Replicated) and not pooled:
         scope = Scope.LOCAL

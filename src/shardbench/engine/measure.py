@@ -8,7 +8,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.serialise import from_json, to_json
-from shardbench.cost.phases import KERNELS, MEASURED_PHASES
+from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine.failures import TrialFailed
 from shardbench.engine.job import JOB, RankJob, RankResult
 from shardbench.engine.launch import run_ranks
@@ -28,6 +28,8 @@ class Measurement:
     """Slowest rank's control step in each iteration's turn; empty without a control."""
     sent: dict[str, tuple[float, float]]
     """Mean bytes per iteration, all ranks: collective -> (inside nodes, across)."""
+    copied: dict[str, float]
+    """Mean bytes of hot rows copied per iteration, all ranks, by direction; empty without a batch schedule."""
     ranks: tuple[RankResult, ...]
 
 
@@ -77,6 +79,7 @@ def gather(folder: Path, world_size: int) -> Measurement:
         timing=_timing(ranks),
         control_ms=tuple(np.max([r.control_ms for r in ranks], axis=0).tolist()),
         sent=_sent(ranks),
+        copied=_copied(ranks),
         ranks=tuple(ranks),
     )
 
@@ -88,7 +91,7 @@ def _timing(ranks: list[RankResult]) -> Timing:
     has_cpu_time = all(r.cpu_ms for r in ranks)
     return Timing(
         step_ms=tuple(slowest("step").tolist()),
-        phases_ms={phase: float(np.median(slowest(phase))) for phase in MEASURED_PHASES},
+        phases_ms={phase: float(np.median(slowest(phase))) for phase in _phases(ranks[0].ms)},
         embedding_ms=tuple(_embedding_ms(r.ms) for r in ranks),
         embedding_cpu_ms=tuple(_embedding_ms(r.cpu_ms) for r in ranks) if has_cpu_time else None,
         ranks=tuple(
@@ -104,16 +107,28 @@ def _embedding_ms(ms: dict[str, list[float]]) -> float:
 
 
 def _medians(ms: dict[str, list[float]]) -> dict[str, float]:
-    return {phase: float(np.median(ms[phase])) for phase in MEASURED_PHASES}
+    return {phase: float(np.median(ms[phase])) for phase in _phases(ms)}
+
+
+def _phases(ms: dict[str, list[float]]) -> list[StepPhase]:
+    """Those that were timed, in their order."""
+    return [phase for phase in StepPhase if phase in ms]
 
 
 def _sent(ranks: list[RankResult]) -> dict[str, tuple[float, float]]:
-    batches = len(ranks[0].sent)
     total: dict[str, list[float]] = {}
     for result in ranks:
-        for batch in result.sent:
+        for share, batch in zip(result.shares, result.sent, strict=True):
             for name, (intra, inter) in batch.items():
                 sums = total.setdefault(name, [0.0, 0.0])
-                sums[0] += intra / batches
-                sums[1] += inter / batches
+                sums[0] += intra * share
+                sums[1] += inter * share
     return {name: (intra, inter) for name, (intra, inter) in sorted(total.items())}
+
+
+def _copied(ranks: list[RankResult]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for result in ranks:
+        for name, size in result.copied.items():
+            total[name] = total.get(name, 0.0) + size
+    return total

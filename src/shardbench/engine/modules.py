@@ -45,7 +45,10 @@ Shards = dict[str, list[tuple[int, torch.Tensor]]]
 
 
 class Groups:
-    """Process groups of a step: this rank's node, and the equal local ranks of all nodes."""
+    """Process groups of a step: all its ranks, this rank's node, the equal local ranks of all nodes.
+
+    ``dense`` is one of all ranks, too: it tells dense gradients from those of replicated rows.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -54,8 +57,19 @@ class Groups:
         # Every rank takes part in making every group.
         nodes = [dist.new_group(list(topology.node_ranks(node))) for node in range(topology.nodes)]
         across = [dist.new_group(list(range(j, topology.world_size, local))) for j in range(local)]
+        self.world: Any = dist.group.WORLD
+        self.dense: Any = dist.new_group()
         self.node = nodes[self.rank // local]
         self.across = across[self.rank % local]
+
+    @classmethod
+    def alone(cls, topology: Topology) -> "Groups":
+        """Of a step that this rank makes without the others; ``topology`` has the one device."""
+        groups = cls.__new__(cls)
+        groups.topology, groups.rank = topology, 0
+        only = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+        groups.world = groups.dense = groups.node = groups.across = only
+        return groups
 
 
 class TableModule(ABC):
@@ -80,6 +94,10 @@ class TableModule(ABC):
     @abstractmethod
     def shards(self) -> Shards:
         """This rank's weights."""
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """Row-wise Adagrad's moments of this rank's rows, [rows] by logical table, where a kernel keeps them."""
+        return {}
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
         """Weights that an ordinary optimiser steps."""
@@ -110,7 +128,7 @@ class ShardedModule(TableModule):
         )
         if in_node:
             _name_by_global_rank(plan, groups, device)
-        group = groups.node if in_node else dist.group.WORLD
+        group = groups.node if in_node else groups.world
         self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
         self.layouts = (
             [self._join_output(i, device) for i in range(len(self.module._output_dists))] if key.pooled else []
@@ -146,6 +164,16 @@ class ShardedModule(TableModule):
                 found[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
             else:
                 found[_logical(name)] = [(0, value)]
+        return found
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """See TableModule."""
+        found: dict[str, torch.Tensor] = {}
+        for lookup in self.module._lookups:
+            for kernel in getattr(lookup, "_emb_modules", ()):
+                states = kernel.emb_module.split_optimizer_states()
+                for table, state in zip(kernel.config.embedding_tables, states):
+                    found[table.name] = state[0].view(-1)
         return found
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
@@ -268,14 +296,14 @@ class ReplicatedRows(TableModule):
     TorchRec's data-parallel kernel ignores the unpooled mode on a CPU.
     """
 
-    def __init__(self, lowered: Lowered, key: ModuleKey, device: torch.device) -> None:
+    def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, device: torch.device) -> None:
         self.key = key
         self.layouts = []
         tables = lowered.modules[key]
         rows = _Rows({t.name: (t.rows, t.segment.columns) for t in tables}).to(device)
         ids = [device.index] if device.type == "cuda" else None
         self.module = DistributedDataParallel(
-            rows, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+            rows, device_ids=ids, process_group=groups.world, broadcast_buffers=False, gradient_as_bucket_view=True
         )
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
@@ -315,7 +343,7 @@ def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch
     """
     with Constant():  # type: ignore[no-untyped-call]
         return [
-            ReplicatedRows(lowered, key, device)
+            ReplicatedRows(lowered, key, groups, device)
             if key.scope is Scope.LOCAL
             else ShardedModule(lowered, key, groups, optimizer, device)
             for key in lowered.modules

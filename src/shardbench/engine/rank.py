@@ -19,32 +19,15 @@ import torch.distributed as dist
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_json
 from shardbench.cost.collectives import Calls
-from shardbench.engine.clock import Clock, clock_of
-from shardbench.engine.job import JOB, RankJob, RankResult
-from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.clock import clock_of
+from shardbench.engine.contenders import Trained, build
+from shardbench.engine.inputs import seeded_weights
+from shardbench.engine.job import JOB, TO_DEVICE, TO_HOST, RankJob, RankResult
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
-from shardbench.engine.turns import Contender, take_turns
-from shardbench.model.plan import Plan
-from shardbench.model.table import DenseShape, Table
-from shardbench.workloads.materialise import Batches
+from shardbench.engine.turns import take_turns
 
 SETTLING_STEPS = 3
 """DDP's first steps exchange control messages (used parameters, rebuilt buckets) that later ones do not."""
-
-
-def seeded_weights(table: Table, index: int, seed: int) -> torch.Tensor:
-    """Reproducible fp32 weights [rows, dim] of a table."""
-    generator = torch.Generator().manual_seed(1_000_003 * seed + index)
-    return torch.empty(table.rows, table.dim).uniform_(-0.1, 0.1, generator=generator)
-
-
-def seeded_inputs(shape: DenseShape, batch_size: int, seed: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reproducible dense features [batch, features] and labels [batch] of a global batch."""
-    rng = np.random.default_rng([seed, batch])
-    dense = rng.standard_normal((batch_size, shape.features), dtype=np.float32)
-    labels = (rng.random(batch_size) < 0.25).astype(np.float32)
-    return torch.from_numpy(dense), torch.from_numpy(labels)
 
 
 class Rank:
@@ -88,74 +71,51 @@ class Rank:
         os.environ["LOCAL_WORLD_SIZE"] = str(job.topology.devices_per_node)
         os.environ["LOCAL_RANK"] = str(self.rank % job.topology.devices_per_node)
         clock = clock_of(self.device)
-        own, step = self._contender(job.plan, clock)
-        control = [self._contender(job.control, clock)[0]] if job.control is not None else []
+        place = (self.rank, self.world, self.device)
+        own = build(job, job.plan, place, clock)
+        control = [build(job, job.control, place, clock).contender] if job.control is not None else []
         if job.dump:
-            set_weights(step, lambda i: seeded_weights(job.tables[i], i, job.seed))
-            self._dump(step, own)
+            own.set_weights(lambda i: seeded_weights(job.tables[i], i, job.seed))
+            self._dump(own)
         self.phase("warmup")
-        for contender in (own, *control):
+        for contender in (own.contender, *control):
             for i in range(job.warmup):
                 contender.take(i)
         self.phase("time")
-        times, *others = take_turns([own, *control], job.iterations, clock)
-        sent, calls = self._count(step, own)
-        control_ms = others[0].ms["step"] if others else []
+        times, *others = take_turns([own.contender, *control], job.iterations, clock)
+        sent, calls = self._count(own)
+        to_device, to_host = own.copied_bytes()
         return RankResult(
-            rank=self.rank, ms=times.ms, cpu_ms=times.cpu_ms, control_ms=control_ms, sent=sent, calls=calls
+            rank=self.rank,
+            ms=times.ms,
+            cpu_ms=times.cpu_ms,
+            control_ms=others[0].ms["step"] if others else [],
+            sent=sent,
+            calls=calls,
+            shares=[counted.share for counted in own.counted],
+            copied={TO_DEVICE: to_device, TO_HOST: to_host} if to_device else {},
         )
 
-    def _contender(self, plan: Plan, clock: Clock) -> tuple[Contender[LocalBatch], TrainingStep]:
-        job = self.job
-        lowered = lower(plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=self.device.type)
-        settings = StepSettings(
-            dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed
-        )
-        step = TrainingStep(lowered, settings, self.device, clock)
-        return Contender(step=step, batches=self._local_batches(lowered)), step
-
-    def _local_batches(self, lowered: Lowered) -> list[LocalBatch]:
-        job, store = self.job, Batches(Path(self.job.batches))
-        share = job.batch_size // self.world
-        start, stop = self.rank * share, (self.rank + 1) * share
-        made = []
-        for batch in range(len(store.numbers)):
-            sparse = lowered.local_lookups(lambda i, b=batch: store.bags(b, i, start, stop))  # type: ignore[misc]
-            dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
-            made.append(
-                LocalBatch(
-                    dense=dense[start:stop].to(self.device),
-                    sparse=sparse.to(self.device),
-                    labels=labels[start:stop].to(self.device),
-                )
-            )
-        return made
-
-    def _count(
-        self, step: TrainingStep, own: Contender[LocalBatch]
-    ) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:
+    def _count(self, own: Trained) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:
         self.phase("bytes")
         sent, calls = [], []
         for _ in range(SETTLING_STEPS - self.job.warmup - self.job.iterations):
-            own.take(0)
-        for number in range(len(own.batches)):
+            own.contender.take(0)
+        for counted in own.counted:
+            step = counted.step
             mode = SentBytes(self.job.topology.devices_per_node, step.dense_group.group_name)
             step.bytes = mode
             with mode:
-                own.take(number)
+                step(counted.batch)
             step.bytes = None
             sent.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
             calls.append(dict(mode.calls))
         return sent, calls
 
-    def _dump(self, step: TrainingStep, own: Contender[LocalBatch]) -> None:
+    def _dump(self, own: Trained) -> None:
         self.phase("reference")
-        logits = [own.take(number)[0].cpu().numpy() for number in range(len(own.batches))]
-        arrays = {f"logits_{i}": array for i, array in enumerate(logits)}
-        for name, shards in local_shards(step.modules).items():
-            for first, tensor in shards:
-                arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
-        np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **arrays)
+        arrays = {f"logits_{i}": logits for i, logits in enumerate(own.logits())}
+        np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **(arrays | own.weights()))
 
 
 def outcome_of(error: BaseException) -> str:

@@ -1,6 +1,8 @@
 """The unsharded model: what a sharded run must reproduce, in one process with plain torch."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,12 @@ from torchrec.optim import RowWiseAdagrad
 from shardbench.base.arrays import Floats32
 from shardbench.engine.attention import History
 from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.job import RankJob
 from shardbench.engine.lower import Lowered, lower
-from shardbench.engine.rank import seeded_inputs, seeded_weights
+from shardbench.model.plan import PhaseKind
 from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 
@@ -24,10 +28,12 @@ class Trained:
 
     logits: list[Floats32]
     weights: list[Floats32]
+    moments: list[Floats32] | None = None
+    """Row-wise Adagrad's, [rows] a table; of ranks only those of the masters of a batch schedule."""
 
 
 def train_unsharded(job: RankJob) -> Trained:
-    """One step on each materialised batch from the job's seeded weights."""
+    """One step on each materialised batch from the job's seeded weights; under a batch schedule, one epoch of it."""
     weights = [seeded_weights(t, i, job.seed).requires_grad_() for i, t in enumerate(job.tables)]
     torch.manual_seed(job.seed)
     model = DenseModel(job.dense, job.tables)
@@ -40,10 +46,10 @@ def train_unsharded(job: RankJob) -> Trained:
         torch.optim.SGD(model.parameters(), lr=job.learning_rate),
         kinds[job.optimizer](weights, lr=job.learning_rate),
     ]
-    store, logits = Batches(Path(job.batches)), []
-    for batch in range(len(store.numbers)):
+    logits = []
+    for batch, bags in _batches(job):
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
-        given = [_look_up(t, weight, store.bags(batch, i)) for i, (t, weight) in enumerate(zip(job.tables, weights))]
+        given = [_look_up(t, weight, bags(i)) for i, (t, weight) in enumerate(zip(job.tables, weights))]
         out = model(dense, given)
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -51,7 +57,26 @@ def train_unsharded(job: RankJob) -> Trained:
         for optimizer in optimizers:
             optimizer.step()
         logits.append(out.detach().numpy())
-    return Trained(logits=logits, weights=[w.detach().numpy() for w in weights])
+    moments = None
+    if job.optimizer is Optimizer.ROWWISE_ADAGRAD:
+        moments = [optimizers[1].state[w]["sum"].numpy().ravel() for w in weights]
+    return Trained(logits=logits, weights=[w.detach().numpy() for w in weights], moments=moments)
+
+
+def _batches(job: RankJob) -> Iterator[tuple[int, Callable[[int], Bags]]]:
+    """The batches of a job in the order of training: their numbers, and their bags by table."""
+    store = Batches(Path(job.batches))
+    if job.plan.schedule is None:
+        for batch in range(len(store.numbers)):
+            yield batch, partial(store.bags, batch)
+        return
+    pure = packed(job, job.plan, store)
+    for batch in in_schedule(job.plan.schedule, [one.kind for one in pure]):
+        yield batch, partial(_chosen, store, pure[batch])
+
+
+def _chosen(store: Batches, batch: PureBatch, table: int) -> Bags:
+    return store.chosen(table, batch.samples)
 
 
 def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | History:
@@ -64,11 +89,15 @@ def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | H
 
 def read_sharded(job: RankJob, folder: Path) -> Trained:
     """What the ranks dumped, put together; raises ValueError where replicas differ."""
-    lowered = lower(job.plan, job.tables, job.topology, job.precision)
+    schedule = job.plan.schedule
+    phase = None if schedule is None else PhaseKind.COLD if schedule.has_cold else PhaseKind.HOT
+    lowered = lower(job.plan, job.tables, job.topology, job.precision, phase=phase)
     dumps = [np.load(folder / f"rank{r}.npz") for r in range(job.topology.world_size)]
     steps = len([name for name in dumps[0].files if name.startswith("logits_")])
+    kept = phase is PhaseKind.COLD and job.optimizer is Optimizer.ROWWISE_ADAGRAD
+    moments = _moments(lowered, dumps) if kept else None
     logits = [np.concatenate([dump[f"logits_{i}"] for dump in dumps]) for i in range(steps)]
-    return Trained(logits=logits, weights=_weights(lowered, dumps))
+    return Trained(logits=logits, weights=_weights(lowered, dumps), moments=moments)
 
 
 def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats32]:
@@ -86,3 +115,13 @@ def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats
                 place.copy_(part)
         table.scatter(logical, full[table.table])
     return [weights.numpy() for weights in full]
+
+
+def _moments(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats32]:
+    full = [np.full(t.rows, np.nan, dtype=np.float32) for t in lowered.tables]
+    for table in lowered.logical:
+        key, held = f"moments_{table.name}", table.segment
+        for dump in dumps:
+            if key in dump.files:
+                full[table.table][held.row_start : held.row_stop] = dump[key]
+    return full

@@ -23,6 +23,12 @@ class Part(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     BACKWARD = "backward"
+    ROWS_SPLITS = "rows_splits"
+    """How many hot rows each rank touched."""
+    ROWS = "rows"
+    """The gradients of these."""
+    SYNCHRONISE = "synchronise"
+    """Copies of hot rows, which are counted where they are made (``phased.copies``)."""
 
 
 class SentBytes(TorchDispatchMode):
@@ -58,11 +64,16 @@ class SentBytes(TorchDispatchMode):
             for tensor in args[0]:
                 called = CollectiveName.DENSE_ALL_REDUCE if dense else CollectiveName.ROWS_ALL_REDUCE
                 self._reduction(called, tensor, args[1], 2.0)
+        elif name == "broadcast_" and self.part is Part.SYNCHRONISE:
+            return
         elif name not in ("barrier", "monitored_barrier_"):
             raise Unsupported(f"the executor used collective '{name}', which the counter does not know")
 
     def _exchange(self, kind: str) -> CollectiveName:
         """Name of a kind of exchange in this part of the step."""
+        gathered = {Part.ROWS_SPLITS: CollectiveName.ROWS_SPLITS, Part.ROWS: CollectiveName.ROWS_ALL_REDUCE}
+        if kind == "all_to_all" and self.part in gathered:
+            return gathered[self.part]
         try:
             return CollectiveName(f"{self.part}_{kind}")
         except ValueError as error:

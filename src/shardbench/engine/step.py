@@ -18,7 +18,7 @@ from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.lower import LocalLookups, Lowered, Scope
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
 from shardbench.engine.sent_bytes import Part, SentBytes
-from shardbench.model.table import DenseShape, Optimizer, Pooling
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 
 _OPTIMIZERS: dict[Optimizer, Any] = {
     Optimizer.SGD: torch.optim.SGD,
@@ -52,7 +52,7 @@ class Stamps:
         DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
         ``output_backward``, with the exchange of the vectors' gradients.
         """
-        return self._phases(clock.ms, clock.ms)
+        return self.phases(clock.ms, clock.ms)
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
         """The same in CPU time; None on devices.
@@ -63,9 +63,10 @@ class Stamps:
         """
         if clock.process_ms(self.marks[0], self.marks[-1]) is None:
             return None
-        return self._phases(clock.process_ms, clock.thread_ms)
+        return self.phases(clock.process_ms, clock.thread_ms)
 
-    def _phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
+    def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
+        """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``."""
         start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
         lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
         dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
@@ -92,77 +93,116 @@ class StepSettings:
     dense_seed: int
 
 
+class DenseSide:
+    """The dense model, data-parallel over ``group``, and its optimiser."""
+
+    def __init__(
+        self, tables: tuple[Table, ...], settings: StepSettings, device: torch.device, group: dist.ProcessGroup
+    ) -> None:
+        torch.manual_seed(settings.dense_seed)
+        model = DenseModel(settings.dense, tables).to(device)
+        ids = [device.index] if device.type == "cuda" else None
+        self.group = group
+        self.model = DistributedDataParallel(
+            model, device_ids=ids, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+
+
 class TrainingStep:
     """Sharded tables and dense model on this rank; call it with a local batch.
 
     Phases are TorchRec's own: ``input_dist``, ``compute``, ``output_dist``, then the dense
     model, backward (with the fused optimiser), and what is left to step: the dense model,
-    replicated rows, and the copies that nodes keep equal.
+    replicated rows, and the copies that nodes keep equal. ``groups`` and ``dense`` are made where
+    they are not shared with another step.
     """
 
-    def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
-        self.lowered = lowered
+    def __init__(
+        self,
+        lowered: Lowered,
+        settings: StepSettings,
+        device: torch.device,
+        clock: Clock,
+        *,
+        groups: Groups | None = None,
+        dense: DenseSide | None = None,
+    ) -> None:
+        self.lowered, self.settings, self.device = lowered, settings, device
         self.clock = clock
-        self.groups = Groups(lowered.topology)
+        self.groups = groups or Groups(lowered.topology)
         kind = _OPTIMIZERS[settings.optimizer]
-        self.modules = make_modules(lowered, self.groups, (kind, {"lr": settings.learning_rate}), device)
-        torch.manual_seed(settings.dense_seed)
-        model = DenseModel(settings.dense, lowered.tables).to(device)
-        # A group of its own tells dense gradients from those of replicated rows.
-        self.dense_group = dist.new_group()
-        ids = [device.index] if device.type == "cuda" else None
-        self.dense = DistributedDataParallel(
-            model, device_ids=ids, process_group=self.dense_group, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        self.modules = self._make_modules((kind, {"lr": settings.learning_rate}))
+        side = dense or DenseSide(lowered.tables, settings, device, self.groups.dense)
+        self.dense, self.dense_group = side.model, side.group
         self.loss = torch.nn.BCEWithLogitsLoss()
-        self.optimizers = [torch.optim.SGD(model.parameters(), lr=settings.learning_rate)]
+        self.optimizers: list[torch.optim.Optimizer] = [side.optimizer]
         replicated = [p for module in self.modules for p in module.replicated_parameters()]
         if replicated:
             self.optimizers.append(kind(replicated, lr=settings.learning_rate))
         self._copies = [t for m in self.modules if m.key.scope is Scope.NODE for s in m.shards().values() for _, t in s]
         layouts = [layout for module in self.modules for layout in module.layouts]
         self._assemble = Assembler([t.dim for t in lowered.tables], layouts)
-        self._pooled = [i for i, t in enumerate(lowered.tables) if t.pooling is Pooling.SUM]
+        placed = {t.table for t in lowered.logical}
+        pooled = [i for i, t in enumerate(lowered.tables) if t.pooling is Pooling.SUM]
+        self._pooled = [i for i in pooled if i in placed]
+        # Tables that a hot mini-batch asks nothing of.
+        self._silent = [i for i in pooled if i not in placed]
         self.bytes: SentBytes | None = None
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
         """Train on one batch; returns the logits [b] (detached) and the stamps."""
         now, stamps = self.clock.now, Stamps()
         stamps.marks.append(now())
-        self._enter(Part.INPUT)
+        self.enter(Part.INPUT)
         received = [module.input(batch.sparse.jagged[module.key]) for module in self.modules]
         stamps.marks.append(now())
         looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
-        self._enter(Part.OUTPUT)
+        self.enter(Part.OUTPUT)
         self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
-        assembled = self._assembled(outputs, batch.sparse)
+        assembled = self._assembled(outputs, batch)
         self._watch_vectors(assembled, stamps)
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
         stamps.marks.append(now())
-        self._enter(Part.BACKWARD)
+        self.enter(Part.BACKWARD)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        self._return_gradients()
         stamps.marks.append(now())
         for optimizer in self.optimizers:
             optimizer.step()
-        self._average_copies()
+        self._update_rows()
         stamps.marks.append(now())
         return logits.detach(), stamps
 
-    def _enter(self, part: Part) -> None:
+    def _make_modules(self, optimizer: Any) -> list[TableModule]:
+        return make_modules(self.lowered, self.groups, optimizer, self.device)
+
+    def _return_gradients(self) -> None:
+        """Exchange what the backward pass itself did not."""
+
+    def _update_rows(self) -> None:
+        """Step the rows that no optimiser steps."""
+        self._average_copies()
+
+    def enter(self, part: Part) -> None:
+        """Tell the byte counter, if one is on, which part of the step begins."""
         if self.bytes is not None:
             self.bytes.part = part
 
-    def _assembled(self, outputs: list[Any], lookups: LocalLookups) -> list[torch.Tensor | History]:
+    def _assembled(self, outputs: list[Any], batch: LocalBatch) -> list[torch.Tensor | History]:
         """What each table gives the dense model: [b, dim], or its history where unpooled."""
         pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
         whole: dict[int, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
+        for i in self._silent:
+            whole[i] = batch.dense.new_zeros(len(batch.labels), self.lowered.tables[i].dim)
         rows = {name: t for m, out in zip(self.modules, outputs) if not m.key.pooled for name, t in out.items()}
+        lookups = batch.sparse
         for i, lengths in lookups.lengths.items():
             whole[i] = History(self._sequence(i, rows, lookups), lengths)
         return [whole[i] for i in range(len(self.lowered.tables))]
@@ -171,6 +211,8 @@ class TrainingStep:
         """Vectors [lookups, dim] of an unpooled table, its segments' rows back in place."""
         total = int(lookups.lengths[table].sum())
         parts = [t for t in self.lowered.logical if t.table == table]
+        if not parts:
+            return lookups.lengths[table].new_zeros((0, self.lowered.tables[table].dim), dtype=torch.float32)
         edges = sorted({(t.segment.column_start, t.segment.column_stop) for t in parts})
         if any(a[1] != b[0] for a, b in zip(edges, edges[1:])):
             raise Unsupported(f"table '{self.lowered.tables[table].name}': unpooled column ranges must tile evenly")

@@ -1,6 +1,7 @@
 """One representation for every plan: segments of tables, in frequency order, and where they live."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
@@ -148,6 +149,22 @@ class BatchSchedule:
         """Whether any mini-batch uses the master copies."""
         return any(phase.kind is PhaseKind.COLD for phase in self.phases)
 
+    @property
+    def has_hot(self) -> bool:
+        """Whether any mini-batch uses the replicas."""
+        return any(phase.kind is PhaseKind.HOT for phase in self.phases)
+
+    @property
+    def batches(self) -> int:
+        """Mini-batches of an epoch."""
+        return sum(phase.batches for phase in self.phases)
+
+    @property
+    def heats(self) -> int:
+        """How often in an epoch a hot phase begins after a cold one, and so ends before one."""
+        kinds = [phase.kind for phase in self.phases]
+        return list(zip(kinds, kinds[1:] + kinds[:1])).count((PhaseKind.COLD, PhaseKind.HOT))
+
 
 class DenseHome(StrEnum):
     """Where the model around the tables is trained."""
@@ -193,6 +210,37 @@ class Plan:
 def master_node(segments: Iterable[Segment]) -> int:
     """Node whose host keeps the master of a table's replicated rows: that of its rows on a host, else the first."""
     return next((s.placement.node for s in segments if isinstance(s.placement, Host)), 0)
+
+
+def hot_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """Those of a table's segments that hot mini-batches of a batch schedule use: the replicas."""
+    return [segment for segment in segments if isinstance(segment.placement, Replicated)]
+
+
+def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """A table's segments as cold mini-batches use them: in the replicas' place their master copy on a host.
+
+    ``segments`` are in the order of ``Plan.by_table``; what meets on a host is one segment there.
+    """
+    segments = tuple(segments)
+    home = Host(node=master_node(segments))
+    found: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment.placement, Replicated):
+            if segment.placement.ranks[0] != 0:  # the same rows for other ranks
+                continue
+            segment = replace(segment, placement=home)  # noqa: PLW2901 - the same rows, held elsewhere
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and isinstance(segment.placement, Host)
+            and (last.placement, last.row_stop) == (segment.placement, segment.row_start)
+            and (last.column_start, last.column_stop) == (segment.column_start, segment.column_stop)
+        ):
+            found[-1] = replace(last, row_stop=segment.row_stop)
+        else:
+            found.append(segment)
+    return found
 
 
 def whole_table(table: Table, placement: OnRank | RowWise | Replicated | NodeSharded | Host) -> Segment:

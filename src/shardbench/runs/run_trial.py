@@ -9,6 +9,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.engine.failures import TrialFailed, failed, failure_of
+from shardbench.engine.job import TO_DEVICE, TO_HOST
 from shardbench.engine.measure import measure, rank_job, write_job
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import missing_modules
@@ -255,17 +256,19 @@ def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: J
     measurement = measure(job, context.folder / spec.key)
     draft["timing"] = measurement.timing
     draft["control"] = Control(plan_hash=content_hash(context.control), step_ms=measurement.control_ms)
-    sent = {name: sum(links) for name, links in measurement.sent.items()}
-    draft["measured_bytes"] = sent
-    _compare_bytes(sent, found.traffic.collectives)
+    moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
+    draft["measured_bytes"] = moved
+    counted = {name: sum(links) for name, links in found.traffic.collectives.items()}
+    copies = {TO_DEVICE: found.traffic.copied_to_device_bytes, TO_HOST: found.traffic.copied_to_host_bytes}
+    _compare_bytes(moved, counted | {name: size or 0.0 for name, size in copies.items()})
 
 
-def _compare_bytes(sent: dict[str, float], counted: dict[str, tuple[float, float]]) -> None:
-    """Raises TrialFailed where ranks sent other bytes than counted, in any collective of either."""
-    for name in sorted({*sent, *counted}):
-        expected = sum(counted.get(name, (0.0, 0.0)))
-        if abs(sent.get(name, 0.0) - expected) > 1e-6 * max(1.0, expected):
-            cause = f"{name}: ranks sent {sent.get(name, 0.0):.0f} bytes, the counter says {expected:.0f}"
+def _compare_bytes(moved: dict[str, float], counted: dict[str, float]) -> None:
+    """Raises TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
+    for name in sorted({*moved, *counted}):
+        found, expected = moved.get(name, 0.0), counted.get(name, 0.0)
+        if abs(found - expected) > 1e-6 * max(1.0, expected):
+            cause = f"{name}: ranks sent {found:.0f} bytes, the counter says {expected:.0f}"
             raise failed(Outcome.ERROR, cause, "bytes")
 
 

@@ -20,7 +20,7 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.runs.evaluate import Bounds, Question
-from shardbench.workloads.hotness import ReplicatedRows, hot_samples, pack, take
+from shardbench.workloads.hotness import hot_under, pack, take
 from shardbench.workloads.materialise import BatchSource
 from shardbench.workloads.trace import Bags
 
@@ -171,16 +171,10 @@ def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseSha
 def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Simulation:
     """Pack samples into pure mini-batches and count each; ``bags(i)`` are table i's bags of all samples.
 
-    Which samples are hot is decided by the rows that the plan replicates (none is where it
-    schedules no hot phase), not by the schedule's numbers of batches, which the strategy expected.
+    Measured trials pack alike (``shardbench.engine.inputs``).
     """
-    phases = plan.schedule.phases if plan.schedule is not None else ()
-    by_table = plan.by_table()
     samples = bags(0).batch_size
-    hot = np.zeros(samples, dtype=np.bool_)
-    if any(phase.kind is PhaseKind.HOT for phase in phases):
-        hot = hot_samples(bags, [ReplicatedRows(segments=tuple(by_table[t.name])) for t in problem.tables], samples)
-    packed = pack(hot, problem.batch_size)
+    packed = pack(hot_under(plan, problem.tables, bags, samples), problem.batch_size)
     traffics = [
         count(plan, problem, lambda i, b=batch: take(bags(i), b.samples), dense, batch.kind)  # type: ignore[misc]
         for batch in packed

@@ -11,7 +11,8 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.errors import BadInput
-from shardbench.model.plan import PhaseKind, Replicated, Segment
+from shardbench.model.plan import PhaseKind, Plan, Replicated, Segment
+from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, check_rows
 
 HotRows = Callable[[Ints], Bools]
@@ -83,6 +84,18 @@ def hot_samples(bags: Callable[[int], Bags], rows: Sequence[HotRows], samples: i
     for i, of_table in enumerate(rows):
         clear_cold(hot, bags(i), of_table)
     return hot
+
+
+def hot_under(plan: Plan, tables: Sequence[Table], bags: Callable[[int], Bags], samples: int) -> Bools:
+    """Which samples are hot under a plan's batch schedule, bool [samples]; ``bags(i)`` are those of ``tables[i]``.
+
+    The rows that the plan replicates decide it (none is hot where it schedules no hot phase), not the
+    schedule's numbers of mini-batches, which the strategy expected.
+    """
+    if plan.schedule is None or not plan.schedule.has_hot:
+        return np.zeros(samples, dtype=np.bool_)
+    by_table = plan.by_table()
+    return hot_samples(bags, [ReplicatedRows(segments=tuple(by_table[table.name])) for table in tables], samples)
 
 
 def take(bags: Bags, samples: Ints) -> Bags:

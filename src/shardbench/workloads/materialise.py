@@ -10,7 +10,7 @@ import numpy as np
 
 from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
-from shardbench.workloads.hotness import join
+from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
 
@@ -141,6 +141,17 @@ class Batches:
     def joined(self, batches: int, table: int) -> Bags:
         """See BatchSource; not kept, so that nothing large is held whole."""
         return join([self.bags(n, table) for n in range(batches)])
+
+    def chosen(self, table: int, samples: Ints) -> Bags:
+        """The bags of one table of ``samples`` int64 [n], numbered through all batches, in that order."""
+        distinct, places = np.unique(samples, return_inverse=True)
+        edges = np.searchsorted(distinct, self.batch_size * np.arange(len(self.numbers) + 1))
+        parts = [
+            take(self.bags(n, table), distinct[low:high] - n * self.batch_size)
+            for n, (low, high) in enumerate(zip(edges, edges[1:]))
+            if low < high
+        ]
+        return take(join(parts), places)
 
     def bags(self, iteration: int, table: int, start: int = 0, stop: int | None = None) -> Bags:
         """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""

@@ -1,0 +1,271 @@
+"""What a rank steps for a plan: an ordinary step, the phases of a batch schedule, or CPU-only training."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardbench.cost.phases import MEASURED_PHASES
+from shardbench.engine.clock import Clock, clock_of
+from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
+from shardbench.engine.job import RankJob
+from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.modules import Groups
+from shardbench.engine.phased.copies import Copies
+from shardbench.engine.phased.hot import HotStep
+from shardbench.engine.phased.step import PhasedStep, Shares, Turn
+from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards, set_weights
+from shardbench.engine.turns import Contender, Readable
+from shardbench.model.plan import DenseHome, PhaseKind, Plan
+from shardbench.workloads.hotness import PureBatch
+from shardbench.workloads.materialise import Batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A distinct batch of a plan, the step that trains on it, and its share of all samples."""
+
+    step: TrainingStep
+    batch: LocalBatch
+    share: float
+
+
+class Trained(ABC):
+    """A plan on this rank: what its iterations step, and what is counted and compared of it."""
+
+    contender: Contender[Any]
+    counted: list[Counted]
+    """Nothing on a rank that takes no part."""
+
+    @abstractmethod
+    def steps(self) -> list[TrainingStep]:
+        """Those that hold weights."""
+
+    @abstractmethod
+    def logits(self) -> Iterator[np.ndarray]:
+        """Trains in the order of a reference, a batch at a time; logits of this rank's samples."""
+
+    def copied_bytes(self) -> tuple[float, float]:
+        """Hot rows copied for one step, into this rank's replicas and into its masters."""
+        return 0.0, 0.0
+
+    def set_weights(self, full: Callable[[int], torch.Tensor]) -> None:
+        """Write whole-table weights (``full(i)`` [rows, dim]) into what this rank holds."""
+        for step in self.steps():
+            set_weights(step, full)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """What this rank holds, as ``weights_<logical table>_<first row>``."""
+        arrays = {}
+        for step in self.steps():
+            for name, shards in local_shards(step.modules).items():
+                for first, tensor in shards:
+                    arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
+        return arrays
+
+
+class OrdinaryPlan(Trained):
+    """Every batch of all samples, as it comes."""
+
+    def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
+        self.contender = Contender(step=step, batches=batches)
+        self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
+        self._step = step
+
+    def steps(self) -> list[TrainingStep]:
+        """See Trained."""
+        return [self._step]
+
+    def logits(self) -> Iterator[np.ndarray]:
+        """See Trained."""
+        for number in range(len(self.contender.batches)):
+            yield self.contender.take(number)[0].cpu().numpy()
+
+
+class PhasedPlan(Trained):
+    """Pure mini-batches of a batch schedule; an iteration is a mean step (see PhasedStep)."""
+
+    def __init__(self, job: RankJob, plan: Plan, inputs: Inputs, clock: Clock) -> None:
+        assert plan.schedule is not None  # noqa: S101 - build() looked
+        self._schedule = plan.schedule
+        batches = packed(job, plan, inputs.store)
+        self._kinds = [batch.kind for batch in batches]
+        groups, settings = Groups(job.topology), _settings(job)
+        dense = DenseSide(job.tables, settings, inputs.device, groups.dense)
+        found: dict[PhaseKind, TrainingStep] = {}
+        lowered: dict[PhaseKind, Lowered] = {}
+        for kind, wanted, made in (
+            (PhaseKind.COLD, plan.schedule.has_cold, TrainingStep),
+            (PhaseKind.HOT, plan.schedule.has_hot, HotStep),
+        ):
+            if wanted:
+                lowered[kind] = _lowered(job, plan, inputs.device, kind)
+                found[kind] = made(lowered[kind], settings, inputs.device, clock, groups=groups, dense=dense)
+        local = [inputs.pure(lowered[batch.kind], batch, number) for number, batch in enumerate(batches)]
+        samples = sum(batch.fresh for batch in batches)
+        self.counted = [
+            Counted(step=found[batch.kind], batch=own, share=batch.fresh / samples)
+            for batch, own in zip(batches, local)
+        ]
+        shares = Shares(
+            kinds={kind: _share(batches, kind) for kind in found},
+            switches=plan.schedule.heats / plan.schedule.batches,
+        )
+        hot = found.get(PhaseKind.HOT)
+        copies = Copies(hot, found[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(found) > 1 else None
+        self._phased, self._local = PhasedStep(found, copies, shares, clock), local
+        self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
+
+    def steps(self) -> list[TrainingStep]:
+        """See Trained: those with the masters, or without them with the replicas."""
+        steps = self._phased.steps
+        return [steps[PhaseKind.COLD] if PhaseKind.COLD in steps else steps[PhaseKind.HOT]]
+
+    def copied_bytes(self) -> tuple[float, float]:
+        """See Trained."""
+        return self._phased.copied_bytes
+
+    def logits(self) -> Iterator[np.ndarray]:
+        """See Trained: one epoch in the schedule's order, its copies and the last one to the hosts included."""
+        for number in in_schedule(self._schedule, self._kinds):
+            yield self._phased.train(self._kinds[number], self._local[number])[0].cpu().numpy()
+        self._phased.end()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trained; also ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
+        arrays = super().weights()
+        for step in self.steps():
+            for module in step.modules:
+                arrays |= {f"moments_{name}": m.cpu().numpy() for name, m in module.moments().items()}
+        hot = self._phased.steps.get(PhaseKind.HOT)
+        if isinstance(hot, HotStep):
+            for width, store in hot.rows.stores.items():
+                arrays[f"replica_{width}"] = store.weights.cpu().numpy()
+                if store.moments is not None:
+                    arrays[f"replica_moments_{width}"] = store.moments.cpu().numpy()
+        return arrays
+
+
+class HostsPlan(Trained):
+    """CPU-only training: a node's first rank trains whole batches with all its CPUs, other ranks idle."""
+
+    def __init__(self, job: RankJob, plan: Plan, rank: int) -> None:
+        self._ranks: list[TrainingStep] = []
+        self.counted = []
+        store = Batches(Path(job.batches))
+        self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
+        if rank > 0:
+            return
+        cpu = torch.device("cpu")
+        alone = replace(job.topology, nodes=1, devices_per_node=1)
+        lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer)
+        step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=Groups.alone(alone))
+        batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
+        self._ranks = [step]
+        self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
+        # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
+        threads = job.topology.devices_per_node if job.device == "cpu" else len(os.sched_getaffinity(0))
+        self.contender = Contender(step=HostStep(step, threads), batches=batches)
+
+    def steps(self) -> list[TrainingStep]:
+        """See Trained."""
+        return self._ranks
+
+    def logits(self) -> Iterator[np.ndarray]:
+        """See Trained."""
+        for number in range(len(self.contender.batches)):
+            yield self.contender.take(number)[0].numpy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStamps:
+    """Stamps of a CPU's clock, whatever the other ranks' is."""
+
+    stamps: Stamps
+    clock: Clock
+
+    def read(self, clock: Clock) -> dict[str, float]:
+        """See Readable."""
+        return self.stamps.read(self.clock)
+
+    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
+        """See Readable: of all threads, kernels too, which run in several."""
+        return self.stamps.phases(self.clock.process_ms, self.clock.process_ms)
+
+
+class HostStep:
+    """A step with as many threads as the node has CPUs for it."""
+
+    def __init__(self, step: TrainingStep, threads: int) -> None:
+        self._step, self._threads = step, threads
+
+    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, HostStamps]:
+        """See TrainingStep."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            logits, stamps = self._step(batch)
+        finally:
+            torch.set_num_threads(before)
+        return logits, HostStamps(stamps=stamps, clock=self._step.clock)
+
+
+class IdleStamps:
+    """Nothing took time."""
+
+    def read(self, clock: Clock) -> dict[str, float]:
+        """See Readable."""
+        return dict.fromkeys((*MEASURED_PHASES, "step"), 0.0)
+
+    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
+        """See Readable."""
+        return self.read(clock)
+
+
+class IdleStep:
+    """A rank without a part in the step."""
+
+    def __call__(self, batch: None) -> tuple[torch.Tensor, Readable]:
+        """No logits."""
+        return torch.empty(0), IdleStamps()
+
+
+def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock) -> Trained:
+    """A plan of the job on this rank; ``place`` is (rank, ranks in all, device).
+
+    Raises Unsupported for what the engine cannot run.
+    """
+    rank, world, device = place
+    if plan.dense is DenseHome.HOSTS:
+        return HostsPlan(job, plan, rank)
+    inputs = Inputs.of(job, rank, world, device)
+    if plan.schedule is not None:
+        return PhasedPlan(job, plan, inputs, clock)
+    lowered = _lowered(job, plan, device, None)
+    return OrdinaryPlan(TrainingStep(lowered, _settings(job), device, clock), inputs.mixed(lowered))
+
+
+def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:
+    return lower(
+        plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=device.type, phase=phase
+    )
+
+
+def _settings(job: RankJob) -> StepSettings:
+    return StepSettings(dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed)
+
+
+def _share(batches: list[PureBatch], kind: PhaseKind) -> float:
+    """Share of the samples that are of a kind."""
+    return sum(batch.fresh for batch in batches if batch.kind is kind) / sum(batch.fresh for batch in batches)
+
+
+def _turns(batches: list[PureBatch], local: list[LocalBatch], iterations: int) -> list[Turn]:
+    """The mini-batches of every iteration."""
+    orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, iterations))}
+    return [{kind: local[order[i]] for kind, order in orders.items()} for i in range(iterations)]

@@ -1,0 +1,104 @@
+"""What the ranks of a measured trial train on: their shares of mixed test batches, or of pure mini-batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shardbench.engine.job import RankJob
+from shardbench.engine.lower import Lowered
+from shardbench.engine.step import LocalBatch
+from shardbench.model.plan import BatchSchedule, PhaseKind, Plan
+from shardbench.model.table import DenseShape, Table
+from shardbench.workloads.hotness import PureBatch, hot_under, pack
+from shardbench.workloads.materialise import Batches
+
+
+def seeded_weights(table: Table, index: int, seed: int) -> torch.Tensor:
+    """Reproducible fp32 weights [rows, dim] of a table."""
+    generator = torch.Generator().manual_seed(1_000_003 * seed + index)
+    return torch.empty(table.rows, table.dim).uniform_(-0.1, 0.1, generator=generator)
+
+
+def seeded_inputs(shape: DenseShape, batch_size: int, seed: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reproducible dense features [batch, features] and labels [batch] of a global batch."""
+    rng = np.random.default_rng([seed, batch])
+    dense = rng.standard_normal((batch_size, shape.features), dtype=np.float32)
+    labels = (rng.random(batch_size) < 0.25).astype(np.float32)
+    return torch.from_numpy(dense), torch.from_numpy(labels)
+
+
+def packed(job: RankJob, plan: Plan, store: Batches) -> list[PureBatch]:
+    """Pure mini-batches of all test batches, as the simulated backend packs them (``simulate_schedule``)."""
+    hot = [
+        hot_under(plan, job.tables, lambda i, n=n: store.bags(n, i), store.batch_size)  # type: ignore[misc]
+        for n in range(len(store.numbers))
+    ]
+    return pack(np.concatenate(hot), job.batch_size)
+
+
+def in_turn(batches: Sequence[PureBatch], kind: PhaseKind, iterations: int) -> list[int]:
+    """Which of ``batches`` each iteration takes of one kind, none where there is none of it.
+
+    Iteration i takes the one that holds sample i x batch size of the kind, whose samples are gone
+    through again and again: over many iterations a mini-batch comes up as often as it has fresh
+    samples, so that what fills it up counts for nothing.
+    """
+    numbers = [number for number, batch in enumerate(batches) if batch.kind is kind]
+    if not numbers:
+        return []
+    ends = np.cumsum([batches[number].fresh for number in numbers])
+    at = np.arange(iterations) * len(batches[numbers[0]].samples) % ends[-1]
+    return [numbers[place] for place in np.searchsorted(ends, at, side="right")]
+
+
+def in_schedule(schedule: BatchSchedule, kinds: Sequence[PhaseKind]) -> Iterator[int]:
+    """Which mini-batch, of these kinds, comes when in one epoch: each kind's in turn, as often as it takes."""
+    waiting = {
+        kind: cycle(numbers) for kind in PhaseKind if (numbers := [n for n, own in enumerate(kinds) if own is kind])
+    }
+    for phase in schedule.phases:
+        if phase.kind in waiting:
+            yield from islice(waiting[phase.kind], phase.batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """One rank's samples: [start, stop) of every global batch."""
+
+    job: RankJob
+    store: Batches
+    start: int
+    stop: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, job: RankJob, rank: int, world: int, device: torch.device) -> "Inputs":
+        """The share of rank ``rank`` of ``world`` that divide a batch among them."""
+        share = job.batch_size // world
+        store = Batches(Path(job.batches))
+        return cls(job=job, store=store, start=rank * share, stop=(rank + 1) * share, device=device)
+
+    def mixed(self, lowered: Lowered) -> list[LocalBatch]:
+        """Its share of every test batch."""
+        return [self._local(lowered, number, None) for number in range(len(self.store.numbers))]
+
+    def pure(self, lowered: Lowered, batch: PureBatch, number: int) -> LocalBatch:
+        """Its share of a pure mini-batch, the ``number``-th."""
+        return self._local(lowered, number, batch.samples[self.start : self.stop])
+
+    def _local(self, lowered: Lowered, number: int, samples: np.ndarray | None) -> LocalBatch:
+        store, job = self.store, self.job
+        if samples is None:
+            sparse = lowered.local_lookups(lambda i: store.bags(number, i, self.start, self.stop))
+        else:
+            sparse = lowered.local_lookups(lambda i: store.chosen(i, samples))
+        dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, number)
+        return LocalBatch(
+            dense=dense[self.start : self.stop].to(self.device),
+            sparse=sparse.to(self.device),
+            labels=labels[self.start : self.stop].to(self.device),
+        )
