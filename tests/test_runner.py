@@ -137,7 +137,7 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
         ms = {phase: [1.0, 1.0] for phase in (*MEASURED_PHASES, "step")}
         for rank in range(world_size):
             bytes_ = {known: (size * rank, 0.0) for known, size in sent.items()}
-            result = RankResult(rank=rank, ms=ms, sent=[bytes_, bytes_], calls=[{}, {}])
+            result = RankResult(rank=rank, ms=ms, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
             (folder / f"rank{rank}.json").write_text(result.model_dump_json())
 
     monkeypatch.setattr("shardbench.engine.measure.run_ranks", ran)

@@ -310,6 +310,7 @@ def test_calls_by_hand(place_a, place_b, sequences, lookups, vectors, sums, weig
         "backward_all_to_all": vectors,
         "output_reduce_scatter": sums,
         "backward_all_gather": sums,
+        "rows_splits": (0, 0, 0),
         "rows_all_reduce": weights,
         "dense_all_reduce": (1, 0, 0),
     }
@@ -370,7 +371,11 @@ def test_schedules_count_their_copies():
     traffic = count(plan, on, lambda i: hot[i], DENSE, PhaseKind.HOT)
     assert traffic.load.lookups.tolist() == [3, 2]
     assert traffic.host.lookups.sum() == 0
-    assert {n for n, c in traffic.collectives.items() if c.sent.any()} == {"rows_all_reduce", "dense_all_reduce"}
+    assert {n for n, c in traffic.collectives.items() if c.sent.any()} == {
+        "rows_splits",
+        "rows_all_reduce",
+        "dense_all_reduce",
+    }
     # Rank 0 touched two rows, rank 1 one: an index of 8 bytes and a gradient of 16 each.
     assert traffic.collectives["rows_all_reduce"].sent.tolist() == [2 * (8 + 16), 8 + 16]
     with pytest.raises(BadInput, match="a hot batch asks 1 times for rows of 'a' that are not replicated"):

@@ -58,7 +58,7 @@ class RankResult(pydantic.BaseModel):
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
     calls: list[dict[str, Calls]]
     """Likewise: collective -> those the rank took part in."""
-    shares: list[float] = pydantic.Field(default_factory=list)
+    shares: list[float]
     """Likewise: its share of all samples."""
     copied: dict[str, float] = pydantic.Field(default_factory=dict)
     """Bytes of hot rows that a batch schedule copies for one step at this rank, by direction; empty without one."""
