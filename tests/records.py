@@ -4,7 +4,7 @@ from typing import Any
 
 from shardbench.model.strategy import Move, Role
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Control, Planned, Record, Timing, TrafficTotals
+from shardbench.records.record import Control, Draws, Planned, Record, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
 COLLECTIVES = {
@@ -47,6 +47,13 @@ def timing(step_ms: tuple[float, ...], embedding_ms: tuple[float, ...], **phases
 def control(*step_ms: float, plan_hash: str = "9" * 16) -> Control:
     """The steps of the control plan."""
     return Control(plan_hash=plan_hash, step_ms=step_ms)
+
+
+def draws(step_ms: float, *, embedding_ms: float = 1.0, errors: tuple[float, ...] = (0.8, 0.9, 1.1, 1.2)) -> Draws:
+    """The prediction under draws that err by these factors."""
+    return Draws(
+        step_ms=tuple(step_ms * error for error in errors), embedding_ms=tuple(embedding_ms * error for error in errors)
+    )
 
 
 def planned(**changes: Any) -> Planned:

@@ -20,6 +20,7 @@ FAST = make.ok(
     changes={
         "timing": make.timing((10.0, 10.0), (3.0, 5.0), lookup=4.0, dense=6.0),
         "bound_ms": 4.0,
+        "draws": make.draws(10.0),
         "planned": make.planned(hbm_memory_bytes=(1000, 3000)),
         "traffic": make.totals(distinct_rows=(40.0, 60.0), off_hbm_lookups=0.0),
     },
@@ -32,6 +33,7 @@ SLOW = make.ok(
     changes={
         "timing": make.timing((15.0, 15.0), (9.0, 3.0), lookup=8.0, dense=7.0),
         "bound_ms": 4.0,
+        "draws": make.draws(15.0),
         "planned": make.planned(hbm_memory_bytes=(4000, 2000)),
         "traffic": make.totals(
             distinct_rows=(90.0, 10.0), collectives={**make.COLLECTIVES, "output_all_to_all": (5100.0, 200.0)}
@@ -45,6 +47,7 @@ def test_sentences_worked_out_by_hand():
     said = sentences(explain(SLOW, FAST, [FAST, SLOW]))
     assert said == [
         "fast beats slow: 10.0 against 15.0 ms a step, 1.500x (dlrm20 on a100-40gb-2x8, simulated, batch 1000).",
+        "fast is the faster one in 100 % of the draws of the model's constants and form within their held-out errors.",
         "Phase lookup: 4.00 against 8.00 ms, 4.00 ms less, 80 % of the difference.",
         "Phase dense: 6.00 against 7.00 ms, 1.00 ms less, 20 % of the difference.",
         "Straggler of fast: rank 1 with 5.00 ms of embedding time, 1.25x the mean; it reads 60 distinct rows (1.20x) "
@@ -56,6 +59,21 @@ def test_sentences_worked_out_by_hand():
         "Lookups off HBM: 0.0 % (fast), 25.0 % (slow).",
         "Slowest rank over the lower bound: +25.0 % (fast), +125.0 % (slow).",
     ]
+
+
+def test_an_order_that_too_few_draws_have_counts_as_open():
+    doubted = SLOW.model_copy(update={"draws": make.draws(10.3, errors=(0.7, 1.0, 1.2, 1.3))})
+    said = sentences(explain(doubted, FAST, [FAST, doubted]))
+    assert said[0].startswith("fast is not told apart from slow: ")
+    assert said[1] == (
+        "fast is the faster one in 75 % of the draws of the model's constants and form within their held-out errors, "
+        "and below 95 % the order counts as open (~)."
+    )
+    unknown = SLOW.model_copy(update={"draws": None})
+    said = sentences(explain(unknown, FAST, [FAST, unknown]))
+    assert said[0].startswith("fast may or may not beat slow: ")
+    assert said[0].endswith("batch 1000).")
+    assert said[1] == "How sure the model is of that is unknown: the records have no draws of its constants."
 
 
 def test_measured_records_are_held_against_the_noise_floor():
@@ -152,7 +170,7 @@ def test_the_command(tmp_path, capsys):
     assert run_command([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["faster"]["strategy"] == "fast"
-    assert len(document["sentences"]) == 9
+    assert len(document["sentences"]) == 10
     assert run_command(["explain", "nosuch", "nosuch", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert run_command(["explain", "a", "b", "--results", str(tmp_path / "nothing")]) == 2

@@ -37,7 +37,7 @@ FIRST_COLUMNS = {
     "throughput": (
         "workload machine backend strategy outcome n iterations samples_per_s step_ms_p50 step_ms_p95 plan_s fit_s "
         "step_ms_low step_ms_high compared_by vs_control vs_control_low vs_control_high vs_best_pct noise_pct "
-        "same_as_best pairs pairs_beyond_noise batch_size "
+        "same_as_best pairs pairs_beyond_noise p_slower_than_best batch_size "
     ),
     "balance": (
         "workload machine backend strategy outcome n iterations emb_ms_min emb_ms_mean emb_ms_max emb_ms_std "
@@ -328,6 +328,54 @@ def test_simulated_times_that_differ_by_rounding_are_equal():
     made = {"a": 5e-3, "b": 5e-3 * (1 + 1e-10), "c": 5e-3 * (1 + 1e-8)}
     frame = throughput([make.ok(name, (t, t), backend=Backend.SIMULATED) for name, t in made.items()])
     assert [bool(row(frame, name, "simulated").same_as_best) for name in "abc"] == [True, True, False]
+
+
+def simulated(name: str, step_ms: float, draws=None, **spec):
+    return make.ok(name, (step_ms,), backend=Backend.SIMULATED, changes={"draws": draws}, **spec)
+
+
+def test_a_simulated_row_has_the_band_of_its_draws_and_the_share_in_which_it_is_slower():
+    frame = throughput([
+        simulated("best", 10.0, make.draws(10.0)),
+        simulated("surely", 10.1, make.draws(10.1)),
+        simulated("perhaps", 10.3, make.draws(10.3, errors=(0.7, 1.0, 1.2, 1.3))),
+        simulated("same", 10.0, make.draws(10.0)),
+    ])  # fmt: skip
+    best = row(frame, "best", "simulated")
+    assert (best.step_ms_low, best.step_ms_high) == (pytest.approx(8.075), pytest.approx(11.925))
+    assert pd.isna(best.p_slower_than_best)
+    # Bands that overlap almost wholly: under one draw both err alike.
+    assert [row(frame, name, "simulated").p_slower_than_best for name in ("surely", "perhaps", "same")] == [
+        1.0, 0.75, 0.5,
+    ]  # fmt: skip
+    (section,) = sections("throughput", frame)
+    place = section.headers.index("vs best")
+    assert {r[0]: r[place] for r in section.rows} == {
+        "best": "best", "same": "best", "surely": "+1.0 %", "perhaps": "+3.0 % ~",
+    }  # fmt: skip
+    assert "leaves the order to the best open for 1 of 2 rows (~)" in section.note
+
+
+def test_all_pairs_of_seeds_count_and_the_band_is_of_all_seeds():
+    frame = throughput([
+        simulated("best", 10.0, make.draws(10.0)),
+        simulated("drawn", 11.0, make.draws(11.0)),
+        simulated("drawn", 11.5, make.draws(9.0), seed=1),
+    ])  # fmt: skip
+    found = row(frame, "drawn", "simulated")
+    assert found.p_slower_than_best == 0.5
+    assert found.step_ms_low < 8.0
+    assert found.step_ms_high > 12.9
+
+
+def test_a_simulated_row_without_draws_claims_no_certainty():
+    frame = throughput([simulated("a", 10.0, make.draws(10.0)), simulated("b", 12.0)])
+    b = row(frame, "b", "simulated")
+    assert pd.isna([b.step_ms_low, b.step_ms_high, b.p_slower_than_best]).all()
+    (section,) = sections("throughput", frame)
+    shown = dict(zip(section.headers, section.rows[1]))
+    assert (shown["vs best"], shown["95 % interval (ms)"]) == ("+20.0 % ?", "unknown")
+    assert "error of the model unknown (records without draws)" in section.note
 
 
 def test_tiers_are_those_of_the_records():

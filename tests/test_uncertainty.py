@@ -57,10 +57,13 @@ def test_constants_spread_by_their_stated_error_and_shares_stay_shares():
 
 
 def test_a_host_has_draws_of_its_own():
-    known = replace(KNOWN, host=HostConstants(link_bytes_per_s=1e10, dense_flop_per_s=1e12))
-    with pytest.raises(BadInput, match="toy does not say how well 'host_dense_rate' is known"):
+    known = replace(
+        KNOWN, host=HostConstants(link_bytes_per_s=1e10, dense_flop_per_s=1e12, dense_step_s=1e-3, dense_layer_s=0.0)
+    )
+    with pytest.raises(BadInput, match="toy does not say how well 'host_dense_layer' is known"):
         drawn_machines(known)
-    drawn = drawn_machines(replace(known, errors=known.errors | {"host_dense_rate": 1.5, "host_link": 1.0}))
+    errors = dict.fromkeys(uncertain(known), 1.5) | {"host_link": 1.0}
+    drawn = drawn_machines(replace(known, errors=errors))
     hosts = [m.host for m in drawn if m.host is not None]
     assert len({h.dense_flop_per_s for h in hosts}) == DRAWS
     assert {h.link_bytes_per_s for h in hosts} == {1e10}

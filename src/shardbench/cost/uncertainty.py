@@ -82,7 +82,13 @@ class Ratio:
     @property
     def sure(self) -> bool:
         """Whether the model knows which is larger, as far as its draws go."""
-        return max(self.p_larger, 1.0 - self.p_larger) >= SURE
+        return sure(self.p_larger)
+
+
+def p_larger(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> float:
+    """Share of draws in which a time is the larger one, as ``ratio`` takes them; equal ones count half."""
+    above, below = _paired(times, reference)
+    return float(np.mean((above > below) + 0.5 * (above == below)))
 
 
 def ratio(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> Ratio:
@@ -90,13 +96,22 @@ def ratio(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]
 
     Raises ValueError where two trials have not the same number of draws.
     """
-    # [trials, trials of the reference, draws]
+    above, below = _paired(times, reference)
+    low, middle, high = np.percentile(above / below, (2.5, 50.0, 97.5))
+    return Ratio(low=float(low), middle=float(middle), high=float(high), p_larger=p_larger(times, reference))
+
+
+def _paired(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """Both as [trials, trials of the reference, draws], to be broadcast."""
     above, below = np.array(times)[:, None, :], np.array(reference)[None, :, :]
     if above.shape[-1] != below.shape[-1]:
         raise ValueError("draws compare one by one: both need the same number of them")
-    low, middle, high = np.percentile(above / below, (2.5, 50.0, 97.5))
-    larger = float(np.mean((above > below) + 0.5 * (above == below)))
-    return Ratio(low=float(low), middle=float(middle), high=float(high), p_larger=larger)
+    return above, below
+
+
+def sure(p: float) -> bool:
+    """Whether a probability that one time is the larger one leaves the order known, either way."""
+    return max(p, 1.0 - p) >= SURE
 
 
 def band(times: Sequence[Sequence[float]]) -> tuple[float, float]:

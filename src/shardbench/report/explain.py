@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.base.errors import BadInput
+from shardbench.cost.uncertainty import SURE, p_larger, sure
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
@@ -17,7 +18,6 @@ from shardbench.report.view import readable_bytes, significant
 _SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
 _LEAST_KEY = 4
 _SHOWN_PHASES = 3
-_EQUAL = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,10 @@ class Explanation:
     noise_pct: float | None
     """Least significant difference (95 %) of two single trials of their group; None where nothing was repeated."""
     beyond_noise: bool | None
-    """Whether they differ by more; None where the noise is unknown."""
+    """Whether they differ by more; None where the noise is unknown. Simulated: whether the model knows the order."""
+    p_faster: float | None
+    """Share of the draws of the model's constants and form in which the faster one is faster; None where measured and
+    where a record has no draws."""
     phases: tuple[PhaseDifference, ...]
     """Those that differ most first."""
 
@@ -160,8 +163,9 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     ratio = _ratio(slower, faster, by_control=by_control)
     noise = group.noise if group is not None else None
     beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
+    p_faster = _p_faster(*((b, a) if swap else (a, b)))
     if condition.backend is Backend.SIMULATED:
-        beyond = ratio - 1.0 > _EQUAL
+        beyond = None if p_faster is None else p_faster >= SURE
     return Explanation(
         workload=condition.workload,
         machine=condition.machine,
@@ -172,6 +176,7 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         by_control=by_control,
         noise_pct=None if noise is None else noise.least_pct(1, 1),
         beyond_noise=beyond,
+        p_faster=p_faster,
         phases=_phases(faster, slower, phases_of([a, b])),
     )
 
@@ -180,6 +185,13 @@ def _ratio(above: Side, below: Side, *, by_control: bool) -> float:
     if by_control and above.vs_control is not None and below.vs_control is not None:
         return above.vs_control / below.vs_control
     return above.step_ms / below.step_ms if below.step_ms else 1.0
+
+
+def _p_faster(faster: Record, slower: Record) -> float | None:
+    """Share of draws in which the first has the shorter step; None where one has none."""
+    if faster.draws is None or slower.draws is None:
+        return None
+    return p_larger([slower.draws.step_ms], [faster.draws.step_ms])
 
 
 def _check(a: Record, b: Record) -> None:
@@ -257,7 +269,7 @@ def _phases(faster: Side, slower: Side, names: Sequence[str]) -> tuple[PhaseDiff
 
 def sentences(found: Explanation) -> list[str]:
     """The explanation in words, one sentence a line, ASCII."""
-    said = [_headline(found), *_of_noise(found)]
+    said = [_headline(found), *_of_noise(found), *_of_model(found)]
     said += [_of_phase(phase) for phase in found.phases[:_SHOWN_PHASES] if phase.faster_ms != phase.slower_ms]
     if found.backend is Backend.MEASURED:
         said.append(
@@ -285,8 +297,9 @@ def _headline(found: Explanation) -> str:
     if not found.difference_ms:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
     noise = "" if found.noise_pct is None else f" the noise floor of {found.noise_pct:.1f} %"
+    unknown = "; whether that is noise is unknown, nothing was repeated" if found.backend is Backend.MEASURED else ""
     verb, words = {
-        None: ("may or may not beat", "; whether that is noise is unknown, nothing was repeated"),
+        None: ("may or may not beat", unknown),
         True: ("beats", f"; beyond{noise}" if noise else ""),
         False: ("is not told apart from", f"; within{noise}" if noise else ""),
     }[found.beyond_noise]
@@ -317,6 +330,19 @@ def _of_noise(found: Explanation) -> list[str]:
         else f"Noise floor: two single trials of one plan differ by less than {found.noise_pct:.1f} % in 95 % of cases."
     )
     return said
+
+
+def _of_model(found: Explanation) -> list[str]:
+    """How sure the cost model is of the order; simulated records only."""
+    if found.backend is not Backend.SIMULATED or not found.difference_ms:
+        return []
+    if found.p_faster is None:
+        return ["How sure the model is of that is unknown: the records have no draws of its constants."]
+    doubt = "" if sure(found.p_faster) else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
+    return [
+        f"{found.faster.name} is the faster one in {100.0 * found.p_faster:.0f} % of the draws of the model's "
+        f"constants and form within their held-out errors{doubt}."
+    ]
 
 
 def _of_phase(phase: PhaseDifference) -> str:

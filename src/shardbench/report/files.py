@@ -21,6 +21,7 @@ _DECIMALS = {
     "cpu_max_over_mean": 4,
     "distinct_rows_max": 1,
     "samples_per_s": 1,
+    "p_slower_than_best": 3,
     "plan_s": 4,
     "fit_s": 4,
 }

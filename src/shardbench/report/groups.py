@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.statistics import Estimate, LogMean, Noise, log_mean, median, pooled_noise
+from shardbench.base.statistics import LogMean, Noise, log_mean, pooled_noise
+from shardbench.cost.uncertainty import band, p_larger
 from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.records.record import Record
@@ -35,6 +36,16 @@ class Condition(NamedTuple):
         """Condition of a record."""
         spec = record.spec
         return cls(spec.workload, spec.machine, spec.backend, spec.batch_size, spec.precision, spec.optimizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A simulated time in ms and its 95 % band under draws of the model's constants and form."""
+
+    value: float
+    low: float | None
+    """None without draws: it is not known how sure the model is."""
+    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +111,22 @@ class Row:
         )
 
     @cached_property
-    def step(self) -> Estimate | LogMean:
+    def step(self) -> Prediction | LogMean:
         """Typical step and its interval; the row must be ok.
 
-        Measured: geometric mean over trials of their medians. Simulated: median over iterations.
+        Measured: geometric mean over trials of their medians. Simulated: median over iterations, and the band of the
+        draws of all trials.
         """
         if self.worst.spec.backend is Backend.MEASURED:
             return log_mean(self.medians_ms)
-        return median(self.step_ms)
+        low, high = band(self.step_draws) if self.step_draws else (None, None)
+        return Prediction(value=float(np.median(self.step_ms)), low=low, high=high)
+
+    @property
+    def step_draws(self) -> list[tuple[float, ...]] | None:
+        """Steps under draws of constants and form, one tuple a trial; None where a trial has none."""
+        found = [record.draws.step_ms for record in self.records if record.draws]
+        return found if len(found) == len(self.records) else None
 
     @cached_property
     def same_plan(self) -> dict[tuple[int, str], list[Record]]:
@@ -145,7 +164,7 @@ class Group:
         """
         return row.ratios if self.control else row.medians_ms
 
-    def estimate(self, row: Row) -> Estimate | LogMean:
+    def estimate(self, row: Row) -> Prediction | LogMean:
         """The row's number with its interval; the row must be ok."""
         return log_mean(self.numbers(row)) if self.control else row.step
 
@@ -168,6 +187,12 @@ class Group:
             return None
         typical = float(np.median([len(row.records) for row in self.ok_rows]))
         return self.noise.least_pct(typical, typical)
+
+    def p_slower(self, row: Row, other: Row) -> float | None:
+        """Share of draws, over all pairs of trials, in which ``row`` has the longer step; None where there are none."""
+        if row.step_draws is None or other.step_draws is None:
+            return None
+        return p_larger(row.step_draws, other.step_draws)
 
     def apart(self, a: Row, b: Row) -> bool | None:
         """Whether two measured rows differ by more than the noise of as many trials as they have; None if unknown."""

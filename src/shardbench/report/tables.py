@@ -26,7 +26,7 @@ TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "
 _THROUGHPUT = (
     "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "compared_by",
     "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
-    "pairs_beyond_noise",
+    "pairs_beyond_noise", "p_slower_than_best",
 )  # fmt: skip
 _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
@@ -57,8 +57,11 @@ def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
     """Step time and throughput.
 
-    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms_p50`` (95 %; over trials where measured,
-    and empty for one trial). ``compared_by`` says what measured rows are compared by: ``control``,
+    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms_p50`` (95 %). Measured: over trials, and
+    empty for one trial. Simulated: the band of predictions under draws of the model's constants and
+    form (``shardbench.cost.uncertainty``), of all trials together; ``p_slower_than_best`` is the
+    share of draws, over all pairs of trials, in which the row's step is longer than the best row's.
+    Both are empty for records without draws. ``compared_by`` says what measured rows are compared by: ``control``,
     each trial's ratio to the control plan that its ranks stepped in turn with it (``vs_control``),
     or ``step`` where trials have no control or not the same one. ``vs_best_pct`` is the difference
     to the best competitor of the group. ``noise_pct`` is the least significant difference (95 %) of
@@ -107,6 +110,7 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
     if group.best is not None:
         cells["vs_best_pct"] = _over_pct(group.estimate(row).value, group.estimate(group.best).value)
         cells["same_as_best"] = _same(group, row, group.best)
+        cells["p_slower_than_best"] = None if row is group.best else group.p_slower(row, group.best)
     if group.condition.backend is Backend.MEASURED:
         cells |= _measured_cells(group, row)
     for name in phases_of(row.records):

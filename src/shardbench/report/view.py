@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from shardbench.cost.uncertainty import sure
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
 
@@ -25,14 +26,17 @@ TITLES = {
 
 NOTES = {
     "throughput": (
-        "Step = slowest rank of an iteration; n counts trials (seeds and repeats). Measured: p50 is the geometric mean "
-        "over trials of their medians, its 95 % interval Student's t over trials, as iterations of one trial are not "
-        "independent; it is unknown for one trial. Where ranks also stepped a control plan in turn, strategies are "
-        "compared by their ratio to it ('vs control'). 'vs best' is the difference to the best competitor; '=' marks "
-        "one below the noise floor, the least significant difference (95 %) of so many trials, from repeats of the "
-        "same plan (A/A), and '?' says that nothing was repeated: noise and order are unknown. p95 is over all "
-        "iterations. Plan and fit seconds are what the strategy spent. Phases are medians of the slowest rank, waits "
-        "included, so they need not add up to the step."
+        "Step = slowest rank of an iteration; n counts trials (seeds and repeats). Measured: p50 is the geometric "
+        "mean over trials of their medians, its 95 % interval Student's t over trials, as iterations of one trial are "
+        "not independent; it is unknown for one trial. Where ranks also stepped a control plan in turn, strategies "
+        "are compared by their ratio to it ('vs control'). 'vs best' is the difference to the best competitor; '=' "
+        "marks one below the noise floor, the least significant difference (95 %) of so many trials, from repeats of "
+        "the same plan (A/A), and '?' says that nothing was repeated: noise and order are unknown. Simulated: the "
+        "interval is the 95 % band of the step under draws of the model's constants and form within their held-out "
+        "errors; '~' marks a difference whose sign fewer than 95 % of the draws have, both plans under the same draw, "
+        "and '?' one of records without draws. What the model misses from plan to plan is not in the draws "
+        "(docs/costmodel.md, section 7). p95 is over all iterations. Plan and fit seconds are what the strategy "
+        "spent. Phases are medians of the slowest rank, waits included, so they need not add up to the step."
     ),
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
@@ -175,8 +179,8 @@ def _note(name: str, rows: list[Cells]) -> str:
     parts = [f"batch {first['batch_size']}, {first['precision']}, {first['optimizer']}"]
     if name == "throughput":
         ok = next((row for row in rows if row["outcome"] == "ok"), None)
-        if ok is not None and first["backend"] == Backend.MEASURED.value:
-            parts += _compared(ok)
+        if ok is not None:
+            parts += _compared(ok) if first["backend"] == Backend.MEASURED.value else _known(rows)
     if name == "balance":
         for key, what in (
             ("bound_ms", "lower bound, any device move"),
@@ -198,6 +202,16 @@ def _compared(row: Cells) -> list[str]:
     return [f"compared by {by}", f"noise floor {noise:.1f} %", f"{beyond:.0f} of {row['pairs']} pairs differ by more"]
 
 
+def _known(rows: list[Cells]) -> list[str]:
+    """Of how many simulated rows the model knows whether they are slower than the best."""
+    others = [row for row in rows if _number(row, "vs_best_pct") and not row["same_as_best"]]
+    shares = [share for row in others if (share := _number(row, "p_slower_than_best")) is not None]
+    if len(shares) < len(others):
+        return ["error of the model unknown (records without draws)"]
+    unsure = sum(not sure(share) for share in shares)
+    return [f"the model's own error leaves the order to the best open for {unsure} of {len(others)} rows (~)"]
+
+
 def _strategy(row: Cells) -> str:
     return f"{row['strategy']} (reference)" if row["role"] == Role.SEARCH else str(row["strategy"])
 
@@ -216,7 +230,17 @@ def _vs_best(row: Cells) -> str:
         return "?"
     if value == 0 and row["role"] == "competitor":
         return "best"
-    return "=" if row["same_as_best"] else _percent(value)
+    if row["same_as_best"]:
+        return "="
+    return _percent(value) + (_mark(row, "p_slower_than_best") if row["backend"] == Backend.SIMULATED.value else "")
+
+
+def _mark(row: Cells, key: str) -> str:
+    """What follows a simulated difference, by the share of draws that have its sign."""
+    share = _number(row, key)
+    if share is None:
+        return " ?"
+    return "" if sure(share) else " ~"
 
 
 def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:

@@ -20,7 +20,7 @@ from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.published.agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, committed, embed, predicted_ms
 from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
-from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, SURE, deviations
+from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
 
 _STEP = 1.05
 """Factor by which a constant is moved to see how far a prediction follows."""
@@ -182,14 +182,14 @@ def coverage(family: str) -> Coverage:
     times = [(drawn_logs(point, own), math.log(point.published_ms)) for point, own in firsts.values()]
     pairs = [(a - b, x - y) for (a, x), (b, y) in combinations(times, 2)]
     slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
-    sure = [(p > 0.5) == real for p, real in slower if max(p, 1.0 - p) >= SURE]
+    known = [(p > 0.5) == real for p, real in slower if sure(p)]
     return Coverage(
         points=len(times),
         in_band=sum(_holds(drawn, real) for drawn, real in times),
         pairs=len(pairs),
         ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
-        sure=len(sure),
-        right=sum(sure),
+        sure=len(known),
+        right=sum(known),
     )
 
 
