@@ -8,6 +8,7 @@ import records as make
 from shardbench.base.generated import check_files
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report import second_run
 from shardbench.report.files import check_tables
 from shardbench.report.prediction import read_measured
 from shardbench.report.prediction_summary import expected_files
@@ -52,6 +53,15 @@ def missing_trials(trials, known, named):
 
 def test_prediction_tables_are_what_the_records_give():
     assert check_files(expected_files(RESULTS, read_measured(RESULTS)), "shardbench report prediction") == []
+
+
+def test_a_second_run_and_its_agreement_are_both_there_and_fit():
+    again = RESULTS / "again"
+    tables = {path.parent.name for path in (RESULTS / "tables").glob(f"*/{second_run.FILE}")}
+    assert tables == {path.stem for path in (again / "records").glob("*.jsonl")}
+    for suite in sorted(tables):
+        files = second_run.expected_file(RESULTS, suite, second_run.read_agreement(RESULTS, again, suite))
+        assert check_files(files, f"shardbench report {suite} --results results --against results/again") == []
 
 
 @pytest.mark.parametrize("suite", SUITES)

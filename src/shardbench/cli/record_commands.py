@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli import tools
 from shardbench.cli.options import (
@@ -101,8 +102,12 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
 
 def report_command(
     name: NameArgument,
+    *,
     page: PageOption = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Results folder of a second run: does it order strategies alike?")
+    ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> int:
@@ -110,8 +115,12 @@ def report_command(
 
     ``report prediction`` compares what was predicted with what was measured, over all suites.
     """
+    if against is not None and (page or name == tools.PREDICTION):
+        raise BadInput("--against compares two runs of one suite: it makes no page, and prediction is no suite")
     if name == tools.PREDICTION:
         return tools.report_prediction(results, check=check, as_json=as_json)
+    if against is not None:
+        return tools.report_agreement(name, results, against, check=check, as_json=as_json)
     from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
     from shardbench.report.page import write_page  # noqa: PLC0415
     from shardbench.studies.files import (  # noqa: PLC0415

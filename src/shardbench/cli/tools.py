@@ -1,4 +1,4 @@
-"""Commands about records and machines that run no suite: explain, archive, doctor, report prediction."""
+"""Commands about records and machines that run no suite: explain, archive, doctor, two kinds of report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -149,6 +149,31 @@ def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_jso
     else:
         for line in lines(done):
             print(ascii_text(line))
+    return EXIT_OK
+
+
+def report_agreement(suite: str, results: Path, against: Path, *, check: bool, as_json: bool) -> int:
+    """The suite's measured records against those of a second run: writes the table, prints it in words."""
+    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.second_run import expected_file, read_agreement, text_line  # noqa: PLC0415
+
+    found = read_agreement(results, against, suite)
+    files = expected_file(results, suite, found)
+    if check:
+        differences = check_files(files, f"shardbench report {suite} --against {against}")
+        if as_json:
+            print_json({"suite": suite, "differences": differences})
+        else:
+            print("\n".join(differences) or f"{suite}: table and records of both runs agree")
+        return EXIT_FAILED if differences else EXIT_OK
+    (path,) = write_files(files)
+    if as_json:
+        print_json({"suite": suite, "file": str(path), "agreement": [to_data(one) for one in found]})
+        return EXIT_OK
+    for one in found:
+        print(ascii_text(text_line(one)))
+    print(f"table: {path}")
     return EXIT_OK
 
 
