@@ -1,8 +1,6 @@
 """What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
 
-import os
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -14,6 +12,7 @@ from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import seeded_inputs
+from shardbench.engine.join import join_group
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
 from shardbench.model.machine import Machine
@@ -48,11 +47,12 @@ class RankTimes:
 
 def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     """Join the group of ``folder`` as ``rank`` and measure everything in turns; runs in a process of its own."""
-    device = _join(order, folder, rank)
+    machine = order.machine
+    device = join_group(machine.device, rank, machine.topology, f"file://{folder / 'rendezvous'}", JOIN_S)
     clock = clock_of(device)
     kernels = Kernels(order.kernels, device, clock)
-    messages = Messages(order.machine.topology.world_size, device, clock)
-    probes = [Probe(probe, order.machine, device, clock) for probe in order.probes]
+    messages = Messages(machine.topology.world_size, device, clock)
+    probes = [Probe(probe, machine, device, clock) for probe in order.probes]
     stream = kernels.stream_bytes_per_s()
     kernels.round(0)
     messages.round()
@@ -70,26 +70,6 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
         ),
         stream_bytes_per_s=stream,
     )
-
-
-def _join(order: Order, folder: Path, rank: int) -> torch.device:
-    topology = order.machine.topology
-    torch.set_num_threads(1)
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(topology.world_size), LOCAL_RANK=str(rank))
-    os.environ["LOCAL_WORLD_SIZE"] = str(topology.devices_per_node)
-    device = torch.device("cuda", rank) if order.machine.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        f"file://{folder / 'rendezvous'}",
-        timeout=timedelta(seconds=JOIN_S),
-        rank=rank,
-        world_size=topology.world_size,
-    )
-    return device
 
 
 class Probe:

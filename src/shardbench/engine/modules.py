@@ -126,8 +126,7 @@ class ShardedModule(TableModule):
             world_size=groups.topology.devices_per_node if in_node else groups.topology.world_size,
             device_type=device.type,
         )
-        if in_node:
-            _name_by_global_rank(plan, groups, device)
+        _name_own_device(plan, groups, device, in_node=in_node)
         group = groups.node if in_node else groups.world
         self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
         self.layouts = (
@@ -256,14 +255,18 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
     return collection(tables=configs, device=torch.device("meta"))
 
 
-def _name_by_global_rank(plan: Any, groups: Groups, device: torch.device) -> None:
-    """Shards of a node's module are numbered from 0; torch wants the ranks of the whole world."""
-    topology = groups.topology
-    first = topology.node_ranks(topology.node_of(groups.rank))[0]
-    for sharding in plan.values():
-        for j, shard in enumerate(sharding.sharding_spec.shards):
-            at = f":{j}" if device.type == "cuda" else ""
-            shard.placement = _remote_device(f"rank:{first + j}/{device.type}{at}")
+def _name_own_device(plan: Any, groups: Groups, device: torch.device, *, in_node: bool) -> None:
+    """Shards are placed by global rank, this rank's on its very device: torch refuses a shard that lies elsewhere.
+
+    TorchRec numbers those of a node's module from 0, and takes a rank's number in its node for that
+    of its device, which it is not where one machine stands for several nodes.
+    """
+    first = groups.topology.node_ranks(groups.topology.node_of(groups.rank))[0] if in_node else 0
+    specs = [sharding.sharding_spec for sharding in plan.values() if sharding.sharding_spec is not None]
+    for shard in (shard for spec in specs for shard in spec.shards):
+        rank = first + shard.placement.rank()
+        on = device if rank == groups.rank else shard.placement.device()
+        shard.placement = _remote_device(f"rank:{rank}/{on}")
 
 
 def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
@@ -300,7 +303,7 @@ class ReplicatedRows(TableModule):
         self.key = key
         self.layouts = []
         tables = lowered.modules[key]
-        rows = _Rows({t.name: (t.rows, t.segment.columns) for t in tables}).to(device)
+        rows = _Rows({t.name: (t.rows, t.segment.columns) for t in tables}, device)
         ids = [device.index] if device.type == "cuda" else None
         self.module = DistributedDataParallel(
             rows, device_ids=ids, process_group=groups.world, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -328,9 +331,10 @@ class ReplicatedRows(TableModule):
 
 
 class _Rows(torch.nn.Module):
-    def __init__(self, shapes: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, shapes: dict[str, tuple[int, int]], device: torch.device) -> None:
         super().__init__()
-        self.tables = torch.nn.ModuleDict({name: torch.nn.Embedding(*shape) for name, shape in shapes.items()})
+        tables = {name: torch.nn.Embedding(*shape, device=device) for name, shape in shapes.items()}
+        self.tables = torch.nn.ModuleDict(tables)
 
     def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:
         return [self.tables[key](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict

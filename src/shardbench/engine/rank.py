@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import traceback
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import Trained, build
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.job import JOB, TO_DEVICE, TO_HOST, RankJob, RankResult
+from shardbench.engine.join import join_group
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.turns import take_turns
 
@@ -49,27 +49,13 @@ class Rank:
         (self.folder / f"rank{self.rank}.phase").write_text(name)
 
     def _join(self) -> torch.device:
-        torch.set_num_threads(1)
-        timeout = timedelta(seconds=self.job.timeout_s)
-        rendezvous = self.folder / "rendezvous"
-        method = "env://" if "MASTER_ADDR" in os.environ else f"file://{rendezvous}"
-        device, backend = torch.device("cpu"), "gloo"
-        if self.job.device == "cuda":
-            needed, found = self.job.topology.devices_per_node, torch.cuda.device_count()
-            if not torch.cuda.is_available() or found < needed:
-                raise Unsupported(f"the job needs {needed} CUDA devices, this machine has {found}")
-            # Ranks of a node follow each other, so that they never share a device.
-            device, backend = torch.device("cuda", self.rank % found), "nccl"
-            torch.cuda.set_device(device)
-        dist.init_process_group(backend, method, timeout=timeout, rank=self.rank, world_size=self.world)
-        return device
+        method = "env://" if "MASTER_ADDR" in os.environ else f"file://{self.folder / 'rendezvous'}"
+        return join_group(self.job.device, self.rank, self.job.topology, method, self.job.timeout_s)
 
     def run(self) -> RankResult:
         """The whole trial of this rank."""
         job = self.job
         self.phase("build")
-        os.environ["LOCAL_WORLD_SIZE"] = str(job.topology.devices_per_node)
-        os.environ["LOCAL_RANK"] = str(self.rank % job.topology.devices_per_node)
         clock = clock_of(self.device)
         place = (self.rank, self.world, self.device)
         own = build(job, job.plan, place, clock)
@@ -122,8 +108,9 @@ def outcome_of(error: BaseException) -> str:
     """Outcome name for an exception that ended a rank."""
     if isinstance(error, Unsupported):
         return "skipped"
-    text = str(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+    # Kernels of managed memory and NCCL say it in errors of other types.
+    full = any(words in str(error).lower() for words in ("can't allocate memory", "out of memory"))
+    if full or isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "oom"
     return "error"
 

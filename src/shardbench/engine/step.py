@@ -209,7 +209,6 @@ class TrainingStep:
 
     def _sequence(self, table: int, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
         """Vectors [lookups, dim] of an unpooled table, its segments' rows back in place."""
-        total = int(lookups.lengths[table].sum())
         parts = [t for t in self.lowered.logical if t.table == table]
         if not parts:
             return lookups.lengths[table].new_zeros((0, self.lowered.tables[table].dim), dtype=torch.float32)
@@ -224,7 +223,7 @@ class TrainingStep:
                 continue
             placed = torch.cat([rows[t.name] for t in pieces])
             at = torch.cat([position for t in pieces if (position := lookups.positions[t.name]) is not None])
-            columns.append(placed.new_zeros((total, high - low)).index_copy(0, at, placed))
+            columns.append(torch.empty_like(placed).index_copy(0, at, placed))
         return torch.cat(columns, dim=1)
 
     def _average_copies(self) -> None:
