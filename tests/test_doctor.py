@@ -13,6 +13,7 @@ from shardbench.cli import doctor
 from shardbench.cli.main import run_command
 from shardbench.model.machine import load_machine
 from shardbench.records.trial import Backend
+from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.suite import load_suite
 
 
@@ -68,17 +69,32 @@ def test_memory_is_the_tables_and_the_ranks():
 @pytest.mark.parametrize(
     ("machine", "gpus", "fits", "says"),
     [
-        ("h100-1x8", 0, False, "needs 8 CUDA devices, here are 0"),
+        ("h100-1x8", 0, False, "needs 8 CUDA devices, this machine has 0"),
         ("h100-1x8", 8, True, "GB"),
-        ("a100-40gb-2x8", 8, False, "needs 2 machines"),
+        ("a100-40gb-2x8", 8, False, "needs 16 CUDA devices, this machine has 8; or start the ranks on 2 machines"),
+        ("a100-40gb-2x8", 16, True, "this machine stands for 2 nodes"),
         ("cpu-1x4", 0, True, "4 ranks share 2 cores"),
+        ("cpu-2x2", 0, True, "4 ranks share 2 cores: times are not those of 1 each; this machine stands for 2 nodes"),
     ],
 )
 def test_what_a_machine_needs(monkeypatch, machine, gpus, fits, says):
     machine_like(monkeypatch, gpus=gpus)
-    answer = doctor._runs(load_machine(machine), 10**9, doctor.Environment.here(), 10**10, engine=True)
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: gpus)
+    on = load_machine(machine)
+    answer = doctor._runs(on, 10**9, doctor.Environment.here(), 10**10, engine=True)
     assert answer[0] is fits
     assert says in answer[1]
+    # `run` asks the same.
+    assert (lacking_devices(on, Backend.MEASURED) == "") is fits
+
+
+def test_trials_of_two_emulated_nodes_fit(monkeypatch, tmp_path):
+    machine_like(monkeypatch)
+    suite = load_suite("flexshard")
+    jobs = [job for job in suite.jobs if job.machine == "cpu-2x2"]
+    fits = [doctor._fit(suite, job, tmp_path, doctor.Environment.here(), 32 * 10**9, engine=True) for job in jobs]
+    assert [(fit.backend, fit.fits) for fit in fits] == [("measured", True)] * len(jobs)
+    assert jobs
 
 
 def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):

@@ -12,7 +12,7 @@ from shardbench.datasets.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import impossible
+from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.suite import Job, Suite, load_suite, suite_names
 from shardbench.workloads.kinds import workload_config
 
@@ -114,15 +114,19 @@ def _runs(machine: Machine, need: int, environment: Environment, free: int, *, e
     topology = machine.topology
     if not engine:
         return False, "the engine is not installed"
+    lacking = lacking_devices(machine, Backend.MEASURED)
+    if lacking:
+        return False, lacking
+    notes = [f"about {need / 1e9:.1f} GB of memory"]
+    if machine.device == "cpu":
+        if need > free:
+            return False, f"needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+        if topology.world_size > environment.cores:
+            cores = f"{topology.world_size} ranks share {environment.cores} cores"
+            notes = [f"{cores}: times are not those of 1 each"]
     if topology.nodes > 1:
-        return False, f"needs {topology.nodes} machines: start the ranks with torchrun or SLURM"
-    if machine.device == "cuda" and environment.gpus.count < topology.devices_per_node:
-        return False, f"needs {topology.devices_per_node} CUDA devices, here are {environment.gpus.count}"
-    if machine.device == "cpu" and need > free:
-        return False, f"needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
-    if machine.device == "cpu" and topology.devices_per_node > environment.cores:
-        return True, f"{topology.devices_per_node} ranks share {environment.cores} cores: times are not those of 1 each"
-    return True, f"about {need / 1e9:.1f} GB of memory"
+        notes.append(f"this machine stands for {topology.nodes} nodes: links between them are as fast as inside")
+    return True, "; ".join(notes)
 
 
 def _datasets(data: Path) -> dict[str, str]:

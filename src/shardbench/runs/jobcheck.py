@@ -35,12 +35,16 @@ def impossible(workload: Workload, machine: Machine, job: Job) -> str:
 
 
 def lacking_devices(machine: Machine, backend: Backend) -> str:
-    """Why this computer cannot run the machine's measured trials, or an empty string."""
+    """Why this computer cannot run the machine's measured trials, or an empty string.
+
+    Ranks of all nodes run here: one computer stands for several nodes where it has the devices.
+    """
     needed = machine.topology.world_size
     if backend is Backend.SIMULATED or machine.device == "cpu":
         return ""
-    there = cuda_devices()
-    return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}"
+    there, nodes = cuda_devices(), machine.topology.nodes
+    elsewhere = f"; or start the ranks on {nodes} machines with torchrun or SLURM" if nodes > 1 else ""
+    return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}{elsewhere}"
 
 
 @cache
