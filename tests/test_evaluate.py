@@ -46,7 +46,10 @@ def test_an_answer_is_what_counting_and_cost_model_say() -> None:
     assert answer.judged.embedding_ms.tolist() == again.embedding_ms.tolist()
     assert answer.judged.off_hbm_share == 0.0
     assert sum(answer.planned.hbm_memory_bytes) == 4 * (100 * 16 + 50 * 16 + 400 * 32)
-    assert 0 < answer.bounds.any_move_ms <= answer.bounds.whole_tables_ms <= answer.judged.embedding_ms.max()
+    bound = answer.bounds.of(answer.plan, answer.planned.moves)
+    assert bound == answer.bounds.hottest_first
+    assert 0 < bound.ms <= answer.bounds.whole_tables_ms <= answer.judged.embedding_ms.max()
+    assert answer.bounds.of(answer.plan, (*answer.planned.moves, Move.HOST)) is None
 
 
 def test_fitting_and_planning_are_timed_apart(monkeypatch) -> None:

@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.arrays import Floats
-from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import expected_table_loads, lower_bound_ms, pigeonhole_ms, table_loads
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.cost.bounds import (
+    count_tables,
+    expected_table_loads,
+    keeps_order,
+    pigeonhole_ms,
+    split_bound,
+    table_loads,
+    whole_table_bound_ms,
+)
+from shardbench.cost.capacity import Curve, Seen, most_saved, upper_hull
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
@@ -115,7 +124,7 @@ def test_bound_is_below_every_whole_table_plan(seed: int, tables: int) -> None:
     problem, bags = random_problem(seed, tables)
     problem = unpooled(problem) if seed % 2 else problem
     for load in (table_loads(problem, lambda i: bags[i]), expected_table_loads(problem)):
-        bound = lower_bound_ms(load, problem.machine, frozenset({Move.TABLE}))
+        bound = whole_table_bound_ms(load, problem, frozenset({Move.TABLE}))
         optimum = enumerated_ms(load, problem.machine.constants, WORLD, uvm=False).min()
         assert 0.0 <= bound <= optimum
 
@@ -125,7 +134,7 @@ def test_bound_is_below_every_whole_table_plan(seed: int, tables: int) -> None:
 def test_bound_is_below_every_plan_with_host_memory(seed: int, tables: int) -> None:
     problem, bags = random_problem(seed, tables)
     load = table_loads(problem, lambda i: bags[i])
-    bound = lower_bound_ms(load, problem.machine, frozenset({Move.TABLE, Move.UVM}))
+    bound = whole_table_bound_ms(load, problem, frozenset({Move.TABLE, Move.UVM}))
     assert bound <= enumerated_ms(load, problem.machine.constants, WORLD, uvm=True).min()
 
 
@@ -161,10 +170,10 @@ def test_the_tail_of_one_table_and_the_hosts_dispatch_are_in_the_bound() -> None
     loads = table_loads(problem, lambda i: bags[i])
     for name, floor_s in (("bag_step_s", 2.0 * loads.longest_bag.max()), ("dispatch_s", 2.0)):
         constants = replace(problem.machine.constants, **{name: 2.0})
-        slow = replace(problem.machine, constants=constants)
-        whole = lower_bound_ms(loads, slow, frozenset({Move.TABLE}))
+        slow = replace(problem, machine=replace(problem.machine, constants=constants))
+        whole = whole_table_bound_ms(loads, slow, frozenset({Move.TABLE}))
         assert 1e3 * floor_s * (1 - 1e-6) <= whole <= embedding_ms(loads, constants).max()
-        split = lower_bound_ms(loads, slow, frozenset({Move.TABLE, Move.ROWS}))
+        split = split_bound(loads, slow, frozenset({Move.TABLE, Move.ROWS})).ms
         assert split <= whole
         assert (split > 1e3) == (name == "dispatch_s")  # the parts of a long bag may be short
 
@@ -180,7 +189,7 @@ def test_bound_is_below_random_splits(seed: int, tables: int) -> None:
         (table_loads(problem, lambda i: bags[i]), count(plan, problem, lambda i: bags[i], DenseShape())),
         (expected_table_loads(problem), expect(plan, problem)),
     ):
-        bound = lower_bound_ms(load, problem.machine, moves)
+        bound = split_bound(load, problem, moves).ms
         assert 0.0 <= bound <= embedding_ms(traffic.load, problem.machine.constants).max()
 
 
@@ -209,8 +218,8 @@ def slowest_and_bound(
     plan = Plan(world_size=WORLD, segments=segments)
     load = count(plan, problem, lambda i: bags[i], DenseShape()).load
     moves = used_moves(plan, problem) | {Move.TABLE, Move.ROWS}
-    bound = lower_bound_ms(table_loads(problem, lambda i: bags[i]), made, moves)
-    return float(embedding_ms(load, made.constants).max()), bound
+    bound = split_bound(table_loads(problem, lambda i: bags[i]), problem, moves)
+    return float(embedding_ms(load, made.constants).max()), bound.ms
 
 
 CACHED = {
@@ -287,6 +296,13 @@ def linear_machine(world: int) -> Machine:
     return replace(made, constants=constants)
 
 
+def of_tables(tables: int, on: Machine, pooling: Pooling = Pooling.SUM, rows: int = 10) -> Problem:
+    """So many equal tables of 16 bytes a row, about which nothing is known."""
+    shapes = tuple(Table(name=f"t{i}", rows=rows, dim=4, pooling=pooling) for i in range(tables))
+    profile = AccessProfile(rows=rows, samples=1, present=0, counts=(), row_counts=())
+    return Problem.of("p", shapes, (profile,) * tables, on, batch_size=BATCH)
+
+
 @pytest.mark.parametrize(
     ("weights", "world", "expected"),
     [
@@ -300,7 +316,7 @@ def test_hand_computed_bounds(weights: list[float], world: int, expected: float)
     load = Load.zeros(len(weights))
     load.gradient_bytes[:] = weights
     load.bags[:] = 1.0
-    bound = lower_bound_ms(load, linear_machine(world), frozenset({Move.TABLE}))
+    bound = whole_table_bound_ms(load, of_tables(len(weights), linear_machine(world)), frozenset({Move.TABLE}))
     assert bound == pytest.approx(expected, rel=1e-6)
 
 
@@ -327,7 +343,146 @@ def test_the_pigeonhole_bound_is_below_every_way_to_hand_out(weights: list[int],
 def test_no_bound_where_the_device_may_do_nothing(move: Move) -> None:
     problem, bags = random_problem(1, 3)
     loads = table_loads(problem, lambda i: bags[i])
-    assert lower_bound_ms(loads, problem.machine, frozenset({Move.TABLE, move})) == 0.0
+    with pytest.raises(BadInput, match=f"nothing is proven about plans with {move}"):
+        split_bound(loads, problem, frozenset({Move.TABLE, move}))
+
+
+def ids_bags(ids: list[int]) -> Bags:
+    """The lookups of one batch, one a sample as far as they go."""
+    offsets = np.minimum(np.arange(BATCH + 1), len(ids))
+    return Bags(values=np.array(ids, dtype=np.int64), offsets=offsets)
+
+
+def only(on: Machine, **constants: float) -> Machine:
+    """The machine with nothing that costs time but what is named, and host memory."""
+    free = dict.fromkeys(("hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s"), 1e30)
+    free |= dict.fromkeys(("access_overhead_bytes", "sort_bytes", "launch_s", "dispatch_s", "bag_step_s"), 0.0)
+    free |= dict.fromkeys(("table_s", "bag_s", "page_s", "sequence_row_s"), 0.0)
+    return replace(on, constants=replace(on.constants, **(free | {"gather_efficiency_ratio": 1.0} | constants)))
+
+
+def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None:
+    # Two sequences, each silent in one of two batches: a rank that holds one of them has 0.31 ms in every other batch.
+    made = only(machine(np.random.default_rng(0), 2), launch_s=20e-6, dispatch_s=290e-6)
+    problem = of_tables(2, made, Pooling.NONE)
+    bags = [[ids_bags([1]), ids_bags([])], [ids_bags([]), ids_bags([1])]]
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
+    times = [
+        embedding_ms(count(plan, problem, lambda i, b=batch: b[i], DenseShape()).load, made.constants)  # type: ignore[misc]
+        for batch in bags
+    ]
+    assert np.mean(times, axis=0) == pytest.approx([0.155, 0.155])
+    loads = count_tables(problem, lambda n, i: bags[n][i], 2).loads
+    for bound_ms in (split_bound(loads, problem, ANY).ms, whole_table_bound_ms(loads, problem, ANY)):
+        assert bound_ms == pytest.approx(0.155, rel=1e-6)
+    # Pooled, they have a bag in every batch, asked for or not.
+    pooled = of_tables(2, made)
+    loads = count_tables(pooled, lambda n, i: bags[n][i], 2).loads
+    bound = split_bound(loads, pooled, ANY)
+    assert bound.ms == pytest.approx(0.31, rel=1e-6)
+    assert bound.fixed_ms == pytest.approx(0.31, rel=1e-6)
+
+
+def test_work_that_does_not_fit_into_one_batch_pays_for_two_launches() -> None:
+    # Three equal batches, two devices: half of the work is more than one batch has.
+    made = only(machine(np.random.default_rng(0), 2), launch_s=30e-6, hbm_bytes_per_s=16e3)
+    problem = of_tables(1, made, Pooling.NONE)
+    loads = count_tables(problem, lambda n, i: ids_bags([1]), 3).loads
+    # A lookup reads and updates a row of 16 bytes, 3 ms, and reads its index and writes its vector, 1.5 ms;
+    # its gradient may come from the cache where there are replicas.
+    bound = split_bound(loads, problem, ANY - {Move.UVM})
+    assert bound.fixed_ms == pytest.approx(0.06 * 2 / 3, rel=1e-6)
+    assert bound.ms == pytest.approx(0.06 * 2 / 3 + 4.5 / 2, rel=1e-6)
+
+
+ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+
+
+def small_memory(hbm: int, world: int = 2, uvm: int = 1 << 40) -> Machine:
+    """Only host memory takes time: 1 ms for 16 bytes, one device's HBM as given."""
+    made = only(machine(np.random.default_rng(0), world), uvm_bytes_per_s=16e3)
+    return replace(made, topology=replace(made.topology, hbm_bytes=hbm, uvm_bytes=uvm))
+
+
+def test_capacity_by_hand() -> None:
+    # Rows 1, 2, 4, 9 of ten in the first batch, row 1 in both; every access to one in UVM is read and updated: 2 ms.
+    batches = [ids_bags([1, 1, 2, 4, 9]), ids_bags([1])]
+    problem = of_tables(1, small_memory(hbm=16))
+    counted = count_tables(problem, lambda n, i: batches[n], 2)
+    assert (counted.seen[0].ids.tolist(), counted.seen[0].batches.tolist()) == ([1, 2, 4, 9], [2, 1, 1, 1])
+    # Two rows fit, all devices together: row 1 and another, so that 2 of 5 accesses of two batches stay in UVM.
+    anyhow = split_bound(counted.loads, problem, ANY, [counted.seen[0].any_rows()])
+    assert anyhow.ms == pytest.approx((5 - 3) * 2.0 / 2 / 2, rel=1e-6)
+    # The first two rows are 0 and 1.
+    first = split_bound(counted.loads, problem, ANY, [counted.seen[0].hottest_first()])
+    assert first.ms == pytest.approx((5 - 2) * 2.0 / 2 / 2, rel=1e-6)
+    assert split_bound(counted.loads, problem, ANY).ms == pytest.approx(0.0, abs=1e-9)
+    # Whole, the table does not fit into a device.
+    assert whole_table_bound_ms(counted.loads, problem, ANY) == pytest.approx(5 * 2.0 / 2, rel=1e-6)
+    # Nor is there host memory: capacity says nothing.
+    alone = of_tables(1, small_memory(hbm=16, uvm=0))
+    assert split_bound(counted.loads, alone, ANY, [counted.seen[0].any_rows()]).ms == pytest.approx(0.0, abs=1e-9)
+
+
+def test_whole_tables_share_all_memory_in_parts() -> None:
+    # Three tables of 160 bytes, one, two and four accesses, and HBM for one and a half.
+    problem = of_tables(3, small_memory(hbm=240, world=1))
+    asked = [[1], [1, 2], [1, 2, 3, 4]]
+    loads = table_loads(problem, lambda i: ids_bags(asked[i]))
+    assert whole_table_bound_ms(loads, problem, ANY) == pytest.approx(2.0 * (7 - 4 - 2 / 2), rel=1e-6)
+
+
+@given(
+    points=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    prices=st.lists(st.floats(0, 2), min_size=1, max_size=5),
+)
+def test_the_hull_has_the_best_point_at_every_price(points: list[int], prices: list[float]) -> None:
+    x, y = np.arange(len(points), dtype=np.float64), np.cumsum(points) / max(1, sum(points))
+    corners = upper_hull(x, y)
+    for price in prices:
+        value = y - price * x / len(x)
+        assert value[corners].max() == pytest.approx(value.max(), abs=1e-12)
+    slopes = np.diff(y[corners]) / np.diff(x[corners])
+    assert (np.diff(slopes) <= 1e-12).all()
+
+
+@given(
+    gains=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    sizes=st.lists(st.integers(1, 9), min_size=5, max_size=5),
+    capacity=st.integers(0, 30),
+)
+def test_what_memory_saves_is_the_optimum_over_parts_of_tables(
+    gains: list[int], sizes: list[int], capacity: int
+) -> None:
+    lines = [Curve.line(size) for size in sizes[: len(gains)]]
+    saved = most_saved(np.array(gains, dtype=np.float64), lines, np.ones(len(gains)), float(capacity))
+    left, best = float(capacity), 0.0
+    for gain, size in sorted(zip(gains, sizes), key=lambda pair: -pair[0] / pair[1]):
+        best += gain * min(1.0, left / size)
+        left = max(0.0, left - size)
+    assert saved == pytest.approx(best, abs=1e-9)
+
+
+def test_a_row_never_seen_is_never_on_a_curve() -> None:
+    curve = Seen.of([np.array([3, 0]), np.array([3])], rows=100).hottest_first()
+    assert (curve.rows.tolist(), curve.share.tolist()) == ([0, 1, 4], [0, pytest.approx(1 / 3), 1])
+    silent = Seen.of([np.zeros(0, dtype=np.int64)], rows=100).any_rows()
+    assert silent.rows.tolist() == [0, 100]
+
+
+@pytest.mark.parametrize(
+    ("tiers", "columns", "kept"),
+    [("hu", ((0, 4), (0, 4)), True), ("uh", ((0, 4), (0, 4)), False), ("uh", ((0, 4), (4, 8)), True)],
+)
+def test_which_plans_keep_the_order(tiers: str, columns: tuple[tuple[int, int], ...], kept: bool) -> None:
+    segments = tuple(
+        Segment(
+            table="t", row_start=10 * i, row_stop=10 * i + 10, column_start=start, column_stop=stop,
+            placement=OnRank(rank=i, tier=Tier.UVM if tier == "u" else Tier.HBM),
+        )
+        for i, (tier, (start, stop)) in enumerate(zip(tiers, columns))
+    )  # fmt: skip
+    assert keeps_order(Plan(world_size=2, segments=segments)) is kept
 
 
 @settings(max_examples=25, deadline=None)

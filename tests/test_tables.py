@@ -11,6 +11,7 @@ import records as make
 from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.phases import WAITS, StepPhase
+from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer
 from shardbench.records.record import Tiers
 from shardbench.records.store import trial_store
@@ -43,7 +44,7 @@ FIRST_COLUMNS = {
         "workload machine backend strategy outcome n iterations emb_ms_min emb_ms_mean emb_ms_max emb_ms_std "
         "max_over_mean bound_ms over_bound_pct whole_table_bound_ms over_whole_table_bound_pct best_found_ms "
         "over_best_found_pct predicted_emb_ms_max emb_cpu_ms_min emb_cpu_ms_mean emb_cpu_ms_max emb_cpu_ms_std "
-        "cpu_max_over_mean "
+        "cpu_max_over_mean bound_fixed_pct "
     ),
     "traffic": (
         "workload machine backend strategy outcome n iterations hbm_bytes uvm_bytes host_bytes a2a_intra_bytes "
@@ -162,6 +163,39 @@ def test_balance_by_hand():
 def test_measured_rows_have_no_bound_even_where_the_record_has():
     frame = balance([make.ok(changes={"bound_ms": 1.0, "whole_table_bound_ms": 2.0})])
     assert frame[["bound_ms", "whole_table_bound_ms", "over_bound_pct"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("move", [Move.HOST, Move.SCHEDULE])
+def test_plans_that_nothing_is_proven_about_have_no_bound_even_where_the_record_has(move):
+    planned = make.planned(moves=(Move.TABLE, move))
+    frame = balance([make.ok(backend=Backend.SIMULATED, changes=BOUNDS | {"planned": planned})])
+    columns = ["bound_ms", "whole_table_bound_ms", "over_bound_pct", "over_whole_table_bound_pct", "bound_fixed_pct"]
+    assert frame[columns].isna().all(axis=None)
+    assert frame.emb_ms_max[0] == frame.best_found_ms[0]
+
+
+BOUNDS = {"bound_ms": 1.0, "bound_fixed_ms": 0.9, "whole_table_bound_ms": 2.0}
+
+
+@pytest.mark.parametrize(("fixed_ms", "said"), [(0.9, " (90 % of it launches and dispatch)"), (0.4, ""), (None, "")])
+def test_the_table_says_where_the_bound_is_mostly_launches_and_dispatch(fixed_ms, said):
+    record = make.ok(backend=Backend.SIMULATED, changes=BOUNDS | {"bound_fixed_ms": fixed_ms})
+    frame = balance([record])
+    assert frame.bound_fixed_pct[0] == pytest.approx(float("nan") if fixed_ms is None else 100 * fixed_ms, nan_ok=True)
+    (section,) = sections("balance", frame)
+    assert f"lower bound, any device move 1.00 ms{said};" in section.note
+
+
+def test_no_row_is_below_the_best_found():
+    # Medians over seeds are 3 and 3.5, but one seed of the first found a plan of 2.
+    records = [
+        make.ok(name, seed=seed, backend=Backend.SIMULATED, changes={"timing": make.timing((1.0,), (time, 1.0))})
+        for name, times in (("first", (2.0, 4.0)), ("second", (3.5, 3.5)))
+        for seed, time in enumerate(times)
+    ]
+    frame = balance(records)
+    assert frame.best_found_ms.tolist() == [2.0, 2.0]
+    assert (frame.over_best_found_pct >= 0).all()
 
 
 def test_traffic_by_hand():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import expected_table_loads, lower_bound_ms
+from shardbench.cost.bounds import expected_table_loads, whole_table_bound_ms
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
@@ -34,7 +34,7 @@ class Search(Strategy):
         deadline = time.monotonic() + 0.5 * budget.plan_s
         loads = expected_table_loads(problem)
         tables = Tables(loads, problem, problem.machine.constants)
-        floor_ms = lower_bound_ms(loads, problem.machine, self.moves)
+        floor_ms = whole_table_bound_ms(loads, problem, self.moves)
         effort = Effort(candidates=CANDIDATES, deadline=deadline)
         found, started_ms = search(tables, RESTARTS, effort, seed, floor_ms * (1.0 + 1e-6))
         if found is None:

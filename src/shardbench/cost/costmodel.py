@@ -89,7 +89,7 @@ def gather_rate(constants: Constants) -> float:
     return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
 
 
-def _calls_s(load: Load, constants: Constants) -> Floats:
+def calls_s(load: Load, constants: Constants) -> Floats:
     """Seconds that a kernel spends on tables and bags, whatever they hold, [n]."""
     return np.asarray(constants.table_s * load.tables + constants.bag_s * load.bags)
 
@@ -99,7 +99,7 @@ def forward_work_s(load: Load, constants: Constants) -> Floats:
     hbm = _gather_s(load, gather_rate(constants), constants)
     uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants)
     streams = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
-    return np.asarray(hbm + uvm + streams + _calls_s(load, constants) + constants.page_s * load.pages)
+    return np.asarray(hbm + uvm + streams + calls_s(load, constants) + constants.page_s * load.pages)
 
 
 def backward_work_s(load: Load, constants: Constants) -> Floats:
@@ -114,7 +114,7 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
     # Written back while the next rows are read: the host link is full duplex.
     rows = load.uvm
     uvm = rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes
-    calls = _calls_s(load, constants) + 2.0 * constants.page_s * load.pages
+    calls = calls_s(load, constants) + 2.0 * constants.page_s * load.pages
     calls = calls + constants.sequence_row_s * load.sequence_rows
     return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s + calls)
 

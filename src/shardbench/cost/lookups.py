@@ -74,12 +74,13 @@ class CountedLookups:
         return counts.reshape(self.world, ways).astype(np.float64)
 
     @cached_property
-    def _touched(self) -> Ids:
+    def touched(self) -> Ids:
+        """The distinct rows of the batch, in no particular order."""
         return distinct_ids(self.values, self.rows)
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """See TableLookups."""
-        return self._by_owner(self._touched, start, stop, ways)
+        return self._by_owner(self.touched, start, stop, ways)
 
     def _by_owner(self, ids: Ids, start: int, stop: int, ways: int) -> Floats:
         inside = ids if start <= 0 and stop >= self.rows else ids[(ids >= start) & (ids < stop)]

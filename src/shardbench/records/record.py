@@ -7,9 +7,10 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from shardbench.cost.bounds import NO_BOUND
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
-from shardbench.records.trial import Failure, Outcome, TrialSpec
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 Milliseconds = Annotated[float, Field(ge=0)]
@@ -149,9 +150,20 @@ class Record(BaseRecord):
     measured_bytes: dict[str, NonNegativeFloat] | None = None
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
     bound_ms: float | None = None
-    """Proven lower bound on the slowest rank's embedding time under the cost model, any device move."""
+    """Proven lower bound on the slowest rank's embedding time under the cost model, any device move.
+
+    Older records have one of plans with a host or a batch schedule, too, about which nothing is proven (``bounded``).
+    """
+    bound_fixed_ms: float | None = None
+    """Of that bound, launches and dispatch."""
     whole_table_bound_ms: float | None = None
     """The same where every table stays whole on one device."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the bounds are about this trial: simulated, of a plan without host lookups and batch schedule."""
+        moves = self.planned.moves if self.planned is not None else ()
+        return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
 
     @property
     def expected_key(self) -> str:

@@ -215,7 +215,7 @@ def _side(record: Record, *, twins: bool) -> Side:
     timing, traffic, planned = _numbers(record)
     spec = record.spec
     over = None
-    if record.spec.backend is Backend.SIMULATED and record.bound_ms:
+    if record.bounded and record.bound_ms:
         over = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
     return Side(
         key=record.key,
@@ -286,7 +286,8 @@ def sentences(found: Explanation) -> list[str]:
     said.append(
         f"Slowest rank over the lower bound: {', '.join(known)}."
         if known
-        else "The lower bound is proven under the cost model: it says nothing about measured times."
+        else "The lower bound is proven under the cost model, for tables on devices: it says nothing about measured "
+        "times, host lookups and batch schedules."
     )
     return said
 

@@ -1,5 +1,7 @@
 """Plots (plotly): of a group (step time by phase, embedding time per rank, traffic, model error), and of any table."""
 
+from operator import attrgetter
+
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -116,16 +118,12 @@ def _references(group: Group, rows: list[Row]) -> list[tuple[str, float, str, st
     if group.condition.backend is not Backend.SIMULATED:
         return []
     found = []
-    for name, numbers, dash, colour in (
-        ("lower bound, any device move", [row.typical(lambda r: r.bound_ms) for row in rows], "dot", COLOURS[2]),
-        (
-            "lower bound, whole tables",
-            [row.typical(lambda r: r.whole_table_bound_ms) for row in rows],
-            "dash",
-            COLOURS[3],
-        ),
+    for name, number, dash, colour in (
+        ("lower bound, any device move", attrgetter("bound_ms"), "dot", COLOURS[2]),
+        ("lower bound, whole tables", attrgetter("whole_table_bound_ms"), "dash", COLOURS[3]),
     ):
-        known = [number for number in numbers if number is not None]
+        bounds = [number(record) for row in rows for record in row.records if record.bounded]
+        known = [bound for bound in bounds if bound is not None]
         if known:
             found.append((name, min(known), dash, colour))
     return found

@@ -222,6 +222,14 @@ class Group:
         """Rows that are ok, of strategies that do not compete as well."""
         return tuple(row for row in self.rows if row.ok)
 
+    @cached_property
+    def best_found_ms(self) -> float | None:
+        """The slowest rank's embedding time of the best plan that any trial found; None unless simulated."""
+        if self.condition.backend is not Backend.SIMULATED:
+            return None
+        timings = [record.timing for row in self.rows for record in row.records if record.outcome is Outcome.OK]
+        return min((max(t.embedding_ms) for t in timings if t is not None and t.embedding_ms), default=None)
+
 
 def groups(records: Iterable[Record]) -> list[Group]:
     """Current records by condition, sorted by it."""

@@ -32,7 +32,7 @@ _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
     "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
     "predicted_emb_ms_max", "emb_cpu_ms_min", "emb_cpu_ms_mean", "emb_cpu_ms_max", "emb_cpu_ms_std",
-    "cpu_max_over_mean",
+    "cpu_max_over_mean", "bound_fixed_pct",
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
@@ -75,8 +75,10 @@ def throughput(records: Iterable[Record]) -> pd.DataFrame:
 def balance(records: Iterable[Record]) -> pd.DataFrame:
     """Embedding time (forward and backward kernels) over ranks: the model's or wall time, and in CPU time (``cpu``).
 
-    Bounds are proven under the cost model, so they are empty for measured rows;
-    ``best_found_ms``, empty likewise, is the smallest ``emb_ms_max`` that any strategy of the group found;
+    Bounds are proven under the cost model and for tables on devices, so they are empty for measured rows and
+    where a plan uses hosts or a batch schedule; ``bound_fixed_pct`` of the bound are launches and dispatch.
+    ``best_found_ms``, empty for measured rows, is the smallest time of any plan that any strategy of the group
+    found, so that no row is below it;
     ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
     the number of ranks.
     """
@@ -145,10 +147,9 @@ def _balance(grouped: list[Group]) -> pd.DataFrame:
 def _balance_cells(group: Group, row: Row) -> Cells:
     slowest = _slowest(row)
     simulated = group.condition.backend is Backend.SIMULATED
-    bound = row.typical(lambda record: record.bound_ms) if simulated else None
-    whole = row.typical(lambda record: record.whole_table_bound_ms) if simulated else None
-    times = [_slowest(other) for other in group.ok_rows] if simulated else []
-    best_found = min((time for time in times if time is not None), default=None)
+    bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
+    whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
+    best_found = group.best_found_ms
     return {
         "emb_ms_min": row.typical(_of_wall(min)),
         "emb_ms_mean": row.typical(_of_wall(_mean)),
@@ -167,6 +168,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "emb_cpu_ms_max": row.typical(_of_cpu(max)),
         "emb_cpu_ms_std": row.typical(_of_cpu(_std)),
         "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
+        "bound_fixed_pct": row.typical(_bound_fixed_pct),
     }
 
 
@@ -306,6 +308,12 @@ def collective_bytes(name: str) -> Callable[[Record], float | None]:
 
 def _slowest(row: Row) -> float | None:
     return row.typical(_of_wall(max))
+
+
+def _bound_fixed_pct(record: Record) -> float | None:
+    if not record.bounded or record.bound_fixed_ms is None or not record.bound_ms:
+        return None
+    return 100.0 * record.bound_fixed_ms / record.bound_ms
 
 
 def _predicted_slowest(record: Record) -> float | None:

@@ -41,9 +41,12 @@ NOTES = {
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
         "seeds and repeats. Simulated times are the model's; measured ones are CPU time where the header says so: "
-        "other work on the machine lengthens it less than wall time. 'over bound' is the distance of max to a "
-        "lower bound that is proven under the cost model (any device move; whole tables only), so measured rows have "
-        "none. 'over best found' is the distance to the best plan that any strategy of the group found."
+        "other work on the machine lengthens it less than wall time. 'over bound' is the distance of max to a lower "
+        "bound that is proven under the cost model, for plans that split and copy tables over devices as they like but "
+        "keep each table's hotter rows (by the train split) in HBM; a plan that does not has a lower bound of its own. "
+        "'over whole-table bound' is the distance to that of plans that split nothing; a plan that does may beat it. "
+        "Measured rows, and plans with host lookups or a batch schedule, have none. 'over best found' is the distance "
+        "to the best plan that any trial of the group found."
     ),
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
@@ -59,6 +62,10 @@ _BACKENDS = {
     Backend.SIMULATED.value: "SIMULATED by the cost model, not a measurement",
     Backend.MEASURED.value: "measured on real ranks",
 }
+
+
+_MOSTLY_PCT = 50.0
+"""Share of a bound from which on it says more about constants than about work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +194,10 @@ def _note(name: str, rows: list[Cells]) -> str:
             ("whole_table_bound_ms", "lower bound, whole tables"),
             ("best_found_ms", "best found"),
         ):
-            values = [value for row in rows if (value := _number(row, key)) is not None]
+            values = [(value, row) for row in rows if (value := _number(row, key)) is not None]
             if values:
-                parts.append(f"{what} {significant(min(values))} ms")
+                least, row = min(values, key=lambda pair: pair[0])
+                parts.append(f"{what} {significant(least)} ms{_mostly_fixed(row) if key == 'bound_ms' else ''}")
     return "; ".join(parts)
 
 
@@ -210,6 +218,11 @@ def _known(rows: list[Cells]) -> list[str]:
         return ["error of the model unknown (records without draws)"]
     unsure = sum(not sure(share) for share in shares)
     return [f"the model's own error leaves the order to the best open for {unsure} of {len(others)} rows (~)"]
+
+
+def _mostly_fixed(row: Cells) -> str:
+    fixed = _number(row, "bound_fixed_pct")
+    return f" ({fixed:.0f} % of it launches and dispatch)" if fixed is not None and fixed > _MOSTLY_PCT else ""
 
 
 def _strategy(row: Cells) -> str:

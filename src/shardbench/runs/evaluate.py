@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
+from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.launch import call_in_child
 from shardbench.model.plan import Plan
@@ -32,10 +33,20 @@ START_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Milliseconds that no plan can beat; None where nothing is proven."""
+    """What no plan of devices' tables can beat; None where nothing is proven."""
 
-    any_move_ms: float | None = None
+    any_rows: Bound | None = None
+    """Whatever rows a plan puts into HBM."""
+    hottest_first: Bound | None = None
+    """Where it keeps the order of frequency in every table (``cost.bounds.keeps_order``)."""
     whole_tables_ms: float | None = None
+    """Where every table stays whole on one device."""
+
+    def of(self, plan: Plan, moves: Iterable[str]) -> Bound | None:
+        """The bound on plans like this one, which makes ``moves``; None where hosts or a batch schedule serve it."""
+        if NO_BOUND & set(moves):
+            return None
+        return self.hottest_first if keeps_order(plan) else self.any_rows
 
 
 class Question(ABC, Generic[J]):

@@ -8,6 +8,7 @@ from pathlib import Path
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
 from shardbench.base.serialise import content_hash
+from shardbench.cost.bounds import Bound
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.job import TO_DEVICE, TO_HOST
 from shardbench.engine.measure import measure, rank_job, write_job
@@ -20,7 +21,7 @@ from shardbench.model.validate import validate
 from shardbench.records.record import Control, Draws, Planned, Record, Tiers, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
-from shardbench.runs.evaluate import Answer, Bounds, Limits, evaluate
+from shardbench.runs.evaluate import Answer, Limits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import Job
@@ -57,7 +58,9 @@ class Found:
     plan: Plan
     traffic: TrafficTotals
     predicted: Timing
-    bounds: Bounds
+    bound: Bound | None
+    """On plans like this one."""
+    whole_table_bound_ms: float | None
     draws: Draws | None
 
 
@@ -216,7 +219,8 @@ def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> 
         plan=answer.plan,
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        bounds=answer.bounds,
+        bound=answer.bounds.of(answer.plan, answer.planned.moves),
+        whole_table_bound_ms=answer.bounds.whole_tables_ms,
         draws=None if measured else judged.draws(context.question.problem, context.workload.dense),
     )
 
@@ -228,7 +232,9 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
         raise TrialFailed(found)
     draft["traffic"], draft["predicted"] = found.traffic, found.predicted
     draft["tiers"] = _tiers(spec.backend, context)
-    draft["bound_ms"], draft["whole_table_bound_ms"] = found.bounds.any_move_ms, found.bounds.whole_tables_ms
+    if found.bound is not None:
+        draft["bound_ms"], draft["bound_fixed_ms"] = found.bound.ms, found.bound.fixed_ms
+        draft["whole_table_bound_ms"] = found.whole_table_bound_ms
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = draft["predicted"]
         draft["draws"] = found.draws

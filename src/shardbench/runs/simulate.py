@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.bounds import lower_bound_ms, table_loads
+from shardbench.cost.bounds import Bound, count_tables, split_bound, whole_table_bound_ms
+from shardbench.cost.capacity import Curve
 from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import WAITS, StepPhase
@@ -146,11 +147,15 @@ class CountedQuestion(Question[Simulation]):
 
     def prove_bounds(self) -> Bounds:
         """On the slowest rank's mean embedding time, under the cost model."""
-        batches, machine = self.batches, self.problem.machine
-        loads = [table_loads(self.problem, lambda i, n=n: batches.bags(n, i)) for n in range(len(batches.numbers))]  # type: ignore[misc]
+        counted = count_tables(self.problem, self.batches.bags, len(self.batches.numbers))
+
+        def split(curves: Iterable[Curve]) -> Bound:
+            return split_bound(counted.loads, self.problem, DEVICE_MOVES, list(curves))
+
         return Bounds(
-            any_move_ms=lower_bound_ms(loads, machine, DEVICE_MOVES),
-            whole_tables_ms=lower_bound_ms(loads, machine, WHOLE_TABLE_MOVES),
+            any_rows=split(seen.any_rows() for seen in counted.seen),
+            hottest_first=split(seen.hottest_first() for seen in counted.seen),
+            whole_tables_ms=whole_table_bound_ms(counted.loads, self.problem, WHOLE_TABLE_MOVES),
         )
 
 

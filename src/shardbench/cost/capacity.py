@@ -1,0 +1,110 @@
+"""The most that a memory of limited size can save: fractional knapsacks over concave curves, bounded by a price."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ids, Ints
+
+_LEVEL = 1e-14
+"""Share by which a point must lie over a chord to count: rounding of the shares themselves is less."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """The largest share of a table's accesses that so many of its rows can have; concave, from (0, 0).
+
+    ``rows`` float64 [points] ascending, ``share`` float64 [points] in 0..1.
+    """
+
+    rows: Floats
+    share: Floats
+
+    @classmethod
+    def line(cls, rows: int) -> "Curve":
+        """A table that is moved whole: parts of it are as good as their size."""
+        return cls(rows=np.array([0.0, rows]), share=np.array([0.0, 1.0]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """Rows of a table that some batches ask for.
+
+    ``ids`` int64 [seen] ascending, in frequency order of the train split; ``batches`` int64 [seen]:
+    how many of the batches ask for each.
+    """
+
+    ids: Ids
+    batches: Ints
+    rows: int
+    """Of the table."""
+
+    @classmethod
+    def of(cls, touched: Sequence[Ids], rows: int) -> "Seen":
+        """From the distinct rows of each batch, in any order."""
+        ids, batches = np.unique(np.concatenate(touched), return_counts=True)
+        return cls(ids=ids, batches=batches, rows=rows)
+
+    def hottest_first(self) -> Curve:
+        """For memory that holds a table's first rows in frequency order: the concave hull of what each prefix has."""
+        return self._curve(1 + self.ids, self.batches)
+
+    def any_rows(self) -> Curve:
+        """For memory that may hold any rows, as if these batches were known."""
+        descending = np.sort(self.batches)[::-1]
+        return self._curve(np.arange(1, len(descending) + 1), descending)
+
+    def _curve(self, rows: Ids, batches: Ints) -> Curve:
+        if not len(batches):
+            return Curve.line(self.rows)
+        reached = np.cumsum(batches, dtype=np.float64)
+        x, y = np.concatenate([[0.0], rows]), np.concatenate([[0.0], reached / reached[-1]])
+        corners = upper_hull(x, y)
+        return Curve(rows=x[corners], share=y[corners])
+
+
+def upper_hull(x: Floats, y: Floats) -> Ints:
+    """Numbers of the points [points] of ascending ``x`` that are corners of their upper concave hull, ascending.
+
+    Quickhull: over every edge so far the highest point becomes a corner, until none is above its edge.
+    """
+    corners = np.unique([0, len(x) - 1])
+    while len(corners) > 1:
+        above = y - np.interp(x, x[corners], y[corners])
+        starts = corners[:-1]
+        highest = np.maximum.reduceat(above[: corners[-1]], starts)
+        edge = np.repeat(np.arange(len(starts)), np.diff(corners))
+        at = np.flatnonzero((above[: corners[-1]] == highest[edge]) & (highest[edge] > _LEVEL))
+        if not len(at):
+            break
+        corners = np.union1d(corners, at[np.unique(edge[at], return_index=True)[1]])
+    return corners
+
+
+def most_saved(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, capacity: float) -> float:
+    """What ``capacity`` bytes, shared by tables, save at most, in the unit of ``gains``.
+
+    ``gains`` [tables], none negative, are what a table saves whose accesses are all served from
+    the memory; its rows take ``row_bytes`` [tables] each. For any price p >= 0 of a byte, whoever
+    fills the memory saves no more than p x capacity + sum over tables of the largest gain less
+    price (Lagrange): so this holds whatever p is, and p is the gain a byte where the densest parts
+    of all curves fill the memory, which makes it the optimum of the linear program.
+    """
+    if not gains.any():
+        return 0.0
+    table = np.repeat(np.arange(len(curves)), [len(curve.rows) for curve in curves])
+    size = np.concatenate([curve.rows for curve in curves]) * row_bytes[table]
+    gain = np.concatenate([curve.share for curve in curves]) * gains[table]
+    inside = np.flatnonzero(np.diff(table) == 0)
+    sizes, parts = size[inside + 1] - size[inside], gain[inside + 1] - gain[inside]
+    density = parts / sizes
+    order = np.argsort(-density, kind="stable")
+    filled = np.cumsum(sizes[order])
+    last = int(np.searchsorted(filled, capacity))
+    if last == len(order):
+        return float(gains.sum())
+    price = float(density[order[last]])
+    starts = np.flatnonzero(np.diff(table, prepend=-1))
+    left = np.maximum.reduceat(gain - price * size, starts)
+    return min(float(gains.sum()), price * capacity + float(left.sum()))
