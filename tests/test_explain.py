@@ -113,7 +113,7 @@ def test_measured_records_are_compared_by_their_ratio_to_the_control():
     assert found.ratio == pytest.approx(1.1 / 0.75)
     assert found.beyond_noise is True
     assert sentences(found)[1].endswith("0.750x (b) and 1.100x (a), 1.467x apart.")
-    assert sentences(found)[0].startswith("b beats a: ")
+    assert sentences(found)[0].startswith("b beats a: 15.0 against 11.0 ms a step (dlrm20 on")
 
 
 def test_two_repeats_are_told_apart_by_seed_and_repeat():

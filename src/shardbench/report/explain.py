@@ -295,7 +295,7 @@ def sentences(found: Explanation) -> list[str]:
 def _headline(found: Explanation) -> str:
     faster, slower = found.faster, found.slower
     where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
-    if not found.difference_ms:
+    if not found.difference_ms and not found.by_control:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
     noise = "" if found.noise_pct is None else f" the noise floor of {found.noise_pct:.1f} %"
     unknown = "; whether that is noise is unknown, nothing was repeated" if found.backend is Backend.MEASURED else ""
@@ -304,9 +304,11 @@ def _headline(found: Explanation) -> str:
         True: ("beats", f"; beyond{noise}" if noise else ""),
         False: ("is not told apart from", f"; within{noise}" if noise else ""),
     }[found.beyond_noise]
+    # What drift did to the steps says nothing where their ratios to the control decide.
+    times = "" if found.by_control else f", {slower.step_ms / max(faster.step_ms, 1e-9):.3f}x"
     return (
         f"{faster.name} {verb} {slower.name}: {significant(faster.step_ms)} against "
-        f"{significant(slower.step_ms)} ms a step, {slower.step_ms / max(faster.step_ms, 1e-9):.3f}x "
+        f"{significant(slower.step_ms)} ms a step{times} "
         f"({where}){words}."
     )
 
