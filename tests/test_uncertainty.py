@@ -10,7 +10,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
-from shardbench.cost.uncertainty import DRAWS, KERNEL_FORM, band, deviations, drawn_machines, ratio, with_form
+from shardbench.cost.uncertainty import DRAWS, KERNEL_FORM, band, deviations, drawn_machines, form_of, ratio, with_form
 from shardbench.model.machine import HostConstants, load_machine, uncertain
 from shardbench.model.plan import OnRank, Plan, Segment, Tier
 from shardbench.model.problem import Problem
@@ -84,7 +84,7 @@ def test_draws_are_the_step_under_each_machine_and_certain_where_constants_are(t
     chosen = drawn_machines(KNOWN)[17]
     placed = plan((0, Tier.HBM), (1, Tier.UVM))
     traffics = [count(placed, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(2)]
-    times = [with_form(step_time(t, chosen, dense, problem.tables, 64), 17) for t in traffics]
+    times = [with_form(step_time(t, chosen, dense, problem.tables, 64), 17, form_of(found.times)) for t in traffics]
     assert draws.step_ms[17] == pytest.approx(np.mean([t.step_ms for t in times]), rel=1e-5)
     assert draws.embedding_ms[17] == pytest.approx(np.mean([t.embedding_ms for t in times], axis=0).max(), rel=1e-5)
     assert min(draws.step_ms) < found.step_ms < max(draws.step_ms)
@@ -102,7 +102,7 @@ def test_the_form_of_a_phase_is_drawn_for_all_ranks_and_exchanges_err_together()
         plan((0, Tier.HBM), (1, Tier.UVM)), problem, lambda i: WORKLOAD._bags(Split.TEST, 0, i), WORKLOAD.dense
     )
     plain = step_time(traffic, KNOWN, WORKLOAD.dense, WORKLOAD.tables, 64)
-    drawn = [with_form(plain, i) for i in range(DRAWS)]
+    drawn = [with_form(plain, i, "plan") for i in range(DRAWS)]
     logs = np.log([time.forward_ms / plain.forward_ms for time in drawn])
     assert np.ptp(logs, axis=1).max() < 1e-12
     assert logs[:, 0].std() == pytest.approx(np.log(KERNEL_FORM), rel=0.02)
@@ -113,6 +113,11 @@ def test_the_form_of_a_phase_is_drawn_for_all_ranks_and_exchanges_err_together()
     assert changes["lookup"] == pytest.approx(np.exp(logs[:, 0]), rel=1e-12)
     assert abs(np.corrcoef(changes["lookup"], changes["lookup_backward"])[0, 1]) < 5 / np.sqrt(DRAWS)
     assert set(changes["dense"]) == {1.0}
+    # Another plan errs on its own, an equal one alike.
+    other = [with_form(plain, i, form_of([plain])).phases_ms["lookup"] for i in range(DRAWS)]
+    assert abs(np.corrcoef(changes["lookup"], other)[0, 1]) < 5 / np.sqrt(DRAWS)
+    assert form_of([plain]) == form_of([replace(plain)])
+    assert form_of([plain]) != form_of([drawn[0]])
 
 
 def test_times_compare_draw_by_draw_and_every_pair_of_seeds_counts():

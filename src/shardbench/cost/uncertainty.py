@@ -1,16 +1,17 @@
 """How sure the cost model is: predictions whose constants and form are drawn within what is known of them.
 
 Every constant is drawn log-normally, by the factor that its machine file states as its error, and
-the form of the kernels and of the exchanges by FORM, all independent of one another. The draws
-depend on the name of what is drawn alone: draw i errs alike in all trials and on all machines,
-whose files mostly share the sources of their constants, so that two times are compared draw by
-draw. How the form errs from plan to plan is not in the draws: no published point tells.
+independently of the others. These draws depend on the constant's name alone: draw i errs alike in
+all trials and on all machines, whose files mostly share the sources of their constants, so that
+two times are compared draw by draw. The form of the kernels and of the exchanges errs by KERNEL_FORM
+and EXCHANGE_FORM, anew for every plan: no published point tells how alike two plans err, so they
+are taken not to.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -38,9 +39,9 @@ SURE = 0.95
 """Probability from which on one plan is said to be faster than another."""
 
 
-@cache
+@lru_cache(maxsize=1024)
 def deviations(name: str, n: int = DRAWS) -> Floats:
-    """Standard normal numbers of a constant, [n]: the middles of n equally likely ranges, shuffled by its name."""
+    """Standard normal numbers, [n], of a constant or form: the middles of n equal ranges, shuffled by its name."""
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).permutation(np.array(quantiles))
@@ -56,9 +57,17 @@ def drawn_machines(machine: Machine, n: int = DRAWS) -> tuple[Machine, ...]:
     return tuple(scaled(machine, {name: float(drawn[i]) for name, drawn in factors.items()}) for i in range(n))
 
 
-def with_form(time: StepTime, draw: int, n: int = DRAWS) -> StepTime:
-    """The time under another form of kernels and exchanges, that of draw number ``draw`` of ``n``."""
-    form = {phase: error ** float(deviations(f"form of {name}", n)[draw]) for phase, (name, error) in _FORM.items()}
+def form_of(times: Sequence[StepTime]) -> str:
+    """By what the form's draws of a plan are told apart: what is predicted for it, so that equal plans err alike."""
+    text = ",".join(f"{ms:.9g}" for time in times for ms in (*time.phases_ms.values(), *time.embedding_ms.tolist()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_form(time: StepTime, draw: int, of: str, n: int = DRAWS) -> StepTime:
+    """The time under another form of kernels and exchanges, that of draw number ``draw`` of ``n`` of plan ``of``."""
+    form = {
+        phase: error ** float(deviations(f"form of {name} in {of}", n)[draw]) for phase, (name, error) in _FORM.items()
+    }
     return replace(
         time,
         forward_ms=time.forward_ms * form[StepPhase.LOOKUP],

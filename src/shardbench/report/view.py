@@ -34,7 +34,7 @@ NOTES = {
         "the same plan (A/A), and '?' says that nothing was repeated: noise and order are unknown. Simulated: the "
         "interval is the 95 % band of the step under draws of the model's constants and form within their held-out "
         "errors; '~' marks a difference whose sign fewer than 95 % of the draws have, both plans under the same draw, "
-        "and '?' one of records without draws. What the model misses from plan to plan is not in the draws "
+        "and '?' one of records without draws. Plans share the draws of constants, each has its own of the form "
         "(docs/costmodel.md, section 7). p95 is over all iterations. Plan and fit seconds are what the strategy "
         "spent. Phases are medians of the slowest rank, waits included, so they need not add up to the step."
     ),

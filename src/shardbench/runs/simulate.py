@@ -13,7 +13,7 @@ from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.cost.uncertainty import drawn_machines, with_form
+from shardbench.cost.uncertainty import drawn_machines, form_of, with_form
 from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -108,8 +108,9 @@ class Simulation:
         """The same traffic under draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
+        form = form_of(self.times)
         drawn = [
-            replace(self, times=tuple(with_form(t, i) for t in _times(self.traffics, problem, dense, machine)))
+            replace(self, times=tuple(with_form(t, i, form) for t in _times(self.traffics, problem, dense, machine)))
             for i, machine in enumerate(drawn_machines(problem.machine))
         ]
         return Draws(

@@ -153,9 +153,9 @@ def drawn_logs(point: Point, family: Family) -> Floats:
     factors = {name: error ** deviations(name) for name, error in errors.items()}
     logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
     if isinstance(point, KernelPoint):
-        form = math.log(KERNEL_FORM) * deviations("form of lookup" + "_backward" * (point.phase == "backward"))
+        form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
     else:
-        form = math.log(EXCHANGE_FORM) * deviations("form of exchanges") * isinstance(point, ExchangePoint)
+        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, ExchangePoint)
     return np.array(logs) + form
 
 
