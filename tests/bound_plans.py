@@ -52,6 +52,7 @@ def machine(rng: np.random.Generator, nodes: int, devices: int) -> Machine:
             bag_s=float(rng.choice([0.0, 1e-8, 1e-6])),
             page_s=float(rng.choice([0.0, 1e-8, 1e-6])),
             sequence_row_s=float(rng.choice([0.0, 1e-8, 1e-6])),
+            sequence_half_rows=float(rng.choice([0.0, 5.0])),
             host_launch_s=1e-5,
             host_table_s=1e-6,
             intra_bytes_per_s=1e9,

@@ -15,7 +15,7 @@ CONSTANTS = Constants(
     gather_efficiency_ratio=0.5, access_overhead_bytes=32, sort_bytes=32, launch_s=1e-5,
     dispatch_s=2e-5, bag_step_s=1e-7, peer_latency_s=1e-6,
     intra_bytes_per_s=1e11, inter_bytes_per_s=1e10, intra_latency_s=1e-5, inter_latency_s=3e-5, dense_flop_per_s=1e13,
-    table_s=0, bag_s=0, page_s=0, sequence_row_s=0, host_launch_s=1e-4, host_table_s=1e-6,
+    table_s=0, bag_s=0, page_s=0, sequence_row_s=0, sequence_half_rows=0, host_launch_s=1e-4, host_table_s=1e-6,
     dense_step_s=1e-5, dense_layer_s=1e-6,
 )  # fmt: skip
 

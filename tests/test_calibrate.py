@@ -86,7 +86,8 @@ def test_the_fit_finds_the_constants_of_a_machine_that_obeys_the_model(truth, me
     for name in ("hbm_bytes_per_s", "launch_s", "intra_latency_s", "dense_flop_per_s"):
         assert getattr(found.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.05), name
     assert found.quality["embedding"].median_pct < 1.0
-    assert found.held_out["embedding"].median_pct < 1.0
+    # Few quick points tell pages, bags and bytes apart.
+    assert found.held_out["embedding"].median_pct < 2.0
 
 
 def test_only_constants_that_a_prediction_depends_on_are_fitted(measured):
@@ -110,7 +111,7 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
     assert "median error" in loaded.sources["launch_s"]
     assert loaded.errors == machine.errors
     assert loaded.errors["launch_s"] == max(1.01, round(found.held_out["embedding"].factor, 2))
-    assert loaded.errors["bag_step_s"] == load_machine("cpu-1x2").errors["bag_step_s"]
+    assert loaded.errors["peer_latency_s"] == load_machine("cpu-1x2").errors["peer_latency_s"]
     constants = loaded.constants
     assert constants.uvm_bytes_per_s <= constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
     assert constants.intra_latency_s <= constants.inter_latency_s
@@ -131,7 +132,7 @@ def test_a_machine_without_a_file_gets_its_own_capacities(tmp_path, measured):
     assert loaded.sources["hbm_bytes"] == "half of this machine's memory, shared by 2 ranks"
     assert loaded.sources["inter_bytes_per_s"].startswith("not measured")
     assert loaded.errors == machine.errors
-    assert loaded.errors["inter_bytes_per_s"] == loaded.errors["bag_step_s"] == GUESSED_ERROR
+    assert loaded.errors["inter_bytes_per_s"] == loaded.errors["peer_latency_s"] == GUESSED_ERROR
 
 
 def test_a_file_that_exists_is_the_base(tmp_path):
@@ -140,6 +141,20 @@ def test_a_file_that_exists_is_the_base(tmp_path):
     assert base_of("cpu", 2, tmp_path / "mine.toml").machine.topology.hbm_bytes == 3 * 10**9
     with pytest.raises(BadInput, match="is 1x2 cpu, this calibration is 1x4 cpu"):
         base_of("cpu", 4, tmp_path / "mine.toml")
+
+
+def test_emulated_nodes_are_calibrated_as_they_are_and_their_links_alike(measured, tmp_path):
+    out = tmp_path / "cpu-2x2.toml"
+    base = base_of("cpu", 4, out)
+    assert (base.machine.topology.nodes, base.machine.topology.devices_per_node) == (2, 2)
+    found = fit(replace(measured, machine=load_machine("cpu-1x2")))
+    two = replace(base.machine, constants=replace(found.machine.constants, inter_bytes_per_s=1e8, inter_latency_s=5e-3))
+    machine, sources = _finish(base, replace(measured, machine=base.machine), replace(found, machine=two))
+    assert machine.constants.intra_bytes_per_s == machine.constants.inter_bytes_per_s == 1e8
+    assert machine.constants.intra_latency_s == machine.constants.inter_latency_s == 5e-3
+    assert "emulated" in sources["intra_bytes_per_s"]
+    with pytest.raises(BadInput, match="is 2x2 cpu, this calibration is 1x2 cpu"):
+        base_of("cpu", 2, out)
 
 
 def test_a_hosts_link_and_rate_stay_in_the_file(tmp_path):
@@ -168,7 +183,11 @@ def test_units_keep_the_number(name):
 def test_points_are_always_the_same_and_cover_what_they_say():
     points = kernel_points(tiers=(Tier.HBM,), quick=False)
     assert len(set(points)) == len(points)
-    assert {4, 16, 64, 256} <= {point.dim for point in points}
+    assert {8, 16, 64, 256} <= {point.dim for point in points}
+    assert (
+        {True, False} == {point.unpooled for point in points} == {point.unpooled for point in points if point.held_out}
+    )
+    assert {1, 200} <= {point.pooling for point in points}
     assert any(point.held_out for point in points)
     assert not all(point.held_out for point in points)
     one, again = bags(points[0], 1, 0), bags(points[0], 1, 0)

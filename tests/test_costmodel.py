@@ -38,7 +38,7 @@ from shardbench.workloads.trace import Bags, Split
 PLAIN = replace(
     CONSTANTS, hbm_bytes_per_s=1e3, cache_bytes_per_s=4e3, cache_bytes=100, cache_reach_ratio=2, uvm_bytes_per_s=100,
     gather_efficiency_ratio=0.5, access_overhead_bytes=10, sort_bytes=20, launch_s=3, dispatch_s=0, bag_step_s=0,
-    table_s=0, bag_s=0, page_s=0, sequence_row_s=0, host_launch_s=0, host_table_s=0,
+    table_s=0, bag_s=0, page_s=0, sequence_row_s=0, sequence_half_rows=0, host_launch_s=0, host_table_s=0,
 )  # fmt: skip
 
 
@@ -212,6 +212,7 @@ constants = st.builds(
     lambda cache, rate, uvm, dispatch, step, cpu: replace(
         CONSTANTS, cache_bytes=cache, cache_bytes_per_s=rate, uvm_bytes_per_s=uvm, dispatch_s=dispatch, bag_step_s=step,
         table_s=cpu * 5e-6, bag_s=cpu * 2e-8, page_s=cpu * 5e-8, sequence_row_s=cpu * 2e-6,
+        sequence_half_rows=1e4 * cpu,
     ),
     cache=st.floats(1e3, 1e9), rate=st.floats(1e9, 1e13), uvm=st.floats(1e9, 2e12),
     dispatch=st.sampled_from([0.0, 1e-4]), step=st.sampled_from([0.0, 1e-6]), cpu=st.sampled_from([0.0, 1.0, 100.0]),
@@ -274,6 +275,7 @@ BETTER: dict[str, Callable[[float], float]] = {
     "gather_efficiency_ratio": lambda x: min(1.0, 2 * x), "cache_bytes": lambda x: 2 * x,
     "cache_reach_ratio": lambda x: 2 * x, "launch_s": lambda x: x / 2, "dispatch_s": lambda x: x / 2,
     "table_s": lambda x: x / 2, "bag_s": lambda x: x / 2, "page_s": lambda x: x / 2, "sequence_row_s": lambda x: x / 2,
+    "sequence_half_rows": lambda x: 2 * x,
     "bag_step_s": lambda x: x / 2, "sort_bytes": lambda x: x / 2, "access_overhead_bytes": lambda x: x / 2,
 }  # fmt: skip
 
@@ -301,10 +303,10 @@ def test_what_a_cpu_pays_a_table_a_bag_a_page_and_a_sequences_row_by_hand() -> N
     load, pages = together(*loads), 2 * (20_000 / 4096) * (1 - np.exp(-40 * 4096 / 20_000))
     assert (load.tables[0], load.bags[0], load.sequence_rows[0]) == (2, 70, 40)
     assert load.pages[0] == pytest.approx(pages)
-    costs = replace(PLAIN, table_s=7, bag_s=11, page_s=13, sequence_row_s=17)
+    costs = replace(PLAIN, table_s=7, bag_s=11, page_s=13, sequence_row_s=17, sequence_half_rows=60)
     forward, backward = (f(load, costs)[0] - f(load, PLAIN)[0] for f in (forward_s, backward_s))
     assert forward == pytest.approx(2 * 7 + 70 * 11 + pages * 13)
-    assert backward == pytest.approx(2 * 7 + 70 * 11 + 2 * pages * 13 + 40 * 17)
+    assert backward == pytest.approx(2 * 7 + 70 * 11 + 2 * pages * 13 + 40 * 17 * 0.4)
     # Bags of no lookup are gone through; an unpooled table without lookups is not.
     assert one_table(0, 0, 4, 5).tables[0] == 1
     assert one_table(0, 0, 0, 5, unpooled=True).tables[0] == 0

@@ -66,6 +66,7 @@ def machine(rng: np.random.Generator, world: int = WORLD, hbm: int = 1 << 40) ->
             bag_s=float(rng.choice([0.0, 1e-7])),
             page_s=float(rng.choice([0.0, 1e-6])),
             sequence_row_s=float(rng.choice([0.0, 1e-7])),
+            sequence_half_rows=float(rng.choice([0.0, 10.0])),
             host_launch_s=0.0,
             host_table_s=0.0,
             intra_bytes_per_s=1e9,

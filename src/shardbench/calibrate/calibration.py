@@ -8,7 +8,7 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
-from shardbench.calibrate.fit import Fit, Quality, fit
+from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
 from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import Measurements, measure_machine, order_of
 from shardbench.calibrate.write import (
@@ -22,7 +22,9 @@ from shardbench.calibrate.write import (
 from shardbench.model.calibrated import measured_on
 from shardbench.model.machine import Machine, Topology
 
-IN_STEP_KINDS = {"intra_latency_s": "collectives in step", "dense_flop_per_s": "dense in step"}
+_LINKS = ("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s")
+_DENSE = ("dense_flop_per_s", "dense_step_s", "dense_layer_s")
+IN_STEP_KINDS = dict.fromkeys(_LINKS, "collectives in step") | dict.fromkeys(_DENSE, "dense in step")
 """Which kind of time tells the error of a constant; of all others, the embedding kernels."""
 
 
@@ -52,15 +54,21 @@ def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
     measured = measure_machine(order)
     found = fit(measured)
-    machine, sources = _finish(base, measured, found)
+    machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
     write_machine(out, base, machine, sources)
     return Calibration(measured=measured, fit=found, machine=machine, path=out)
 
 
-def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, dict[str, str]]:
+def _finish(
+    base: Base, measured: Measurements, found: Fit, without: dict[str, float] | None = None
+) -> tuple[Machine, dict[str, str]]:
     """The machine with what follows from the fit, and the source of every new number."""
     chip = _chip(measured.machine.device)
     sources = {name: _source(name, chip, found.quality) for name in found.fitted}
+    held_out = found.held_out.get("embedding")
+    for name, error_pct in ({} if without is None else without).items():
+        with_it = "" if held_out is None else f"{held_out.median_pct:.1f} % (n={held_out.n}) with this term, "
+        sources[name] += f"; held out: {with_it}{error_pct:.1f} % without"
     sources["hbm_bytes_per_s"] = f"{measured_on(chip)}, plain copy of 128 MiB, read and written"
     constants = found.machine.constants
     if measured.cache_bytes is not None:
@@ -69,11 +77,23 @@ def _finish(base: Base, measured: Measurements, found: Fit) -> tuple[Machine, di
         gather = _rounded_down(constants.hbm_bytes_per_s * constants.gather_efficiency_ratio)
         # The model writes UVM rows back while it reads others. One memory does both here: at the full
         # rate UVM would look faster than HBM, and planners would move tables there.
-        constants = replace(constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0)
+        constants = replace(
+            constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0, bag_step_s=0.0,
+            host_launch_s=constants.launch_s, host_table_s=constants.table_s,
+        )  # fmt: skip
         same = f"{measured_on(chip)}: the same memory as hbm"
         sources["uvm_bytes_per_s"] = f"{same}, half its gather rate, as reads and writes share it"
         sources["host_bytes_per_s"] = f"{same}, at its gather rate"
+        sources["host_launch_s"] = f"{measured_on(chip)}: the same CPU, as launch"
+        sources["host_table_s"] = f"{measured_on(chip)}: the same CPU, as table_call"
+        sources["bag_step_s"] = f"{measured_on(chip)}: one thread reads bag after bag, so that no tail is left"
         sources["dispatch_s"] = f"{measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
+    if measured.machine.topology.nodes > 1:
+        constants = replace(
+            constants, intra_bytes_per_s=constants.inter_bytes_per_s, intra_latency_s=constants.inter_latency_s
+        )
+        same_link = f"{measured_on(chip)}: its nodes are emulated, the link inside them is the one between them"
+        sources |= {"intra_bytes_per_s": same_link, "intra_latency_s": same_link}
     if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
         constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)
         sources["inter_bytes_per_s"] = f"{NOT_MEASURED} on one node: no faster than inside it"
@@ -112,7 +132,7 @@ def _error(name: str, source: str, found: Fit) -> float:
 
 
 def _kind(name: str) -> str:
-    return IN_STEP_KINDS.get(name.replace("intra_bytes_per_s", "intra_latency_s"), "embedding")
+    return IN_STEP_KINDS.get(name, "embedding")
 
 
 def _chip(device: str) -> str:

@@ -1,6 +1,6 @@
 """Fits a machine's constants to what was measured, through the cost model's own formulas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -14,13 +14,16 @@ from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.machine import Constants, Machine
 
+CPU_TERMS = ("table_s", "bag_s", "page_s", "sequence_row_s")
+"""Constants of the terms that only CPUs pay; each is judged by the error without it."""
 FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
 """Constants that are measured or reported as they are, and not fitted."""
 _GUESSED, _MEASURED = 0.1, 0.5
 """Weights of a constant's starting value: a guess settles only what the times leave open."""
 _CPU_START = {
     "cache_bytes_per_s": 1e11, "cache_reach_ratio": 1.0, "gather_efficiency_ratio": 0.5, "access_overhead_bytes": 64.0,
-    "sort_bytes": 200.0,
+    "sort_bytes": 200.0, "bag_step_s": 0.0, "table_s": 5e-6, "bag_s": 2e-8, "page_s": 5e-8, "sequence_row_s": 3e-6,
+    "sequence_half_rows": 15000.0, "dense_step_s": 4e-4, "dense_layer_s": 1e-4,
 }  # fmt: skip
 """Guesses to start from on a CPU: a fit that started from an earlier one would drift with every run."""
 _STEP = 1.05
@@ -31,8 +34,6 @@ _IN_STEP = 3.0
 """Weight of times inside a training step: what trials measure, and there are fewer of them."""
 _HALF = 0.3
 """Weight of forward and backward alone, beside their sum: the sum is what strategies balance."""
-_BUSY = 5.0
-"""Times that of the emptiest step that a dense model must take to tell the rate."""
 _TINY_S = 1e-9
 _LONG_BYTES = 2**19
 """Messages from this size on tell the bandwidth."""
@@ -85,13 +86,47 @@ def fit(measured: Measurements) -> Fit:
     The memory stream is taken as measured; every other constant on which a prediction depends
     is fitted, starting from the machine's value or from a direct measurement.
     """
-    # A plain copy is the one rate that needs no model.
-    direct = direct_constants(measured)
-    guesses = _CPU_START if measured.machine.device == "cpu" else {}
-    start = _with(measured.machine, **_known(measured.machine, guesses | direct))
+    start, direct = _start(measured)
     times = residuals(measured)
     used = [residual for residual in times if residual.weight]
     names = _sensitive(start, used)
+    machine = _solve(start, names, used, direct)
+    return Fit(
+        machine=machine,
+        fitted=tuple(names),
+        quality=_quality(used, machine),
+        held_out=_quality([r for r in times if not r.weight], machine),
+    )
+
+
+def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
+    """Where the fit starts, and which of its constants a measurement gave."""
+    # A plain copy is the one rate that needs no model.
+    direct = direct_constants(measured)
+    guesses = _CPU_START if measured.machine.device == "cpu" else {}
+    return _with(measured.machine, **_known(measured.machine, guesses | direct)), frozenset(direct)
+
+
+def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, float]:
+    """By those of CPU_TERMS that were fitted: median error in percent, had the model no such term.
+
+    Of the kernels' times that took no part; everything else is fitted anew to the others.
+    """
+    kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
+    used = [time for time in kernels if time.weight]
+    judged = [time for time in kernels if not time.weight and time.what == "embedding"]
+    start, direct = _start(measured)
+    found = {}
+    for term in CPU_TERMS:
+        if judged and term in fitted:
+            bare = _with(start, **{term: 0.0})
+            machine = _solve(bare, _sensitive(bare, used), used, direct)
+            found[term] = _quality(judged, machine)["embedding"].median_pct
+    return found
+
+
+def _solve(start: Machine, names: list[str], used: list[Residual], direct: Collection[str]) -> Machine:
+    """The machine with the constants ``names`` fitted to the times; ``direct`` ones start from a measurement."""
     prior = np.log([getattr(start.constants, name) for name in names])
     held = np.asarray([_MEASURED if name in direct else _GUESSED for name in names])
 
@@ -105,13 +140,7 @@ def fit(measured: Measurements) -> Fit:
     # One disturbed time must not pull all constants.
     found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=0.2)
     # Rounded as the file will state it.
-    machine = _with(start, **{name: float(f"{value:.4g}") for name, value in _exp(names, found.x).items()})
-    return Fit(
-        machine=machine,
-        fitted=tuple(names),
-        quality=_quality(used, machine),
-        held_out=_quality([r for r in times if not r.weight], machine),
-    )
+    return _with(start, **{name: float(f"{value:.4g}") for name, value in _exp(names, found.x).items()})
 
 
 def direct_constants(measured: Measurements) -> dict[str, float]:
@@ -122,7 +151,8 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
     if measured.machine.device == "cpu":
         # Nothing hides the dispatch behind a device: it is part of every launch.
         floor_s = {"dispatch_s": 0.0, "launch_s": (forward_s + backward_s) / 2.0}
-    found = {"hbm_bytes_per_s": measured.stream_bytes_per_s, "intra_bytes_per_s": link_bytes_per_s(measured)}
+    link = "inter_bytes_per_s" if measured.machine.topology.nodes > 1 else "intra_bytes_per_s"
+    found = {"hbm_bytes_per_s": measured.stream_bytes_per_s, link: link_bytes_per_s(measured)}
     if measured.cache_bytes is not None:
         found["cache_bytes"] = measured.cache_bytes
     return _known(measured.machine, found | floor_s)
@@ -146,9 +176,8 @@ def residuals(measured: Measurements) -> list[Residual]:
     found: list[Residual] = []
     for kernel in measured.kernels:
         found += _of_kernel(kernel)
-    floor = min(probe.phases_ms[StepPhase.DENSE] for probe in measured.probes)
     for probe in measured.probes:
-        found += _of_probe(probe, measured.machine, floor)
+        found += _of_probe(probe, measured.machine)
     return found
 
 
@@ -174,13 +203,12 @@ def _of_kernel(time: KernelTime) -> list[Residual]:
     ]
 
 
-def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Residual]:
+def _of_probe(time: ProbeTime, on: Machine) -> list[Residual]:
     probe = time.probe
     tables = problem_of(probe.point, on).tables
     # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
     exchanges = sum(time.phases_ms[name] for name in (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD))
     dense = time.phases_ms[StepPhase.DENSE]
-    busy = dense > _BUSY * dense_floor_ms
 
     def predicted(*phases: StepPhase) -> Callable[[Machine], float]:
         def seconds(machine: Machine) -> float:
@@ -209,8 +237,7 @@ def _of_probe(time: ProbeTime, on: Machine, dense_floor_ms: float) -> list[Resid
     return [
         made("embedding in step", float(time.embedding_ms.mean()), embedding_s, _IN_STEP),
         made("collectives in step", exchanges, predicted(*WAITS), 1.0),
-        # A dense model that is mostly overhead says nothing about its rate.
-        made("dense in step" if busy else "small dense in step", dense, predicted(StepPhase.DENSE), float(busy)),
+        made("dense in step", dense, predicted(StepPhase.DENSE), 1.0),
         made("whole step", time.step_ms, whole_s, 0.0),
     ]
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     EmbeddingLocation,
@@ -36,7 +37,6 @@ class Kernels:
         self.device = device
         self._fused = {point.kernel: _fused(point, device) for point in self.points}
         self._lookups = [[_lookups(point, b, device) for b in range(BATCHES)] for point in self.points]
-        self._gradients = [torch.randn(p.batch, p.tables * p.dim, device=device) for p in self.points]
         self._evicted = torch.zeros(_EVICT_BYTES // 4, device=device)
 
     def round(self, number: int) -> list[list[tuple[float, float]]]:
@@ -44,7 +44,7 @@ class Kernels:
         return [self._visit(i, number) for i in range(len(self.points))]
 
     def _visit(self, point: int, number: int) -> list[tuple[float, float]]:
-        fused, gradient, clock = self._fused[self.points[point].kernel], self._gradients[point], self.clock
+        fused, clock = self._fused[self.points[point].kernel], self.clock
         times = []
         for k in range(VISIT):
             ids, offsets = self._lookups[point][(number + k) % BATCHES]
@@ -54,12 +54,13 @@ class Kernels:
             start = clock.now()
             pooled = fused(ids, offsets)
             forward = clock.now()
+            gradient = torch.ones_like(pooled)
             self._evicted.add_(1.0)
             clock.settle()
             backward = time_backward(pooled, clock)
             pooled.backward(gradient)
             clock.settle()
-            times.append((clock.ms(start, forward), sum(clock.ms(a, b) for a, b in backward)))
+            times.append((kernel_ms(clock, start, forward), sum(kernel_ms(clock, a, b) for a, b in backward)))
         return times[BATCHES:]
 
     def stream_bytes_per_s(self) -> float:
@@ -75,6 +76,12 @@ class Kernels:
             self.clock.settle()
             times.append(self.clock.ms(start, end))
         return 2.0 * _STREAM_BYTES / (1e-3 * float(np.median(times[1:])))
+
+
+def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:
+    """Milliseconds of a kernel between two stamps: CPU time of its thread, which other programs do not lengthen."""
+    own = clock.thread_ms(start, stop)
+    return clock.ms(start, stop) if own is None else own
 
 
 def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
@@ -107,6 +114,7 @@ def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddi
         optimizer=EmbOptimType.EXACT_SGD,
         learning_rate=0.01,
         device=device,
+        pooling_mode=PoolingMode.NONE if point.unpooled else PoolingMode.SUM,
     )
     # Memory that was never written is one page of zeros, which always hits the cache.
     module.init_embedding_weights_uniform(-0.1, 0.1)

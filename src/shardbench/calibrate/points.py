@@ -9,7 +9,7 @@ from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import DenseShape, Table
+from shardbench.model.table import DenseShape, Pooling, Table
 from shardbench.workloads.trace import Bags
 
 BATCHES = 4
@@ -35,6 +35,7 @@ class KernelPoint:
     pooling: int
     skew: float = 1.0
     tier: Tier = Tier.HBM
+    unpooled: bool = False
     held_out: bool = False
     """Judges the fit, takes no part in it."""
 
@@ -44,9 +45,9 @@ class KernelPoint:
         return 4 * self.tables * self.rows * self.dim
 
     @property
-    def kernel(self) -> tuple[int, int, int, Tier]:
+    def kernel(self) -> tuple[int, int, int, Tier, bool]:
         """What points must have in common to share weights."""
-        return self.tables, self.rows, self.dim, self.tier
+        return self.tables, self.rows, self.dim, self.tier, self.unpooled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,31 +65,29 @@ class ProbeStep:
 
 
 def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelPoint, ...]:
-    """Points that cover width, reuse, number of lookups, fusion, and the launch floor.
-
-    Tables are as large as DLRMs have them: rows of a table of 4 GB take twice as long to read as
-    those of one of 10 MB, on a CPU, and the cost model does not know of it.
-    """
+    """Points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
     made: list[KernelPoint] = []
 
-    def add(tables: int, rows: int, dim: int, *loads: tuple[int, int, float]) -> None:
+    def add(tables: int, rows: int, dim: int, *loads: tuple[int, int, float], unpooled: bool = False) -> None:
         for tier in tiers:
             for batch, pooling, skew in loads:
                 # Every fourth point is left out of the fit.
                 out = len(made) % 4 == 2
                 shape = {"tables": tables, "rows": rows, "dim": dim, "batch": batch, "pooling": pooling}
-                made.append(KernelPoint(**shape, skew=skew, tier=tier, held_out=out))
+                made.append(KernelPoint(**shape, skew=skew, tier=tier, unpooled=unpooled, held_out=out))
 
-    add(1, 2_000_000, 64, (8, 1, 1), (1024, 1, 1), (4096, 20, 1), (4096, 20, 4))
-    add(10, 500_000, 16, (8, 1, 1), (1024, 1, 1), (1024, 1, 4), (1024, 20, 1), (2048, 20, 4))
-    add(1, 500_000, 16, (1024, 20, 1))
+    add(1, 1_000_000, 64, (8, 1, 1), (1024, 1, 1), (4096, 20, 1), (4096, 20, 4))
+    add(10, 400_000, 16, (8, 1, 1), (1024, 1, 1), (1024, 1, 4), (1024, 20, 1), (2048, 20, 4))
+    add(2, 100_000, 32, (1024, 1, 1), (1024, 10, 2), (2048, 10, 1), unpooled=True)
+    add(1, 400_000, 16, (1024, 20, 1))
     if not quick:
-        add(1, 4_000_000, 4, (4096, 20, 1), (4096, 2, 3))
-        add(2, 500_000, 128, (1024, 1, 1), (1024, 20, 1), (2048, 20, 4))
-        add(2, 250_000, 256, (1024, 1, 1), (1024, 10, 1), (1024, 20, 4))
-        add(20, 100_000, 32, (1024, 1, 1), (1024, 10, 2))
-        add(26, 20_000, 16, (1024, 1, 2), (4096, 1, 4))
-        add(4, 2_000_000, 8, (1024, 4, 1), (2048, 20, 2))
+        add(4, 100_000, 16, (256, 4, 1), (512, 10, 1), (2048, 5, 2), unpooled=True)
+        add(1, 2_000_000, 8, (4096, 20, 1), (256, 200, 1), (4096, 2, 3))
+        add(2, 200_000, 128, (1024, 1, 1), (1024, 20, 1), (2048, 20, 4), (8192, 2, 2))
+        add(2, 100_000, 256, (1024, 1, 1), (1024, 10, 1), (1024, 20, 4))
+        add(20, 60_000, 32, (1024, 1, 1), (1024, 10, 2), (64, 100, 1))
+        add(40, 10_000, 16, (64, 1, 1), (1024, 1, 2), (4096, 1, 4))
+        add(4, 1_000_000, 8, (1024, 4, 1), (2048, 20, 2))
         add(1, 20_000, 64, (1024, 1, 1), (4096, 20, 1))
     return tuple(made)
 
@@ -96,31 +95,39 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelPoint,
 def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
     """Steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
 
-    def tables(*shape: int) -> KernelPoint:
+    def tables(*shape: int, unpooled: bool = False) -> KernelPoint:
         number, rows, dim, local_batch, pooling, skew = shape
         return KernelPoint(
-            tables=number * world, rows=rows, dim=dim, batch=local_batch * world, pooling=pooling, skew=skew
-        )
+            tables=number * world, rows=rows, dim=dim, batch=local_batch * world, pooling=pooling, skew=skew,
+            unpooled=unpooled,
+        )  # fmt: skip
 
     small = DenseShape(bottom=(128, 64, 16), top=(128, 64, 1))
+    tiny = DenseShape(bottom=(32,), top=(32, 1))
     wide = DenseShape(bottom=(512, 256, 64), top=(1024, 512, 1))
-    middle = tables(4, 200_000, 32, 512, 5, 2)
+    middle = tables(4, 100_000, 32, 512, 5, 2)
     steps = [
         ProbeStep(point=tables(1, 1000, 16, 16, 1, 1), dense=small),
         ProbeStep(point=middle),
-        ProbeStep(point=tables(8, 500_000, 16, 256, 2, 3), dense=small),
-        ProbeStep(point=tables(2, 500_000, 64, 1024, 20, 2), dense=wide),
+        ProbeStep(point=tables(8, 100_000, 16, 256, 2, 3), dense=tiny),
+        ProbeStep(point=tables(2, 200_000, 64, 1024, 20, 2), dense=wide),
     ]
     if not quick:
         steps += [
-            ProbeStep(point=tables(10, 300_000, 16, 512, 1, 3), held_out=True),
-            ProbeStep(point=tables(8, 300_000, 16, 512, 10, 2), dense=small),
-            ProbeStep(point=tables(2, 300_000, 128, 256, 8, 1), dense=small),
-            ProbeStep(point=tables(1, 400_000, 64, 512, 20, 3), dense=small),
-            ProbeStep(point=tables(5, 300_000, 16, 512, 20, 1), held_out=True),
+            ProbeStep(point=tables(10, 100_000, 16, 512, 1, 3), held_out=True),
+            ProbeStep(point=tables(8, 100_000, 16, 512, 10, 2), dense=small),
+            ProbeStep(point=tables(2, 100_000, 128, 1024, 8, 1), dense=tiny),
+            ProbeStep(point=tables(2, 50_000, 128, 2048, 1, 2), dense=tiny),
+            ProbeStep(point=tables(1, 200_000, 64, 512, 20, 3), dense=small),
+            ProbeStep(point=tables(5, 100_000, 16, 512, 20, 1), held_out=True),
             ProbeStep(point=middle, row_wise=2),
+            ProbeStep(point=tables(4, 50_000, 64, 1024, 5, 1), dense=tiny, row_wise=3 * world),
+            ProbeStep(point=tables(4, 100_000, 32, 1024, 20, 2), dense=tiny, row_wise=3 * world, held_out=True),
             ProbeStep(point=tables(4, 4000, 32, 512, 5, 2), row_wise=2, replicated=2),
-            ProbeStep(point=tables(8, 100_000, 32, 512, 10, 2), dense=wide, held_out=True),
+            ProbeStep(point=tables(2, 50_000, 32, 256, 10, 2, unpooled=True), dense=small),
+            ProbeStep(point=tables(1, 100_000, 32, 512, 20, 1, unpooled=True), dense=tiny, held_out=True),
+            ProbeStep(point=tables(8, 50_000, 32, 512, 10, 2), dense=wide, held_out=True),
+            ProbeStep(point=tables(3, 50_000, 128, 1024, 3, 1), dense=tiny, held_out=True),
         ]
     return tuple(steps)
 
@@ -148,7 +155,8 @@ def on_one_device(machine: Machine) -> Machine:
 
 def problem_of(point: KernelPoint, machine: Machine) -> Problem:
     """The point's tables as a problem; its profiles are placeholders."""
-    tables = tuple(Table(name=f"t{i}", rows=point.rows, dim=point.dim) for i in range(point.tables))
+    pooling = Pooling.NONE if point.unpooled else Pooling.SUM
+    tables = tuple(Table(name=f"t{i}", rows=point.rows, dim=point.dim, pooling=pooling) for i in range(point.tables))
     profile = AccessProfile(rows=point.rows, samples=1, present=1, counts=(1,), row_counts=(1,))
     return Problem.of("calibration", tables, (profile,) * len(tables), machine, batch_size=point.batch)
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from shardbench.calibrate.kernels import Kernels
 from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
-from shardbench.cost.phases import MEASURED_PHASES
+from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import seeded_inputs
 from shardbench.engine.join import join_group
@@ -91,14 +91,16 @@ class Probe:
         self.batches = [_local_batch(probe, problem, lowered, batch, device) for batch in range(BATCHES)]
 
     def round(self) -> dict[str, list[float]]:
-        """One step of every batch, the first uncounted: ms by phase."""
+        """One step of every batch, the first uncounted: ms by phase, of kernels on a CPU their CPU time."""
         times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for number in range(BATCHES + 1):
             dist.barrier()
             _, stamps = self.step(self.batches[number % BATCHES])
             self.clock.settle()
             if number:
-                for name, ms in stamps.read(self.clock).items():
+                cpu = stamps.read_cpu(self.clock)
+                kernels = {} if cpu is None else {name: cpu[name] for name in KERNELS}
+                for name, ms in (stamps.read(self.clock) | kernels).items():
                     times[name].append(ms)
         return times
 

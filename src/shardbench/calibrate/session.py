@@ -92,7 +92,7 @@ def order_of(machine: Machine, *, quick: bool) -> Order:
         machine=machine,
         kernels=kernel_points(tiers=tiers, quick=quick),
         probes=probe_steps(machine.topology.world_size, quick=quick),
-        rounds=3 if quick else 8,
+        rounds=3 if quick else 6,
     )
 
 

@@ -40,10 +40,12 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
         _, known = machine_files()[name if own else TEMPLATES[device]]
         text = known.read_text(encoding="utf-8")
     machine = parse_machine(text, str(out) if out.is_file() else "machine template")
-    if own and (machine.device, machine.topology.nodes, machine.topology.devices_per_node) != (device, 1, ranks):
-        shape = f"{machine.topology.nodes}x{machine.topology.devices_per_node} {machine.device}"
+    nodes = machine.topology.nodes if own else 1
+    # CPU nodes may be emulated on one machine; those of GPUs would need several.
+    if own and ((machine.device, machine.topology.world_size) != (device, ranks) or (device == "cuda" and nodes > 1)):
+        shape = f"{nodes}x{machine.topology.devices_per_node} {machine.device}"
         raise BadInput(f"machine {machine.name} is {shape}, this calibration is 1x{ranks} {device}: use another --out")
-    topology = replace(machine.topology, nodes=1, devices_per_node=ranks)
+    topology = replace(machine.topology, nodes=nodes, devices_per_node=ranks // nodes)
     ranks_word = (
         "local ranks on one CPU machine, gloo over loopback" if device == "cpu" else "GPUs of one machine, nccl"
     )

@@ -20,7 +20,8 @@ lookups, distinct rows, bags and gradients. Serving every repeat at the fastest 
 (``_least_forward_s``, ``_least_backward_s``) makes w linear in them, and no larger, so T is the sum over tables.
 A replica sees only its own ranks' samples, so that the parts' first gradient bytes may add up to less:
 where replicas are allowed all gradients count at the cache's rate. The tail is left out (parts of a bag may be
-short), and so are pages (rows may lie closer together in parts); every part of a table is a table to go through.
+short), and so are pages (rows may lie closer together in parts) and a CPU's map of sequences' rows (smaller ones are
+cheaper a row); every part of a table is a table to go through.
 
 *Capacity.* Each weight of a table is in HBM or in host memory (UVM), all its copies alike. Being linear, T is
 its value with everything in UVM less, for every distinct row that a batch asks for and every column of it in HBM,
@@ -35,7 +36,7 @@ Rows in UVM that are faster there (on no real machine) are taken to fit.
 
 *Whole tables.* F + B and B are super-additive: w(S) >= sum of w({t}) over the tables t in S of a device.
   - Index, output, sort, update, state and access-overhead terms are linear in the load, and so is what a CPU pays
-    a table, a bag, a page and a sequence's row.
+    a table, a bag and a page. The rows q of its sequences cost z q^2 / (q + y): convex in q, and nothing at 0.
   - Repeats cost R [g/c + (1-g)/r] with c >= r and the hit share g(W) = a / (a + W), where R are the
     repeated bytes, W = sum of R_t F_t / R the mean working set and F_t the table's first bytes.
     g falls and is convex in W, so by Jensen g(W_S) <= sum of (R_t / R_S) g(F_t): no more bytes hit
@@ -304,11 +305,14 @@ def _least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) 
     first = np.zeros_like(load.gradient_bytes) if Move.REPLICATE in moves else load.gradient_first_bytes
     gradients = first / gather + (load.gradient_bytes - first) / _cache_rate(constants, moves)
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
-    calls = calls_s(load, constants) + constants.sequence_row_s * load.sequence_rows
 
     def updated(rows: TierRows) -> Floats:
         return np.asarray(rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes)
 
     return np.asarray(
-        gradients + sort + calls + 2.0 * updated(load) / gather + updated(load.uvm) / constants.uvm_bytes_per_s
+        gradients
+        + sort
+        + calls_s(load, constants)
+        + 2.0 * updated(load) / gather
+        + updated(load.uvm) / constants.uvm_bytes_per_s
     )

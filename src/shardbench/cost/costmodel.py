@@ -94,6 +94,13 @@ def calls_s(load: Load, constants: Constants) -> Floats:
     return np.asarray(constants.table_s * load.tables + constants.bag_s * load.bags)
 
 
+def _sequences_s(load: Load, constants: Constants) -> Floats:
+    """Seconds to collect the gradients of unpooled tables in a map, [n]; convex in its rows, so super-additive."""
+    rows = load.sequence_rows
+    reached = np.divide(rows, rows + constants.sequence_half_rows, out=np.zeros_like(rows), where=rows > 0)
+    return np.asarray(constants.sequence_row_s * rows * reached)
+
+
 def forward_work_s(load: Load, constants: Constants) -> Floats:
     """Seconds of memory traffic and calls of the forward lookup, [n]."""
     hbm = _gather_s(load, gather_rate(constants), constants)
@@ -114,8 +121,7 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
     # Written back while the next rows are read: the host link is full duplex.
     rows = load.uvm
     uvm = rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes
-    calls = calls_s(load, constants) + 2.0 * constants.page_s * load.pages
-    calls = calls + constants.sequence_row_s * load.sequence_rows
+    calls = calls_s(load, constants) + 2.0 * constants.page_s * load.pages + _sequences_s(load, constants)
     return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s + calls)
 
 

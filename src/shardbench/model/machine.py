@@ -30,6 +30,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "MB/s": ("bytes_per_s", 1e6), "GB/s": ("bytes_per_s", 1e9), "GiB/s": ("bytes_per_s", 2.0**30),
     "TB/s": ("bytes_per_s", 1e12), "ns": ("s", 1e-9), "us": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0),
     "GFLOP/s": ("flop_per_s", 1e9), "TFLOP/s": ("flop_per_s", 1e12), "ratio": ("ratio", 1.0),
+    "rows": ("rows", 1.0),
 }  # fmt: skip
 
 
@@ -90,7 +91,9 @@ class Constants:
     page_s: NonNegativeFloat
     """Time to find a memory page of rows, once a batch and page to read them and twice to update them."""
     sequence_row_s: NonNegativeFloat
-    """Time that the backward pass of an unpooled table adds for every distinct row: a CPU collects them in a map."""
+    """Time that the backward pass of unpooled tables adds for every distinct row: a CPU collects them in a map."""
+    sequence_half_rows: NonNegativeFloat
+    """Rows in that map at which half of that time is reached: a small map stays in the cache."""
     host_launch_s: NonNegativeFloat
     """Fixed time of one forward or backward of the lookups of a node's CPUs."""
     host_table_s: NonNegativeFloat
@@ -189,6 +192,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "bag_call": ("bag_s", "s"),
     "page_walk": ("page_s", "s"),
     "sequence_row": ("sequence_row_s", "s"),
+    "sequence_half": ("sequence_half_rows", "rows"),
     "host_launch": ("host_launch_s", "s"),
     "host_table_call": ("host_table_s", "s"),
     "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),

@@ -98,6 +98,7 @@ def _machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int = ROOM
         bag_s=0.0,
         page_s=0.0,
         sequence_row_s=0.0,
+        sequence_half_rows=0.0,
         host_launch_s=1e-4,
         host_table_s=1e-6,
         intra_bytes_per_s=2e11,
