@@ -40,7 +40,9 @@ CONSTANTS = {
     "access_overhead": (32, "B"), "sort_traffic": (32, "B"), "launch": (10, "us"), "intra_bandwidth": (1, "GB/s"),
     "inter_bandwidth": (1, "GB/s"), "intra_latency": (10, "us"), "inter_latency": (10, "us"),
     "dense_rate": (1, "GFLOP/s"), "cache_reach": (2, "ratio"), "dispatch": (20, "us"), "bag_step": (100, "ns"),
-    "peer_latency": (1, "us"),
+    "peer_latency": (1, "us"), "table_call": (1, "us"), "bag_call": (10, "ns"), "page_walk": (10, "ns"),
+    "sequence_row": (10, "ns"), "host_launch": (10, "us"), "host_table_call": (1, "us"), "dense_step": (10, "us"),
+    "dense_layer": (1, "us"),
 }  # fmt: skip
 
 
@@ -86,7 +88,7 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert simulated.timing == simulated.predicted
     assert min(simulated.draws.step_ms) < simulated.timing.step_ms[0] < max(simulated.draws.step_ms)
     assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
-    assert simulated.bound_ms <= simulated.whole_table_bound_ms
+    assert 0 < simulated.bound_fixed_ms < simulated.bound_ms <= simulated.whole_table_bound_ms
     measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert measured.outcome is Outcome.OK
     assert measured.predicted.model_copy(update={"ranks": None}) == simulated.predicted
