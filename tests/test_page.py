@@ -4,6 +4,7 @@ import pytest
 import records as make
 
 from shardbench.base.host import Environment
+from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.figures import figures
@@ -101,6 +102,20 @@ def test_plots_hold_the_numbers_of_the_records():
     ]
     error = figures(measured)[3][1]
     assert sorted(error.data[0].x) == sorted(error.data[0].y) == [2.0, 2.2, 4.0, 4.4]
+
+
+def test_measured_phases_are_the_ranks_own_and_add_up_to_the_step():
+    # Each rank waits in the exchange for the other's kernels: 10 ms a step, of which slowest phases count 16.
+    ranks = [RankTiming(phases_ms={"input": 2.0, "lookup": 8.0}), RankTiming(phases_ms={"input": 8.0, "lookup": 2.0})]
+    slowest = make.timing((10.0, 10.0), (8.0, 2.0), input=8.0, lookup=8.0)
+    (group,) = groups([make.ok(changes={"timing": slowest.model_copy(update={"ranks": tuple(ranks)})})])
+    caption, steps = figures(group)[0]
+    assert sum(trace.x[0] for trace in steps.data if trace.type == "bar") == pytest.approx(10.0)
+    assert "mean over ranks" in caption
+    (group,) = groups([make.ok(changes={"timing": slowest})])
+    caption, steps = figures(group)[0]
+    assert sum(trace.x[0] for trace in steps.data if trace.type == "bar") == pytest.approx(16.0)
+    assert "so that bars may pass the step" in caption
 
 
 def test_best_is_on_top():

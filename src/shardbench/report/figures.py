@@ -1,5 +1,6 @@
 """Plots (plotly): of a group (step time by phase, embedding time per rank, traffic, model error), and of any table."""
 
+from collections.abc import Callable
 from operator import attrgetter
 
 import pandas as pd
@@ -8,10 +9,11 @@ from plotly.subplots import make_subplots
 
 from shardbench.base.errors import BadInput
 from shardbench.model.strategy import Role
+from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.plot import Plot
-from shardbench.report.tables import collective_bytes, collectives_of, phase_ms, phases_of
+from shardbench.report.tables import collective_bytes, collectives_of, phase_ms, phases_of, rank_phase_ms
 
 # Okabe and Ito's palette, told apart by the colour-blind, then two greys.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#7F7F7F", "#333333")
@@ -20,6 +22,14 @@ _ROW_PX = 34
 _FRAME_PX = 150
 _PANEL_PX = 380
 _PANELS_A_ROW = 4
+_MEAN_OF_RANKS = (
+    "the mean over ranks of each rank's own time in the phase, its waits for other ranks in the exchanges. What lacks "
+    "of the step is how far its slowest rank is behind the mean; medians of phases need not add up to a median."
+)
+_SLOWEST_RANK = (
+    "the slowest rank's time in the phase, in each phase another one's; where measured, that counts waits for it "
+    "in several phases, so that bars may pass the step."
+)
 
 
 def figures(group: Group) -> list[tuple[str, go.Figure]]:
@@ -27,11 +37,14 @@ def figures(group: Group) -> list[tuple[str, go.Figure]]:
     rows = sorted((row for row in group.rows if row.ok), key=lambda row: (-row.step.value, row.strategy))
     if not rows:
         return []
+    by_rank = group.condition.backend is Backend.MEASURED and all(
+        record.timing is not None and record.timing.ranks for row in rows for record in row.records
+    )
     made = [
         (
-            "Step time by phase. Bars: median of the slowest rank's phase; measured, that includes its wait for the "
-            "others, so bars may pass the step. Diamond: typical step, its 95 % interval where it is known.",
-            _steps(rows),
+            f"Step time by phase. Bars: {_MEAN_OF_RANKS if by_rank else _SLOWEST_RANK} Diamond: typical step, its 95 % "
+            "interval where it is known (cut off at the edge where it is wider than the plot).",
+            _steps(rows, rank_phase_ms if by_rank else phase_ms),
         ),
         (
             "Embedding time of every rank (forward and backward kernels; CPU time where ranks have one), a dot each; "
@@ -56,12 +69,12 @@ def label(row: Row) -> str:
     return f"{row.strategy} (reference)" if row.worst.role is Role.SEARCH else row.strategy
 
 
-def _steps(rows: list[Row]) -> go.Figure:
+def _steps(rows: list[Row], read: Callable[[str], Callable[[Record], float | None]]) -> go.Figure:
     figure = go.Figure()
     names = [label(row) for row in rows]
     phases = phases_of(record for row in rows for record in row.records)
     for number, phase in enumerate(phases):
-        times = [row.typical(phase_ms(phase)) for row in rows]
+        times = [row.typical(read(phase)) or 0.0 for row in rows]
         figure.add_bar(
             y=names, x=times, name=phase, orientation="h", marker_color=COLOURS[number % len(COLOURS)],
             hovertemplate=f"{phase}: %{{x:.4g}} ms<extra>%{{y}}</extra>",
@@ -79,7 +92,10 @@ def _steps(rows: list[Row]) -> go.Figure:
         hovertemplate="step: %{x:.4g} ms<extra>%{y}</extra>",
     )  # fmt: skip
     figure.update_layout(barmode="stack")
-    return _styled(figure, len(rows), "ms per step")
+    # The interval of two trials can be ten times as long as any bar.
+    bars = [sum(times) for times in zip(*(bar.x for bar in figure.data if bar.type == "bar"))]
+    longest = max(*bars, *(step.value for step in steps), 0.0)
+    return _styled(figure, len(rows), "ms per step").update_xaxes(range=[0.0, 1.4 * longest])
 
 
 def _ranks(group: Group, rows: list[Row]) -> go.Figure:
