@@ -4,21 +4,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from problems import RandomWorkload, machine
 
-from shardbench.base.errors import BadInput
-from shardbench.engine.inputs import in_schedule, in_turn
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.engine.clock import clock_of
+from shardbench.engine.inputs import in_schedule, in_turn, seeded_inputs, seeded_weights
 from shardbench.engine.job import TO_DEVICE, TO_HOST
+from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
-from shardbench.model.plan import BatchSchedule, DenseHome, Host, Phase, PhaseKind, Plan, Replicated, Segment
+from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
+from shardbench.model.plan import (
+    BatchSchedule,
+    DenseHome,
+    Host,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    Segment,
+    whole_table,
+)
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
 from shardbench.runs.simulate import simulate
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import materialise
+from shardbench.workloads.trace import Split
 
 KINDS = {"h": PhaseKind.HOT, "c": PhaseKind.COLD}
 ORDER = "ccchhhhcchcchhhhh" + "hc" * 4
@@ -163,3 +180,45 @@ def test_a_schedule_is_lowered_phase_by_phase_and_nothing_else_is():
     for chosen, phase in ((plan, None), (replace(plan, schedule=None), PhaseKind.HOT)):
         with pytest.raises(BadInput, match="a plan with a batch schedule, and no other, is lowered for one of"):
             lower(chosen, workload.tables, problem.topology, problem.precision, phase=phase)
+
+
+def beside_gpus(folder, device):
+    """Weights after two steps on hosts' tables, lowered for a kind of device, run by this process on its CPU."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder / device}", rank=0, world_size=1)
+    workload = RandomWorkload(SHAPES, 24, pooling=2, unpooled=frozenset({1}))
+    problem = workload.problem(machine(1, 1))
+    lowered = lower(
+        plan_of(workload, 1), workload.tables, problem.topology, problem.precision, device=device, phase=PhaseKind.COLD
+    )
+    settings = StepSettings(dense=workload.dense, optimizer=Optimizer.SGD, learning_rate=0.5, dense_seed=0)
+    cpu = torch.device("cpu")
+    step = TrainingStep(lowered, settings, cpu, clock_of(cpu))
+    set_weights(step, lambda i: seeded_weights(workload.tables[i], i, 0))
+    dense, labels = seeded_inputs(workload.dense, 24, 0, 0)
+    sparse = lowered.local_lookups(lambda i: workload.bags(Split.TEST, 0, i))
+    for _ in range(2):
+        step(LocalBatch(dense=dense, sparse=sparse, labels=labels))
+    names = sorted(type(module).__name__ for module in step.modules)
+    return names, [tensor.numpy() for shards in local_shards(step.modules).values() for _, tensor in shards]
+
+
+def test_hosts_tables_beside_gpus_train_as_ranks_tables_do(tmp_path):
+    found = {
+        device: call_in_child(beside_gpus, (tmp_path, device), timeout_s=100, phase="time", log=tmp_path / "log")
+        for device in ("cpu", "cuda")
+    }
+    assert found["cpu"][0] == ["ShardedModule"] * 2
+    assert found["cuda"][0] == ["HostTables"] * 2
+    for a, b in zip(found["cpu"][1], found["cuda"][1], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_beside_gpus_whole_tables_are_all_on_hosts_or_none():
+    workload = RandomWorkload(SHAPES, 24)
+    topology, precision = machine(1, 2).topology, workload.problem(machine(1, 2)).precision
+    places = [Host(node=0), OnRank(rank=1), Host(node=0), Host(node=0)]
+    plan = Plan(world_size=2, segments=tuple(whole_table(t, place) for t, place in zip(workload.tables, places)))
+    assert lower(plan, workload.tables, topology, precision)
+    with pytest.raises(Unsupported, match="table 'table1': beside GPUs, whole tables are all on hosts or all on dev"):
+        lower(plan, workload.tables, topology, precision, device="cuda")

@@ -41,6 +41,8 @@ class Scope(StrEnum):
     """Within each node, for rows that every node has a copy of."""
     LOCAL = "local"
     """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
+    HOSTS = "hosts"
+    """Over the CPUs of all ranks, beside GPUs; where devices are CPUs a host's tables are like any rank's."""
     GATHERED = "gathered"
     """No exchange of lookups either: replicas of a batch schedule, whose touched rows' gradients are gathered."""
 
@@ -119,9 +121,11 @@ class LocalLookups:
     positions: dict[str, torch.Tensor | None]
 
     def to(self, device: torch.device) -> "LocalLookups":
-        """The same on another device."""
+        """The same on another device, but for what hosts look up."""
         return LocalLookups(
-            jagged={key: jagged.to(device) for key, jagged in self.jagged.items()},
+            jagged={
+                key: jagged if key.scope is Scope.HOSTS else jagged.to(device) for key, jagged in self.jagged.items()
+            },
             lengths={i: lengths.to(device) for i, lengths in self.lengths.items()},
             positions={name: None if at is None else at.to(device) for name, at in self.positions.items()},
         )
@@ -205,11 +209,22 @@ def lower(
                     name=f"t{i}_s{k}",
                     table=i,
                     segment=segment,
-                    module=_module(segment, table, phase),
+                    module=_module(segment, table, phase, device),
                     ways=_ways(segment, topology),
                 )
             )
+    _check_hosts(logical)
     return Lowered(tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision)
+
+
+def _check_hosts(logical: Sequence[LogicalTable]) -> None:
+    """Raises Unsupported for one exchange of which GPUs and their hosts would each make a part."""
+    on_hosts = {t.module._replace(scope=Scope.WORLD) for t in logical if t.module.scope is Scope.HOSTS}
+    for table in logical:
+        if isinstance(table.segment.placement, OnRank) and table.module in on_hosts:
+            raise Unsupported(
+                f"table '{table.segment.table}': beside GPUs, whole tables are all on hosts or all on devices"
+            )
 
 
 def _ways(segment: Segment, topology: Topology) -> int:
@@ -218,11 +233,13 @@ def _ways(segment: Segment, topology: Topology) -> int:
     return topology.devices_per_node if isinstance(segment.placement, NodeSharded) else 1
 
 
-def _module(segment: Segment, table: Table, phase: PhaseKind | None) -> ModuleKey:
+def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str) -> ModuleKey:
     pooled = table.pooling is Pooling.SUM
     if phase is PhaseKind.HOT:
         return ModuleKey(pooled, Scope.GATHERED, segment.columns)
     scope = Scope.NODE if isinstance(segment.placement, NodeSharded) else Scope.WORLD
+    if isinstance(segment.placement, Host) and device == "cuda":
+        scope = Scope.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
         scope = Scope.LOCAL
     return ModuleKey(pooled, scope, 0 if pooled else segment.columns)
@@ -237,8 +254,6 @@ def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimi
     if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:
         # Each column range would keep a moment of its own: another model than the one compared.
         raise Unsupported(f"table '{table.name}': row-wise Adagrad needs whole rows, not column ranges")
-    if isinstance(place, Host) and device == "cuda":
-        raise Unsupported(f"table '{table.name}': looking up on the host of a GPU is not built yet")
     if not isinstance(place, RowWise) or len(place.ranks) == topology.world_size:
         return
     if place.ranks not in {topology.node_ranks(node) for node in range(topology.nodes)}:

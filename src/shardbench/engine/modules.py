@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -47,7 +48,8 @@ Shards = dict[str, list[tuple[int, torch.Tensor]]]
 class Groups:
     """Process groups of a step: all its ranks, this rank's node, the equal local ranks of all nodes.
 
-    ``dense`` is one of all ranks, too: it tells dense gradients from those of replicated rows.
+    ``dense`` is one of all ranks, too: it tells dense gradients from those of replicated rows; and
+    so is ``hosts``, between their CPUs.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -59,6 +61,7 @@ class Groups:
         across = [dist.new_group(list(range(j, topology.world_size, local))) for j in range(local)]
         self.world: Any = dist.group.WORLD
         self.dense: Any = dist.new_group()
+        self.hosts: Any = self.world if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         self.node = nodes[self.rank // local]
         self.across = across[self.rank % local]
 
@@ -68,7 +71,13 @@ class Groups:
         groups = cls.__new__(cls)
         groups.topology, groups.rank = topology, 0
         only = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
-        groups.world = groups.dense = groups.node = groups.across = only
+        groups.world = groups.dense = groups.hosts = groups.node = groups.across = only
+        return groups
+
+    def between_hosts(self) -> "Groups":
+        """The same, with CPUs in the place of all devices."""
+        groups = copy(self)
+        groups.world = self.hosts
         return groups
 
 
@@ -293,6 +302,62 @@ def _with_kernel(generator: Any, kernel: str) -> Any:
     return sized
 
 
+class HostTables(TableModule):
+    """Tables that the CPUs of nodes look up beside GPUs.
+
+    Lookups and vectors are exchanged between hosts, in collectives of the same names and bytes as
+    devices'; a rank copies its own samples' vectors to its device, and their gradients back.
+    """
+
+    def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> None:
+        self.key, self._device = key, device
+        self._on_hosts = ShardedModule(lowered, key, groups.between_hosts(), optimizer, torch.device("cpu"))
+        self.layouts = self._on_hosts.layouts
+
+    def input(self, lookups: KeyedJaggedTensor) -> Any:
+        """See TableModule."""
+        return self._on_hosts.input(lookups)
+
+    def compute(self, received: Any) -> list[torch.Tensor]:
+        """See TableModule."""
+        return self._on_hosts.compute(received)
+
+    def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
+        """See TableModule."""
+        given = self._on_hosts.output(received, vectors)
+        if isinstance(given, dict):
+            return {name: self._copied(rows) for name, rows in given.items()}
+        return [self._copied(pooled) for pooled in given]
+
+    def shards(self) -> Shards:
+        """See TableModule."""
+        return self._on_hosts.shards()
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """See TableModule."""
+        return self._on_hosts.moments()
+
+    def _copied(self, vectors: torch.Tensor) -> torch.Tensor:
+        copied: torch.Tensor = _ToDevice.apply(vectors, self._device)  # type: ignore[no-untyped-call]
+        return copied
+
+
+class _ToDevice(torch.autograd.Function):
+    """A copy to a device by way of pinned memory, and of its gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor, device: torch.device) -> torch.Tensor:
+        staged = vectors.pin_memory() if device.type == "cuda" else vectors.clone()
+        return staged.to(device, non_blocking=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        found = gradients[0]
+        staged = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)
+        # Blocks until it is there: the CPUs read it next.
+        return staged.copy_(found), None
+
+
 class ReplicatedRows(TableModule):
     """Unpooled rows held whole by every rank, as plain embeddings under DDP.
 
@@ -346,9 +411,11 @@ def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch
     All weights are the same number until somebody writes others.
     """
     with Constant():  # type: ignore[no-untyped-call]
-        return [
-            ReplicatedRows(lowered, key, groups, device)
-            if key.scope is Scope.LOCAL
-            else ShardedModule(lowered, key, groups, optimizer, device)
-            for key in lowered.modules
-        ]
+        return [_module(lowered, key, groups, optimizer, device) for key in lowered.modules]
+
+
+def _module(lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> TableModule:
+    if key.scope is Scope.LOCAL:
+        return ReplicatedRows(lowered, key, groups, device)
+    kind = HostTables if key.scope is Scope.HOSTS else ShardedModule
+    return kind(lowered, key, groups, optimizer, device)
