@@ -21,6 +21,7 @@ A suite states them so; only ``name`` and ``rows`` must be given::
     coverage = 0.7
     alpha = 1.05
     seen_rows = 600_000
+    features = 3          # items liked, shared and bought, say, share the table
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import PowerLaw
 from shardbench.datasets.selection import Rows, Width
-from shardbench.model.table import Name, Pooling, Table
+from shardbench.model.table import Name, Pooling, SharedBy, Table
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -57,6 +58,8 @@ class DescribedTable(pydantic.BaseModel):
     """Rows that are ever looked up; None: all."""
     pooled: bool = True
     """Whether the vectors of a bag are summed, or kept one by one."""
+    features: SharedBy = 1
+    """How many features share the table, each with bags of its own, all looked up and long alike."""
 
     @pydantic.model_validator(mode="after")
     def _seen_are_rows(self) -> "DescribedTable":
@@ -101,7 +104,13 @@ class Described(DrawnWorkload):
         self._config = config
         self.name = config.name
         self.tables = tuple(
-            Table(name=t.name, rows=t.rows, dim=t.dim, pooling=Pooling.SUM if t.pooled else Pooling.NONE)
+            Table(
+                name=t.name,
+                rows=t.rows,
+                dim=t.dim,
+                pooling=Pooling.SUM if t.pooled else Pooling.NONE,
+                features=t.features,
+            )
             for t in config.tables
         )
         self.dense = config.dense
@@ -113,8 +122,10 @@ class Described(DrawnWorkload):
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         described = self._config.tables[table]
         generator = self._generator(split, batch, table)
-        offsets = bag_offsets(bag_lengths(generator, self.batch_size, described.pooling, described.coverage))
-        return Bags(values=described.law.sample(generator, int(offsets[-1])), offsets=offsets)
+        bags = self.batch_size * described.features
+        offsets = bag_offsets(bag_lengths(generator, bags, described.pooling, described.coverage))
+        values = described.law.sample(generator, int(offsets[-1]))
+        return Bags(values=values, offsets=offsets, features=described.features)
 
     def recipe(self) -> object:
         """The configuration, which says all."""

@@ -1,6 +1,7 @@
 """Workloads whose lookups are drawn from known laws: what all drawn tables share."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +35,7 @@ class DrawnWorkload(Workload):
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._draw(split, batch, table)
-        return Bags(values=self._surveys[table][0](drawn.values), offsets=drawn.offsets)
+        return replace(drawn, values=self._surveys[table][0](drawn.values))
 
     def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
         return rng(self.seed, split, batch, stream)
@@ -56,7 +57,7 @@ class DrawnWorkload(Workload):
             wanted = min(self.batch_size, self.profile_samples - batch * self.batch_size)
             if wanted < self.batch_size:
                 bags = bags.samples(0, wanted)
-            present += int(np.count_nonzero(bags.lengths))
+            present += int(np.count_nonzero(bags.sample_lengths))
             drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
         ranking = CompactRanking(np.concatenate(drawn), rows)
         profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)

@@ -1,6 +1,7 @@
 """Workloads over recorded samples: a first part trains, the rest tests."""
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class RecordedWorkload(Workload):
         train = self._raw(table, 0, self.train_samples)
         check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
         ranking = Ranking(train.values, shape.rows)
-        present = int(np.count_nonzero(train.lengths))
+        present = int(np.count_nonzero(train.sample_lengths))
         profile = AccessProfile.from_counts(
             ranking.counts, rows=shape.rows, samples=self.train_samples, present=present
         )
@@ -65,7 +66,7 @@ class RecordedWorkload(Workload):
         else:
             start = self.train_samples + batch * self.batch_size
         raw = self._raw(table, start, start + self.batch_size)
-        return Bags(values=self.ranking(table)(raw.values), offsets=raw.offsets)
+        return replace(raw, values=self.ranking(table)(raw.values))
 
     def _profile(self, table: int) -> AccessProfile:
         return self._surveys.profile(table)

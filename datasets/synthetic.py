@@ -17,7 +17,7 @@ from shardbench.base.arrays import Ints
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import BrokenPowerLaw
 from shardbench.datasets.selection import SelectedTablesConfig
-from shardbench.model.table import Name, Table
+from shardbench.model.table import Name, SharedBy, Table
 from shardbench.workloads.trace import Bags, Split
 
 PARAMETERS = Path(__file__).parent / "data" / "synthetic_parameters.json"
@@ -60,6 +60,8 @@ class SyntheticConfig(SelectedTablesConfig):
     """Of the lookups; the tables themselves are fixed."""
     profile_samples: PositiveInt = 65_536
     """Train samples that profiles are counted over."""
+    features: SharedBy = 1
+    """How many features share each table, each with bags of its own, all drawn alike."""
 
     def build(self, data: Path) -> "Synthetic":
         """The workload; needs no files."""
@@ -76,7 +78,10 @@ class Synthetic(DrawnWorkload):
         self._drawn = [everything[i] for i in self._ids]
         dims = config.table_dims(len(everything))
         self.name = config.name
-        self.tables = tuple(Table(name=f"t{i:03d}", rows=everything[i].law.rows, dim=dims[i]) for i in self._ids)
+        self.tables = tuple(
+            Table(name=f"t{i:03d}", rows=everything[i].law.rows, dim=dims[i], features=config.features)
+            for i in self._ids
+        )
         self.dense = config.dense
         self.batch_size = config.batch_size
         self.test_batches = config.test_batches
@@ -86,8 +91,9 @@ class Synthetic(DrawnWorkload):
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._drawn[table]
         generator = self._generator(split, batch, self._ids[table])
-        offsets = bag_offsets(drawn.lengths(generator, self.batch_size))
-        return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets)
+        features = self._config.features
+        offsets = bag_offsets(drawn.lengths(generator, self.batch_size * features))
+        return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets, features=features)
 
     def recipe(self) -> object:
         """The configuration; the tables' parameters show in the fingerprint's first lookups."""

@@ -81,7 +81,9 @@ class TraceConfig(WorkloadConfig):
     name: Name = "trace"
     batch_size: PositiveInt = 512
     files: tuple[str, ...] = Field(default=("builtin:low", "builtin:medium"), min_length=1)
-    """``builtin:low``, ``builtin:medium``, or a path relative to the data folder; one table each."""
+    """``builtin:low``, ``builtin:medium``, or a path relative to the data folder; one feature each."""
+    features: tuple[PositiveInt, ...] | None = Field(default=None, exclude_if=lambda features: features is None)
+    """How many of the files, in their order, look up each table; None: every file has a table of its own."""
     rows: tuple[Rows, ...] | None = None
     """Rows of each table; None: largest index + 1 (builtin ones: 500,000)."""
     dim: PositiveInt = 64
@@ -89,11 +91,11 @@ class TraceConfig(WorkloadConfig):
     dims: tuple[Width, ...] | None = None
     """Width of each table, instead of ``dim``."""
     pooling: PositiveInt = 8
-    """Bag length of every table."""
+    """Bag length of every file."""
     poolings: tuple[PositiveInt, ...] | None = None
-    """Bag length of each table, instead of ``pooling``."""
+    """Bag length of each file, instead of ``pooling``."""
     lengths: tuple[str, ...] | None = None
-    """Files of bag lengths, one per table, a bag a line (0: an empty bag), instead of ``pooling``."""
+    """Files of bag lengths, one a file, a bag a line (0: an empty bag), instead of ``pooling``."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
     """First share of the bags that trains; the rest tests."""
 
@@ -106,10 +108,16 @@ class Trace(RecordedWorkload):
     """Every table has as many samples as the file of fewest whole bags."""
 
     def __init__(self, config: TraceConfig, data: Path) -> None:
-        for field in ("rows", "dims", "poolings", "lengths"):
+        shared = config.features or (1,) * len(config.files)
+        if sum(shared) != len(config.files):
+            raise BadInput(f"{config.name}: {len(config.files)} files but features of {sum(shared)}")
+        for field, wanted, of in (
+            ("rows", len(shared), "table"), ("dims", len(shared), "table"),
+            ("poolings", len(config.files), "file"), ("lengths", len(config.files), "file"),
+        ):  # fmt: skip
             given = getattr(config, field)
-            if given is not None and len(given) != len(config.files):
-                raise BadInput(f"{config.name}: {len(config.files)} files but {len(given)} {field}: give one per file")
+            if given is not None and len(given) != wanted:
+                raise BadInput(f"{config.name}: {wanted} {of}s but {len(given)} {field}: give one per {of}")
         if config.lengths is not None and config.poolings is not None:
             raise BadInput(f"{config.name}: give poolings or lengths, not both")
         self._config = config
@@ -119,25 +127,35 @@ class Trace(RecordedWorkload):
         self.test_batches = config.test_batches
         self._indices: list[Ints] = []
         self._ends: list[Ints] = []
-        tables: list[Table] = []
-        for number, file in enumerate(config.files):
-            rows = config.rows[number] if config.rows is not None else None
-            name, path, known = _locate(file, data)
-            indices = read_indices(path, rows if rows is not None else known)
-            self._indices.append(indices)
-            if config.lengths is not None:
-                self._ends.append(bag_offsets(read_lengths(data / config.lengths[number], len(indices))))
-            else:
-                pooling = config.poolings[number] if config.poolings else config.pooling
-                self._ends.append(np.arange(len(indices) // pooling + 1, dtype=np.int64) * pooling)
-            dim = config.dims[number] if config.dims else config.dim
-            tables.append(Table(name=f"t{number}_{name}", rows=rows or known or int(indices.max()) + 1, dim=dim))
-        self.tables = tuple(tables)
+        stops = np.cumsum([0, *shared]).tolist()
+        self._files = [range(start, stop) for start, stop in zip(stops, stops[1:])]
+        self.tables = tuple(self._read(number, data) for number in range(len(shared)))
         self._split_samples(min(len(ends) for ends in self._ends) - 1, config.train_share)
 
+    def _read(self, number: int, data: Path) -> Table:
+        """Keeps the lookups of a table's files."""
+        config, names, needed = self._config, [], []
+        rows = config.rows[number] if config.rows is not None else None
+        for file in self._files[number]:
+            name, path, known = _locate(config.files[file], data)
+            indices = read_indices(path, rows if rows is not None else known)
+            names.append(name)
+            needed.append(known or int(indices.max()) + 1)
+            self._indices.append(indices)
+            if config.lengths is not None:
+                self._ends.append(bag_offsets(read_lengths(data / config.lengths[file], len(indices))))
+            else:
+                pooling = config.poolings[file] if config.poolings else config.pooling
+                self._ends.append(np.arange(len(indices) // pooling + 1, dtype=np.int64) * pooling)
+        dim = config.dims[number] if config.dims else config.dim
+        return Table(name=f"t{number}_{names[0]}", rows=rows or max(needed), dim=dim, features=len(names))
+
     def _raw(self, table: int, start: int, stop: int) -> Bags:
-        ends = self._ends[table][start : stop + 1]
-        return Bags(values=self._indices[table][ends[0] : ends[-1]], offsets=ends - ends[0])
+        of_features = []
+        for file in self._files[table]:
+            ends = self._ends[file][start : stop + 1]
+            of_features.append(Bags(values=self._indices[file][ends[0] : ends[-1]], offsets=ends - ends[0]))
+        return Bags.shared(of_features)
 
     def recipe(self) -> object:
         """The configuration and a hash of the indices and bags read."""

@@ -27,7 +27,7 @@ def machine(nodes: int = 1, devices: int = 2, hbm: int = 10**9, uvm: int = 10**1
 
 
 class RandomWorkload(Workload):
-    """Skewed lookups of random bag lengths; tables numbered in ``unpooled`` are sequences."""
+    """Skewed lookups of random bag lengths; tables numbered in ``unpooled`` are sequences, ``shared`` have features."""
 
     def __init__(
         self,
@@ -36,10 +36,18 @@ class RandomWorkload(Workload):
         pooling: int = 5,
         seed: int = 0,
         unpooled: frozenset[int] = frozenset(),
+        shared: dict[int, int] | None = None,
     ) -> None:
+        features = shared or {}
         self.name = "random"
         self.tables = tuple(
-            Table(name=f"table{i}", rows=r, dim=d, pooling=Pooling.NONE if i in unpooled else Pooling.SUM)
+            Table(
+                name=f"table{i}",
+                rows=r,
+                dim=d,
+                pooling=Pooling.NONE if i in unpooled else Pooling.SUM,
+                features=features.get(i, 1),
+            )
             for i, (r, d) in enumerate(shapes)
         )
         self.dense = DenseShape(features=4, bottom=(8, shapes[0][1]), top=(8, 1))
@@ -54,17 +62,18 @@ class RandomWorkload(Workload):
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         rng = np.random.default_rng([self.seed, split is Split.TEST, batch, table])
-        lengths = rng.integers(0, 2 * self.pooling, self.batch_size)
+        features = self.tables[table].features
+        lengths = rng.integers(0, 2 * self.pooling, self.batch_size * features)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         rows = self.tables[table].rows
         # Squared uniforms: low (hot) ranks are asked for more often.
         values = (rng.random(offsets[-1]) ** 2 * rows).astype(np.int64)
-        return Bags(values=values, offsets=offsets)
+        return Bags(values=values, offsets=offsets, features=features)
 
     def _profile(self, table: int) -> AccessProfile:
         bags = self._bags(Split.TRAIN, 0, table)
         counts = np.bincount(bags.values, minlength=self.tables[table].rows)
-        present = int(np.count_nonzero(bags.lengths))
+        present = int(np.count_nonzero(bags.sample_lengths))
         return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=self.batch_size, present=present)
 
     def problem(self, on: Machine) -> Problem:

@@ -56,12 +56,13 @@ def table_segments(draw: st.DrawFn, table: Table, nodes: int, devices: int) -> l
 
 @st.composite
 def random_plans(draw: st.DrawFn) -> tuple[RandomWorkload, Problem, Plan]:
-    """A small workload (pooled and unpooled tables, widths 8 and 16), its problem, and a valid plan."""
+    """A small workload (pooled and unpooled tables, shared and not, widths 8 and 16), its problem, and a valid plan."""
     nodes, devices = draw(st.sampled_from(WORLDS))
     shapes = [(draw(st.integers(40, 120)), draw(st.sampled_from([8, 16]))) for _ in range(draw(st.integers(1, 4)))]
     unpooled = frozenset(i for i in range(len(shapes)) if draw(st.integers(0, 2)) == 0)
+    shared = {i: draw(st.sampled_from([1, 1, 2, 3])) for i in range(len(shapes))}
     seed = draw(st.integers(0, 1000))
-    workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled)
+    workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled, shared=shared)
     problem = workload.problem(machine(nodes, devices))
     segments = [s for table in workload.tables for s in table_segments(draw, table, nodes, devices)]
     return workload, problem, Plan(world_size=nodes * devices, segments=tuple(segments))

@@ -5,10 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardbench.engine.blocks import Assembler, Block, merge
+from shardbench.engine.lower import Slot
+
+SLOTS = [Slot(0, 0), Slot(1, 0), Slot(0, 1)]
 
 BLOCKS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)).map(
-        lambda b: Block(table=b[0], start=4 * b[1], stop=4 * (b[1] + b[2]))
+        lambda b: Block(slot=Slot(b[0] % 2, b[0] // 2), start=4 * b[1], stop=4 * (b[1] + b[2]))
     ),
     min_size=1,
     max_size=6,
@@ -16,10 +19,10 @@ BLOCKS = st.lists(
 
 
 def added(blocks, tensor):
-    """Whole vectors of tables 0..2, 32 columns each, by plain addition."""
+    """Whole vectors of the slots, 32 columns each, by plain addition."""
     whole, at = torch.zeros(3, len(tensor), 32), 0
     for block in blocks:
-        whole[block.table, :, block.start : block.stop] += tensor[:, at : at + block.width]
+        whole[SLOTS.index(block.slot), :, block.start : block.stop] += tensor[:, at : at + block.width]
         at += block.width
     return whole
 
@@ -29,7 +32,7 @@ def test_merging_keeps_the_sum_and_sends_each_column_once(blocks, seed):
     torch.manual_seed(seed)
     tensor = torch.randn(2, sum(block.width for block in blocks))
     merged = merge(blocks)
-    columns = [(block.table, c) for block in merged.blocks for c in range(block.start, block.stop)]
+    columns = [(block.slot, c) for block in merged.blocks for c in range(block.start, block.stop)]
     assert len(columns) == len(set(columns)) == sum(merged.widths)
     torch.testing.assert_close(added(merged.blocks, merged(tensor)), added(blocks, tensor))
     assert merged.is_needed == (sum(merged.widths) < sum(block.width for block in blocks))
@@ -38,9 +41,9 @@ def test_merging_keeps_the_sum_and_sends_each_column_once(blocks, seed):
 @given(BLOCKS, BLOCKS, st.integers(0, 1000))
 def test_assembling_adds_blocks_of_several_tensors(first, second, seed):
     torch.manual_seed(seed)
-    first = [*first, *(Block(table=table, start=0, stop=32) for table in range(3))]
+    first = [*first, *(Block(slot=slot, start=0, stop=32) for slot in SLOTS)]
     tensors = [torch.randn(2, sum(block.width for block in blocks)) for blocks in (first, second)]
-    assembled = Assembler([32] * 3, [first, second])
+    assembled = Assembler(SLOTS, [first, second])
     whole = added(first, tensors[0]) + added(second, tensors[1])
-    for ours, theirs in zip(assembled(tensors, [0, 1, 2]), whole, strict=True):
+    for ours, theirs in zip(assembled(tensors), whole, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -156,7 +156,7 @@ def test_profile_is_the_whole_train_part() -> None:
 def test_bad_configurations(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no built-in trace 'high'"):
         CONFIG(files=("builtin:high",)).build(tmp_path)
-    with pytest.raises(BadInput, match="give one per file"):
+    with pytest.raises(BadInput, match="give one per table"):
         CONFIG(rows=(500_000,)).build(tmp_path)
     with pytest.raises(BadInput, match="lower batch_size"):
         CONFIG(batch_size=100_000).build(tmp_path)
@@ -202,7 +202,7 @@ def test_bad_lengths_and_widths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not both"):
         CONFIG(files=(file,), lengths=(short,), poolings=(1,)).build(tmp_path)
     for field, few in (("dims", (4,)), ("poolings", (4,)), ("lengths", (short,))):
-        with pytest.raises(BadInput, match=f"2 files but 1 {field}: give one per file"):
+        with pytest.raises(BadInput, match=f"2 (files|tables) but 1 {field}: give one per (file|table)"):
             CONFIG(**{field: few}).build(tmp_path)
     for field, wrong in (("dims", 6), ("rows", 2**40 + 1)):
         with pytest.raises(BadInput, match=f"suite s: workload n: {field}.0: ") as caught:

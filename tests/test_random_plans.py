@@ -52,7 +52,8 @@ def check(workload, problem, plan) -> None:
             shutil.rmtree(folder)
 
 
-def test_every_placement_at_once_on_two_nodes():
+@pytest.mark.parametrize("features", [1, 2])
+def test_every_placement_at_once_on_two_nodes(features):
     everyone = (0, 1, 2, 3)
     places = [
         OnRank(rank=1), OnRank(rank=2, tier=Tier.UVM), RowWise(ranks=everyone), Replicated(ranks=everyone),
@@ -61,7 +62,8 @@ def test_every_placement_at_once_on_two_nodes():
     # Table-row-wise sharding is of pooled tables only; the sequences are of two widths.
     shapes = [(40, 16)] * len(places) + [(40, 8), (40, 16)] * (len(places) - 1)
     sequences = range(len(places), len(shapes))
-    workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=frozenset(sequences))
+    shared = dict.fromkeys(range(len(shapes)), features)
+    workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=frozenset(sequences), shared=shared)
     homes = places + [place for place in places[:-1] for _ in range(2)]
     segments = tuple(map(whole_table, workload.tables, homes))
     check(workload, workload.problem(machine(2, 2)), Plan(world_size=4, segments=segments))

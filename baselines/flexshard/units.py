@@ -67,8 +67,9 @@ def make_units(problem: Problem, *, with_warm: bool) -> Units:
         else:
             number, rows, share, may = np.ones(1), float(table.rows), 0.0, False
             lookups = np.full(1, profile.mean_pooling * local_batch)
-            vectors = lookups if table.pooling is Pooling.NONE else np.full(1, float(local_batch))
-            exchanged = lookups * INDEX_BYTES + local_batch * LENGTH_BYTES + vectors * vector
+            bags = local_batch * table.features
+            vectors = lookups if table.pooling is Pooling.NONE else np.full(1, float(bags))
+            exchanged = lookups * INDEX_BYTES + bags * LENGTH_BYTES + vectors * vector
         row_bytes = problem.weight_bytes(table) // table.rows
         same = np.ones(len(number))
         parts.append(

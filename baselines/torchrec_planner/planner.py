@@ -98,7 +98,7 @@ def _constraint(table: Table, index: int, problem: Problem, sharding_types: tupl
     return ParameterConstraints(
         sharding_types=offered,
         compute_kernels=["fused", "dense"] + ([UVM_KERNEL] if problem.topology.uvm_bytes else []),
-        pooling_factors=[problem.profiles[index].mean_pooling],  # deviation 8
+        pooling_factors=[problem.profiles[index].mean_pooling / table.features] * table.features,  # deviation 8
     )
 
 
@@ -128,10 +128,14 @@ def _collection(tables: list[Table], pooled: bool, kind: DataType) -> Any:
         (EmbeddingBagConfig, EmbeddingBagCollection) if pooled else (EmbeddingConfig, EmbeddingCollection)
     )
     configs = [
-        config(name=t.name, feature_names=[t.name], num_embeddings=t.rows, embedding_dim=t.dim, data_type=kind)
+        config(name=t.name, feature_names=_features(t), num_embeddings=t.rows, embedding_dim=t.dim, data_type=kind)
         for t in tables
     ]
     return collection(tables=configs, device=torch.device("meta"))
+
+
+def _features(table: Table) -> list[str]:
+    return [table.name] if table.features == 1 else [f"{table.name}/{number}" for number in range(table.features)]
 
 
 class WeightStorage:

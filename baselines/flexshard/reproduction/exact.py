@@ -198,7 +198,8 @@ class _Program:
         dims = np.array([table.dim for table in problem.tables])[units.table]
         lookups = units.number * units.exchanged / (INDEX_BYTES + 2.0 * VECTOR_BYTES * dims)
         # Lengths go to every rank of a group alike: as many times what is dealt as the group has ranks.
-        lengths = np.full(len(problem.tables), float(problem.batch_size // problem.world_size * LENGTH_BYTES))
+        bags = problem.batch_size // problem.world_size * np.array([table.features for table in problem.tables])
+        lengths = bags * float(LENGTH_BYTES)
         world, local = problem.world_size, problem.topology.devices_per_node
         for link, rate in enumerate(self._rates()):
             everywhere, in_node = world * shares.cold[link] / rate, local * shares.warm[link] / rate

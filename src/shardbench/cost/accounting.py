@@ -102,13 +102,13 @@ class Account:
             else:
                 self._replicated(table, segment, lookups, place)
         if table.pooling is Pooling.SUM:
-            self._send_pooled(met)
+            self._send_pooled(table, met)
         else:
             self.history_columns += lookups.by_source(0, table.rows) * table.dim
 
-    def _send_pooled(self, met: dict[tuple[str, int], Columns]) -> None:
+    def _send_pooled(self, table: Table, met: dict[tuple[str, int], Columns]) -> None:
         for (scope, at), ranges in met.items():
-            columns = distinct_columns(ranges)
+            columns = distinct_columns(ranges) * table.features
             if scope == "rank":
                 self._rank_columns[at] += columns
             elif scope == "world":
@@ -128,6 +128,7 @@ class Account:
             rows=segment.rows / ways,
             columns=segment.columns,
             unpooled=table.pooling is Pooling.NONE,
+            features=table.features,
             tier=tier,
             precision=self.problem.precision,
             state=self.problem.optimizer.state_bytes(segment.columns),
@@ -135,8 +136,8 @@ class Account:
         load.add_at(at, part)
 
     def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
-        """Vectors that a kernel writes: one a sample where pooled, one a lookup where not."""
-        return lookups if table.pooling is Pooling.NONE else np.full_like(np.asarray(lookups), samples)
+        """Vectors that a kernel writes: one a sample and feature where pooled, one a lookup where not."""
+        return lookups if table.pooling is Pooling.NONE else np.full_like(np.asarray(lookups), samples * table.features)
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
         """Lookups of the longest bag by group of samples and owner, [groups, ways]; unpooled lookups stand alone."""
@@ -158,7 +159,7 @@ class Account:
         bags = self._vectors(table, self.problem.batch_size, total)
         longest = float(self._longest(table, segment, lookups, 1, 1)[0, 0])
         self._put(load, at, table, segment, tier=tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
-        self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+        self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
         self._exchange(table, segment, "table_wise")
@@ -179,7 +180,7 @@ class Account:
             self.load, ranks, table, segment, tier=place.tier, ways=len(ranks),
             lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
         )  # fmt: skip
-        self._to[:, ranks] += owned * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+        self._to[:, ranks] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[ranks, :] += owned.T * segment.columns * VECTOR_BYTES
         self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
@@ -200,7 +201,7 @@ class Account:
         )  # fmt: skip
         for node in range(nodes):
             at = slice(node * local, (node + 1) * local)
-            self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * LENGTH_BYTES
+            self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
             if table.pooling is Pooling.NONE:
                 self._back[at, at] += owned[node].T * segment.columns * VECTOR_BYTES
         # Blocks are padded to equal length, and copies are averaged block by block.

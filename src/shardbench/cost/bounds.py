@@ -123,11 +123,12 @@ def _alone(problem: Problem, i: int, lookups: TableLookups) -> Load:
     return segment_load(
         lookups=asked,
         distinct=float(lookups.distinct(0, table.rows, 1)[0]),
-        bags=float(problem.batch_size) if pooled else asked,
+        bags=float(problem.batch_size * table.features) if pooled else asked,
         longest_bag=float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
         rows=float(table.rows),
         columns=table.dim,
         unpooled=not pooled,
+        features=table.features,
         tier=Tier.HBM,
         precision=problem.precision,
         state=problem.optimizer.state_bytes(table.dim),

@@ -66,7 +66,7 @@ class Load(TierRows):
     gradient_set_bytes2 = Column(2 * _TIER + 4)
     """Sum over tables of gradient bytes read again x those read first."""
     tables = Column(2 * _TIER + 5)
-    """Tables, or parts of tables, that a kernel goes through: those with any bag."""
+    """Tables, or parts of tables, that a kernel goes through: those with any bag, once a feature."""
     pages = Column(2 * _TIER + 6)
     """Memory pages that the distinct rows lie on, were they spread evenly over their table's part."""
     sequence_rows = Column(2 * _TIER + 7)
@@ -113,6 +113,7 @@ def segment_load(
     rows: Floats | float,
     columns: Floats | int,
     unpooled: bool = False,
+    features: int = 1,
     tier: Tier,
     precision: Precision,
     state: int,
@@ -137,7 +138,7 @@ def segment_load(
     load.gradient_bytes[...] = gradients
     load.gradient_first_bytes[...] = first
     load.gradient_set_bytes2[...] = (gradients - first) * first
-    load.tables[...] = np.asarray(bags) > 0
+    load.tables[...] = features * (np.asarray(bags) > 0)
     load.pages[...] = _pages(rows * width, distinct)
     load.sequence_rows[...] = distinct if unpooled else 0.0
     load.longest_bag[...] = longest_bag

@@ -49,7 +49,7 @@ class CountedLookups:
         self.rows = rows
         self.world = world_size
         self.offsets = bags.offsets
-        self.ends = bags.offsets[:: bags.batch_size // world_size]
+        self.ends = bags.offsets[:: bags.features * bags.batch_size // world_size]
 
     def _below(self, row: int) -> Ints:
         if row <= 0:

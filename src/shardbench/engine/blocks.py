@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
+from shardbench.engine.lower import Slot
+
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Columns [start, stop) of a table, as a run of columns of some tensor."""
+    """Columns [start, stop) of a slot's vectors, as a run of columns of some tensor."""
 
-    table: int
+    slot: Slot
     start: int
     stop: int
 
@@ -26,7 +28,7 @@ Piece = tuple[int, int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """Adds the blocks that hold the same columns of the same table: sum pooling is linear.
+    """Adds the blocks that hold the same columns of the same slot: sum pooling is linear.
 
     ``blocks`` are what is left, in order; ``parts[i]`` the column runs of the input that add up
     to block i.
@@ -61,8 +63,8 @@ def merge(blocks: Sequence[Block]) -> Merge:
     offsets = _offsets(blocks)
     left: list[Block] = []
     parts: list[tuple[tuple[int, int], ...]] = []
-    for table in dict.fromkeys(block.table for block in blocks):
-        mine = [(block, offset) for block, offset in zip(blocks, offsets) if block.table == table]
+    for slot in dict.fromkeys(block.slot for block in blocks):
+        mine = [(block, offset) for block, offset in zip(blocks, offsets) if block.slot == slot]
         edges = sorted({edge for block, _ in mine for edge in (block.start, block.stop)})
         if not _overlap([block for block, _ in mine]):
             edges = []
@@ -75,7 +77,7 @@ def merge(blocks: Sequence[Block]) -> Merge:
                 if block.start <= low and high <= block.stop
             )
             if runs:
-                left.append(Block(table=table, start=low, stop=high))
+                left.append(Block(slot=slot, start=low, stop=high))
                 parts.append(runs)
     return Merge(blocks=tuple(left), parts=tuple(parts))
 
@@ -94,26 +96,26 @@ def _offsets(blocks: Sequence[Block]) -> list[int]:
 
 
 class Assembler:
-    """Whole vectors [samples, dim] of every table out of tensors whose columns are known blocks."""
+    """Whole vectors [samples, dim] of the slots out of tensors whose columns are known blocks."""
 
-    def __init__(self, dims: Sequence[int], layouts: Sequence[Sequence[Block]]) -> None:
-        self._recipes = [_recipe(table, layouts) for table in range(len(dims))]
+    def __init__(self, slots: Sequence[Slot], layouts: Sequence[Sequence[Block]]) -> None:
+        self._recipes = [_recipe(slot, layouts) for slot in slots]
         self._widths = [[block.width for block in layout] for layout in layouts]
 
-    def __call__(self, tensors: Sequence[torch.Tensor], tables: Sequence[int]) -> list[torch.Tensor]:
-        """Vectors of the chosen tables, float32 [samples, dim] each."""
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Vectors of every slot, float32 [samples, dim] each."""
         # One split a tensor: its backward is one concatenation, where a slice a block would add up
         # as many full-sized gradients.
         parts = [tensor.split(widths, dim=1) for tensor, widths in zip(tensors, self._widths)]
-        return [_join(self._recipes[table], parts) for table in tables]
+        return [_join(recipe, parts) for recipe in self._recipes]
 
 
-def _recipe(table: int, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]:
+def _recipe(slot: Slot, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]:
     placed = [
         (tensor, number, block)
         for tensor, layout in enumerate(layouts)
         for number, block in enumerate(layout)
-        if block.table == table
+        if block.slot == slot
     ]
     edges = sorted({edge for _, _, block in placed for edge in (block.start, block.stop)})
     return [

@@ -10,23 +10,23 @@ from shardbench.model.table import DenseShape, Table
 
 
 class DenseModel(torch.nn.Module):
-    """Dense features [batch, features] and what each table gave -> logits [batch].
+    """Dense features [batch, features] and what each feature of each table gave -> logits [batch].
 
-    A pooled table gives vectors [batch, dim]; an unpooled one its History, over which an
-    attention of its own gives [batch, dim].
+    That of a pooled table gives vectors [batch, dim]; that of an unpooled one its History, over
+    which an attention of its own gives [batch, dim].
     """
 
     def __init__(self, shape: DenseShape, tables: tuple[Table, ...]) -> None:
         super().__init__()
         self.bottom = DenseArch(shape.features, list(shape.bottom))
         self.by_dot = shape.interacts_by_dot(tables)
-        self.interaction = InteractionArch(len(tables))
+        self.interaction = InteractionArch(sum(t.features for t in tables))
         joined = shape.layers(tables)[len(shape.bottom)][0]
         self.top = OverArch(joined, list(shape.top))
         self.attentions = torch.nn.ModuleList(HistoryAttention(*widths) for widths in shape.queries(tables))
 
     def forward(self, dense: torch.Tensor, given: Sequence[torch.Tensor | History]) -> torch.Tensor:
-        """Logits, float32 [batch]; ``given`` in the tables' order."""
+        """Logits, float32 [batch]; ``given`` table by table, feature by feature."""
         bottom = self.bottom(dense)
         attentions = iter(self.attentions)
         vectors = [next(attentions)(bottom, one) if isinstance(one, History) else one for one in given]

@@ -56,6 +56,13 @@ class ModuleKey(NamedTuple):
     """0 where pooled, unless the module is one of gathered replicas."""
 
 
+class Slot(NamedTuple):
+    """What the dense model is given a vector of."""
+
+    table: int
+    feature: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogicalTable:
     """One segment as a table of TorchRec."""
@@ -66,6 +73,16 @@ class LogicalTable:
     module: ModuleKey
     ways: int
     """Ranks its rows are dealt over; 1 if not row-wise."""
+
+    features: int = 1
+    """How many share the table."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its features, as TorchRec names their lookups and vectors."""
+        if self.features == 1:
+            return (self.name,)
+        return tuple(f"{self.name}_f{feature}" for feature in range(self.features))
 
     @property
     def start(self) -> int:
@@ -111,13 +128,13 @@ class LogicalTable:
 class LocalLookups:
     """A rank's lookups of one batch.
 
-    ``jagged`` holds one key a logical table for each module. Of unpooled tables also ``lengths``
-    (table -> int64 [bags]) and ``positions`` (logical name -> places of its lookups among the
-    table's, None for all in order).
+    ``jagged`` holds the keys of each module's logical tables. Of unpooled tables also ``lengths``
+    (slot -> int64 [bags]) and ``positions`` (key -> places of its lookups among the feature's,
+    None for all in order).
     """
 
     jagged: dict[ModuleKey, KeyedJaggedTensor]
-    lengths: dict[int, torch.Tensor]
+    lengths: dict[Slot, torch.Tensor]
     positions: dict[str, torch.Tensor | None]
 
     def to(self, device: torch.device) -> "LocalLookups":
@@ -141,6 +158,11 @@ class Lowered:
     precision: Precision
 
     @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every feature of every table, in the dense model's order."""
+        return tuple(Slot(i, feature) for i, table in enumerate(self.tables) for feature in range(table.features))
+
+    @property
     def modules(self) -> dict[ModuleKey, list[LogicalTable]]:
         """Logical tables of every module, modules in a fixed order."""
         grouped: dict[ModuleKey, list[LogicalTable]] = {}
@@ -153,20 +175,23 @@ class Lowered:
         ids: dict[str, torch.Tensor] = {}
         counts: dict[str, torch.Tensor] = {}
         positions: dict[str, torch.Tensor | None] = {}
-        lengths: dict[int, torch.Tensor] = {}
-        for i, table in enumerate(self.tables):
-            parts = [t for t in self.logical if t.table == i]
-            local = bags(i)
+        lengths: dict[Slot, torch.Tensor] = {}
+        local: dict[int, Bags] = {}
+        for slot in self.slots:
+            table = self.tables[slot.table]
+            if slot.feature == 0:
+                local = {slot.table: bags(slot.table)}
+            own = local[slot.table].feature(slot.feature)
+            parts = [t for t in self.logical if t.table == slot.table]
             ranges = sorted({(t.segment.row_start, t.segment.row_stop) for t in parts})
             # A hot mini-batch asks for no row of a table without replicas.
-            cuts = cut_bags(local, ranges, table.rows) if ranges else {}
+            cuts = cut_bags(own, ranges, table.rows) if ranges else {}
             for t in parts:
-                cut = cuts[(t.segment.row_start, t.segment.row_stop)]
-                ids[t.name], counts[t.name] = t.local_ids(cut.ids), cut.lengths
-                positions[t.name] = cut.positions
+                cut, key = cuts[(t.segment.row_start, t.segment.row_stop)], t.keys[slot.feature]
+                ids[key], counts[key], positions[key] = t.local_ids(cut.ids), cut.lengths, cut.positions
             if table.pooling is Pooling.NONE:
-                lengths[i] = torch.from_numpy(local.lengths.copy())
-        jagged = {key: _jagged([t.name for t in parts], ids, counts) for key, parts in self.modules.items()}
+                lengths[slot] = torch.from_numpy(own.lengths.copy())
+        jagged = {m: _jagged([key for t in parts for key in t.keys], ids, counts) for m, parts in self.modules.items()}
         return LocalLookups(jagged=jagged, lengths=lengths, positions=positions)
 
 
@@ -211,6 +236,7 @@ def lower(
                     segment=segment,
                     module=_module(segment, table, phase, device),
                     ways=_ways(segment, topology),
+                    features=table.features,
                 )
             )
     _check_hosts(logical)

@@ -34,7 +34,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
-from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, home_rank
+from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, Slot, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import RowWise, Tier
 from shardbench.model.table import Precision
@@ -98,7 +98,7 @@ class TableModule(ABC):
 
     @abstractmethod
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """Send vectors to the samples' ranks: tensors in ``layouts`` order, or by logical name if unpooled."""
+        """Send vectors to the samples' ranks: tensors in ``layouts`` order, or by key if unpooled."""
 
     @abstractmethod
     def shards(self) -> Shards:
@@ -119,6 +119,7 @@ class ShardedModule(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> None:
         self.key = key
         self.tables = {t.name: t for t in lowered.modules[key]}
+        self._of_key = {name: (t, feature) for t in self.tables.values() for feature, name in enumerate(t.keys)}
         module = _collection(list(self.tables.values()), key.pooled, lowered.precision)
         fused = [p for n, p in module.named_parameters() if not self.tables[_logical(n)].is_replicated]
         if fused:
@@ -190,8 +191,8 @@ class ShardedModule(TableModule):
 
     def _blocks(self, names: Sequence[str]) -> list[Block]:
         return [
-            Block(table=t.table, start=t.segment.column_start, stop=t.segment.column_stop)
-            for t in (self.tables[name] for name in names)
+            Block(slot=Slot(t.table, feature), start=t.segment.column_start, stop=t.segment.column_stop)
+            for t, feature in (self._of_key[name] for name in names)
         ]
 
     def _join_output(self, index: int, device: torch.device) -> list[Block]:
@@ -217,7 +218,7 @@ class _MergedOutput(torch.nn.Module):
 
 
 def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
-    """Logical names by what sends together (rank, all, node), and which of them this rank is in."""
+    """Keys by what sends together (rank, all, node), and which of them this rank is in."""
     if isinstance(sharding, TwRwPooledEmbeddingSharding):
         per_node = sharding._grouped_embedding_configs_per_node
         names = [[name for config in configs for name in config.embedding_names()] for configs in per_node]
@@ -254,7 +255,7 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
             name=t.name,
             embedding_dim=t.segment.columns,
             num_embeddings=t.rows,
-            feature_names=[t.name],
+            feature_names=list(t.keys),
             data_type=_DATA_TYPES[precision],
             # The kernels make their weights, and the collection would make them once more.
             init_fn=leave,
@@ -367,8 +368,7 @@ class ReplicatedRows(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, device: torch.device) -> None:
         self.key = key
         self.layouts = []
-        tables = lowered.modules[key]
-        rows = _Rows({t.name: (t.rows, t.segment.columns) for t in tables}, device)
+        rows = _Rows(lowered.modules[key], device)
         ids = [device.index] if device.type == "cuda" else None
         self.module = DistributedDataParallel(
             rows, device_ids=ids, process_group=groups.world, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -396,13 +396,14 @@ class ReplicatedRows(TableModule):
 
 
 class _Rows(torch.nn.Module):
-    def __init__(self, shapes: dict[str, tuple[int, int]], device: torch.device) -> None:
+    def __init__(self, tables: Sequence[LogicalTable], device: torch.device) -> None:
         super().__init__()
-        tables = {name: torch.nn.Embedding(*shape, device=device) for name, shape in shapes.items()}
-        self.tables = torch.nn.ModuleDict(tables)
+        made = {t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device) for t in tables}
+        self.tables = torch.nn.ModuleDict(made)
+        self._table_of = {key: t.name for t in tables for key in t.keys}
 
     def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:
-        return [self.tables[key](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict
+        return [self.tables[self._table_of[key]](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict
 
 
 def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:

@@ -49,7 +49,11 @@ def train_unsharded(job: RankJob) -> Trained:
     logits = []
     for batch, bags in _batches(job):
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
-        given = [_look_up(t, weight, bags(i)) for i, (t, weight) in enumerate(zip(job.tables, weights))]
+        given = [
+            _look_up(table, weight, bags(i).feature(feature))
+            for i, (table, weight) in enumerate(zip(job.tables, weights))
+            for feature in range(table.features)
+        ]
         out = model(dense, given)
         for optimizer in optimizers:
             optimizer.zero_grad()

@@ -15,7 +15,7 @@ from shardbench.engine.attention import History
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel
-from shardbench.engine.lower import LocalLookups, Lowered, Scope
+from shardbench.engine.lower import LocalLookups, Lowered, Scope, Slot
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
 from shardbench.engine.sent_bytes import Part, SentBytes
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
@@ -142,12 +142,12 @@ class TrainingStep:
             self.optimizers.append(kind(replicated, lr=settings.learning_rate))
         self._copies = [t for m in self.modules if m.key.scope is Scope.NODE for s in m.shards().values() for _, t in s]
         layouts = [layout for module in self.modules for layout in module.layouts]
-        self._assemble = Assembler([t.dim for t in lowered.tables], layouts)
         placed = {t.table for t in lowered.logical}
-        pooled = [i for i, t in enumerate(lowered.tables) if t.pooling is Pooling.SUM]
-        self._pooled = [i for i in pooled if i in placed]
-        # Tables that a hot mini-batch asks nothing of.
-        self._silent = [i for i in pooled if i not in placed]
+        pooled = [slot for slot in lowered.slots if lowered.tables[slot.table].pooling is Pooling.SUM]
+        self._pooled = [slot for slot in pooled if slot.table in placed]
+        # Those that a hot mini-batch asks nothing of.
+        self._silent = [slot for slot in pooled if slot.table not in placed]
+        self._assemble = Assembler(self._pooled, layouts)
         self.bytes: SentBytes | None = None
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
@@ -196,33 +196,35 @@ class TrainingStep:
             self.bytes.part = part
 
     def _assembled(self, outputs: list[Any], batch: LocalBatch) -> list[torch.Tensor | History]:
-        """What each table gives the dense model: [b, dim], or its history where unpooled."""
+        """What each slot gives the dense model: [b, dim], or its history where unpooled."""
         pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
-        whole: dict[int, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled, self._pooled)))
-        for i in self._silent:
-            whole[i] = batch.dense.new_zeros(len(batch.labels), self.lowered.tables[i].dim)
+        whole: dict[Slot, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled)))
+        for slot in self._silent:
+            whole[slot] = batch.dense.new_zeros(len(batch.labels), self.lowered.tables[slot.table].dim)
         rows = {name: t for m, out in zip(self.modules, outputs) if not m.key.pooled for name, t in out.items()}
         lookups = batch.sparse
-        for i, lengths in lookups.lengths.items():
-            whole[i] = History(self._sequence(i, rows, lookups), lengths)
-        return [whole[i] for i in range(len(self.lowered.tables))]
+        for slot, lengths in lookups.lengths.items():
+            whole[slot] = History(self._sequence(slot, rows, lookups), lengths)
+        return [whole[slot] for slot in self.lowered.slots]
 
-    def _sequence(self, table: int, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
-        """Vectors [lookups, dim] of an unpooled table, its segments' rows back in place."""
+    def _sequence(self, slot: Slot, rows: dict[str, torch.Tensor], lookups: LocalLookups) -> torch.Tensor:
+        """Vectors [lookups, dim] of a feature of an unpooled table, its segments' rows back in place."""
+        table, feature = slot
         parts = [t for t in self.lowered.logical if t.table == table]
         if not parts:
-            return lookups.lengths[table].new_zeros((0, self.lowered.tables[table].dim), dtype=torch.float32)
+            return lookups.lengths[slot].new_zeros((0, self.lowered.tables[table].dim), dtype=torch.float32)
         edges = sorted({(t.segment.column_start, t.segment.column_stop) for t in parts})
         if any(a[1] != b[0] for a, b in zip(edges, edges[1:])):
             raise Unsupported(f"table '{self.lowered.tables[table].name}': unpooled column ranges must tile evenly")
         columns = []
         for low, high in edges:
             pieces = [t for t in parts if (t.segment.column_start, t.segment.column_stop) == (low, high)]
-            if lookups.positions[pieces[0].name] is None:
-                columns.append(rows[pieces[0].name])
+            keys = [t.keys[feature] for t in pieces]
+            if lookups.positions[keys[0]] is None:
+                columns.append(rows[keys[0]])
                 continue
-            placed = torch.cat([rows[t.name] for t in pieces])
-            at = torch.cat([position for t in pieces if (position := lookups.positions[t.name]) is not None])
+            placed = torch.cat([rows[key] for key in keys])
+            at = torch.cat([position for key in keys if (position := lookups.positions[key]) is not None])
             columns.append(torch.empty_like(placed).index_copy(0, at, placed))
         return torch.cat(columns, dim=1)
 

@@ -17,6 +17,10 @@ HISTORY_FLOPS = 4
 """Of the attention's forward pass, a column of each lookup: products with query and weight, and their sums."""
 
 
+SharedBy = Annotated[int, Field(ge=1, le=1024, exclude_if=lambda features: features == 1)]
+"""Features that share a table; one is not written, so that hashes are those of before tables could be shared."""
+
+
 class Pooling(StrEnum):
     """What happens to the vectors of one bag: summed, or kept one by one (a sequence)."""
 
@@ -50,13 +54,15 @@ class Optimizer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Table:
-    """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers, one feature."""
+    """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers."""
 
     name: Name
     rows: Annotated[int, Field(ge=1, le=2**40)]
     dim: Annotated[int, Field(ge=4, multiple_of=4)]
     """The embedding kernels read four numbers at a time."""
     pooling: Pooling = Pooling.SUM
+    features: SharedBy = 1
+    """How many features look it up: a sample has a bag of each, and each gives the dense model a vector of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -93,17 +99,18 @@ class DenseShape:
     def layers(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
         """(in, out) of every linear layer, bottom first."""
         if self.interacts_by_dot(tables):
-            vectors = len(tables) + 1
+            vectors = sum(t.features for t in tables) + 1
             joined = self.bottom[-1] + vectors * (vectors - 1) // 2
         else:
-            joined = self.bottom[-1] + sum(t.dim for t in tables)
+            joined = self.bottom[-1] + sum(t.dim * t.features for t in tables)
         bottom = (self.features, *self.bottom)
         top = (joined, *self.top)
         return tuple(zip(bottom[:-1], bottom[1:])) + tuple(zip(top[:-1], top[1:]))
 
     def queries(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the linear layer that makes each unpooled table's attention query."""
-        return tuple((self.bottom[-1], t.dim) for t in tables if t.pooling is Pooling.NONE)
+        """(in, out) of the linear layer that makes the attention query of each feature of unpooled tables."""
+        unpooled = [t for t in tables if t.pooling is Pooling.NONE]
+        return tuple((self.bottom[-1], t.dim) for t in unpooled for _ in range(t.features))
 
     def parameters(self, tables: tuple[Table, ...]) -> int:
         """Number of weights and biases, all fp32, all-reduced every step."""
@@ -117,6 +124,6 @@ class DenseShape:
         """
         flops = sum(2 * i * o for i, o in self.layers(tables) + self.queries(tables))
         if self.interacts_by_dot(tables):
-            vectors = len(tables) + 1
+            vectors = sum(t.features for t in tables) + 1
             flops += 2 * vectors * vectors * self.bottom[-1]
         return flops

@@ -43,6 +43,7 @@ def cases() -> tuple[Case, ...]:
         Case(problem=_problem("fewer-tables-than-devices", mixed[:3], _machine(8))),
         Case(problem=_problem("one-device", mixed, _machine(1))),
         Case(problem=_problem("two-nodes", mixed, _machine(2, nodes=2))),
+        Case(problem=_problem("shared-tables", mixed[:3], _machine(2), features=3)),
         Case(
             problem=_problem("forces-host-memory", crowded, _machine(2, hbm=4 * need_bytes)),
             needs=frozenset({Move.UVM, Move.HOST}),
@@ -60,9 +61,10 @@ def _problem(
     *,
     optimizer: Optimizer = Optimizer.SGD,
     accessed: bool = True,
+    features: int = 1,
 ) -> Problem:
     rng = np.random.default_rng(len(name))
-    tables = tuple(Table(name=f"t{i}", rows=rows, dim=dim) for i, (rows, dim) in enumerate(shapes))
+    tables = tuple(Table(name=f"t{i}", rows=rows, dim=dim, features=features) for i, (rows, dim) in enumerate(shapes))
     profiles = tuple(_profile(table, rng if accessed else None) for table in tables)
     return Problem.of(name, tables, profiles, machine, batch_size=64, optimizer=optimizer)
 

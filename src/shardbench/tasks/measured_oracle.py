@@ -107,6 +107,8 @@ class MeasuredOracle(SetOracle):
         bags, wanted = self._bags(table), self.sets.conditions.batch_size
         if bags.batch_size != wanted:
             raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {wanted}")
+        if table.features > 1:
+            raise BadInput(f"table {table.name}: only tables of one feature are measured, not shared ones")
         if table.pooling is not Pooling.SUM:
             raise BadInput(f"table {table.name}: only summed bags are measured, not sequences")
         return bags

@@ -5,7 +5,7 @@ hot. All of it is vectorised over samples and lookups.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from shardbench.base.arrays import Bools, Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.plan import PhaseKind, Plan, Replicated, Segment
 from shardbench.model.table import Table
-from shardbench.workloads.trace import Bags, check_rows
+from shardbench.workloads.trace import Bags, check_rows, gather_bags
 
 HotRows = Callable[[Ints], Bools]
 """Row ids int64 [n] -> whether each is hot, bool [n]; ids must be rows of the table."""
@@ -70,12 +70,12 @@ def clear_cold(hot: Bools, bags: Bags, rows: HotRows) -> None:
     if len(hot) != bags.batch_size:
         raise BadInput(f"{bags.batch_size} bags for {len(hot)} samples")
     of_lookup = rows(bags.values)
-    if len(of_lookup) == bags.batch_size and bool((bags.lengths == 1).all()):
+    if len(of_lookup) == bags.batch_size and bool((bags.sample_lengths == 1).all()):
         hot &= of_lookup
         return
     cold = np.flatnonzero(~of_lookup)
     # The bag of a lookup is the last one that begins at or before it: empty bags before it begin there, too.
-    hot[np.searchsorted(bags.offsets, cold, side="right") - 1] = False
+    hot[np.searchsorted(bags.offsets[:: bags.features], cold, side="right") - 1] = False
 
 
 def hot_samples(bags: Callable[[int], Bags], rows: Sequence[HotRows], samples: int) -> Bools:
@@ -100,14 +100,9 @@ def hot_under(plan: Plan, tables: Sequence[Table], bags: Callable[[int], Bags], 
 
 def take(bags: Bags, samples: Ints) -> Bags:
     """The bags of ``samples`` int64 [n], in that order; a sample may come more than once."""
-    begins = bags.offsets[samples]
-    lengths = bags.offsets[samples + 1] - begins
-    offsets = np.zeros(len(samples) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    if bool((bags.lengths == 1).all()):
-        return Bags(values=bags.values[begins], offsets=offsets)
-    at = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Bags(values=bags.values[at], offsets=offsets)
+    at = samples if bags.features == 1 else (samples[:, None] * bags.features + np.arange(bags.features)).ravel()
+    begins = bags.offsets[at]
+    return replace(gather_bags(bags.values, begins, bags.offsets[at + 1] - begins), features=bags.features)
 
 
 def join(parts: Sequence[Bags]) -> Bags:
@@ -121,6 +116,7 @@ def join(parts: Sequence[Bags]) -> Bags:
     return Bags(
         values=np.concatenate([part.values for part in parts]),
         offsets=np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+        features=parts[0].features,
     )
 
 

@@ -66,25 +66,26 @@ class DrawnBatches:
 def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
     """Write the given test batches of every table under ``folder``.
 
-    Values are stored as int32 where every row id fits, table after table; lengths as int32
-    [tables, batch].
+    Values are stored as int32 where every row id fits, table after table; bag lengths as int32
+    [features of all tables, batch], those of a shared table sample by sample within its rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wide = max(table.rows for table in workload.tables) > np.iinfo(np.int32).max
     dtype = np.dtype(np.int64 if wide else np.int32)
     numbers = sorted(set(batches))
+    ends = np.cumsum([0, *(table.features for table in workload.tables)])
     for batch in numbers:
-        lengths = np.empty((len(workload.tables), workload.batch_size), dtype=np.int32)
+        lengths = np.empty((ends[-1], workload.batch_size), dtype=np.int32)
         with (folder / f"{batch}.values").open("wb") as file:
             for i in range(len(workload.tables)):
                 bags = workload.bags(Split.TEST, batch, i)
                 file.write(bags.values.astype(dtype, copy=False).tobytes())
-                lengths[i] = bags.lengths
+                lengths[ends[i] : ends[i + 1]] = bags.lengths.reshape(-1, workload.batch_size)
         np.save(folder / f"{batch}.lengths.npy", lengths)
     header = {
         "batches": numbers,
         "dtype": dtype.str,
-        "tables": len(workload.tables),
+        "features": [table.features for table in workload.tables],
         "batch_size": workload.batch_size,
         "crc32": _crc32(folder, numbers),
     }
@@ -113,6 +114,7 @@ class Batches:
         self.numbers: list[int] = header["batches"]
         self.batch_size: int = header["batch_size"]
         self._dtype = np.dtype(header["dtype"])
+        self._ends = np.cumsum([0, *header["features"]])
         self._folder = folder
         self._open: dict[int, tuple[Ints, Ints32, Ints]] = {}
 
@@ -131,7 +133,7 @@ class Batches:
     def _batch(self, batch: int) -> tuple[Ints, Ints32, Ints]:
         if batch not in self._open:
             lengths = np.load(self._folder / f"{batch}.lengths.npy", mmap_mode="r")
-            starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])
+            starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])[self._ends]
             path = self._folder / f"{batch}.values"
             # An empty file cannot be mapped.
             values = np.memmap(path, dtype=self._dtype, mode="r") if starts[-1] else np.empty(0, dtype=self._dtype)
@@ -157,7 +159,7 @@ class Batches:
         """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""
         assert_readable(Split.TEST)
         values, lengths, starts = self._batch(self.numbers[iteration % len(self.numbers)])
-        offsets = np.concatenate([[0], np.cumsum(lengths[table], dtype=np.int64)])
-        stop = self.batch_size if stop is None else stop
-        low, high = starts[table] + offsets[start], starts[table] + offsets[stop]
-        return Bags(values=values[low:high], offsets=offsets[start : stop + 1] - offsets[start])
+        first, end = self._ends[table : table + 2].tolist()
+        offsets = np.concatenate([[0], np.cumsum(lengths[first:end].ravel(), dtype=np.int64)])
+        whole = Bags(values=values[starts[table] : starts[table + 1]], offsets=offsets, features=end - first)
+        return whole.samples(start, self.batch_size if stop is None else stop)

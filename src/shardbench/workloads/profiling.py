@@ -68,7 +68,7 @@ class RowCounter:
         self._waiting = 0
 
     def add(self, values: Ints, lengths: Ints) -> None:
-        """Counts some samples' bags: row ids int64 [lookups] and bag lengths int64 [samples]."""
+        """Counts some samples: row ids int64 [lookups], and how many are each sample's, int64 [samples]."""
         self.samples += len(lengths)
         self.present += int(np.count_nonzero(lengths))
         self._pending.append(values)
@@ -117,9 +117,10 @@ def count_samples(
     for batch in range(-(-samples // size)):
         draws = _sample_draws(seed, batch, min(size, samples - batch * size))
         bags = workload.bags(Split.TRAIN, batch, table).samples(0, len(draws))
+        lengths = bags.sample_lengths
         for rate, counter in zip(rates, counters):
             kept = draws < rate
-            counter.add(bags.values[np.repeat(kept, bags.lengths)], bags.lengths[kept])
+            counter.add(bags.values[np.repeat(kept, lengths)], lengths[kept])
     for rate, counter in zip(rates, counters):
         if counter.samples == 0:
             raise BadInput(f"rate {rate:g} keeps none of {samples} samples: raise samples or rate")

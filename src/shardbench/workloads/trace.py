@@ -1,6 +1,6 @@
 """Lookups of batches, in frequency-ranked row ids, and the seal on the test split."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,12 +50,15 @@ class Bags:
     """One table's lookups in one global batch.
 
     ``values`` int64 [lookups]: row ids in frequency order (0 = hottest in the train split);
-    ``offsets`` int64 [batch + 1]: bag b is values[offsets[b]:offsets[b + 1]]. Raises BadInput for
-    ids that are no whole numbers, and offsets that decrease or do not span the values.
+    ``offsets`` int64 [batch x features + 1]: bag b is values[offsets[b]:offsets[b + 1]]. Sample s has
+    the bags [s x features, (s + 1) x features), one a feature that shares the table. Raises BadInput
+    for ids that are no whole numbers, offsets that decrease or do not span the values, and bags that
+    are no whole samples.
     """
 
     values: Ints
     offsets: Ints
+    features: int = 1
 
     def __post_init__(self) -> None:
         if self.offsets.ndim != 1 or len(self.offsets) < 1 or self.offsets[0] != 0:
@@ -68,23 +71,60 @@ class Bags:
         if len(lengths) and lengths.min() < 0:
             bag = int(np.argmax(lengths < 0))
             raise BadInput(f"the offsets of bag {bag} decrease: each bag ends where the next begins")
+        if self.features < 1 or len(lengths) % self.features:
+            raise BadInput(f"{len(lengths)} bags are no whole samples of {self.features} features")
         self.values.setflags(write=False)
         self.offsets.setflags(write=False)
 
     @property
     def batch_size(self) -> int:
-        """Number of bags."""
-        return len(self.offsets) - 1
+        """Number of samples."""
+        return (len(self.offsets) - 1) // self.features
 
     @property
     def lengths(self) -> Ints:
-        """Bag lengths, int64 [batch]."""
+        """Bag lengths, int64 [batch x features]."""
         return np.diff(self.offsets)
+
+    @property
+    def sample_lengths(self) -> Ints:
+        """Lookups of each sample, of all features, int64 [batch]."""
+        return np.diff(self.offsets[:: self.features])
 
     def samples(self, start: int, stop: int) -> "Bags":
         """The bags of samples [start, stop)."""
-        low, high = self.offsets[start], self.offsets[stop]
-        return Bags(values=self.values[low:high], offsets=self.offsets[start : stop + 1] - low)
+        offsets = self.offsets[start * self.features : stop * self.features + 1]
+        return Bags(values=self.values[offsets[0] : offsets[-1]], offsets=offsets - offsets[0], features=self.features)
+
+    def feature(self, number: int) -> "Bags":
+        """The bags of one feature, one a sample."""
+        if self.features == 1:
+            return self
+        return gather_bags(
+            self.values, self.offsets[number : -1 : self.features], self.lengths[number :: self.features]
+        )
+
+    @classmethod
+    def shared(cls, of_features: Sequence["Bags"]) -> "Bags":
+        """Bags [batch] of every feature of a shared table, put together."""
+        if len(of_features) == 1:
+            return of_features[0]
+        begins = np.cumsum([0, *(len(bags.values) for bags in of_features[:-1])])
+        found = gather_bags(
+            np.concatenate([bags.values for bags in of_features]),
+            np.stack([bags.offsets[:-1] + begin for bags, begin in zip(of_features, begins)], axis=1).ravel(),
+            np.stack([bags.lengths for bags in of_features], axis=1).ravel(),
+        )
+        return cls(values=found.values, offsets=found.offsets, features=len(of_features))
+
+
+def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
+    """The bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if bool((lengths == 1).all()):
+        return Bags(values=values[begins], offsets=offsets)
+    return Bags(values=values[np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])], offsets=offsets)
 
 
 def check_rows(values: Ints, rows: int, what: str) -> None:

@@ -44,13 +44,17 @@ class Workload(ABC):
         """Plain data that determines this workload (parameters, checksums of its files)."""
 
     def bags(self, split: Split, iteration: int, table: int) -> Bags:
-        """Lookups of one table in one global batch: ids in [0, rows), ``batch_size`` bags."""
+        """Lookups of one table in one global batch: ids in [0, rows), ``batch_size`` samples of its features."""
         assert_readable(split)
         batch = iteration % self.test_batches if split is Split.TEST else iteration
         bags = self._bags(split, batch, table)
         shape = self.tables[table]
         if bags.batch_size != self.batch_size:
             raise BadInput(f"{self.name}/{shape.name}: {bags.batch_size} bags in a batch of {self.batch_size}")
+        if bags.features != shape.features:
+            raise BadInput(
+                f"{self.name}/{shape.name}: bags of {bags.features} features, the table has {shape.features}"
+            )
         check_rows(bags.values, shape.rows, f"{self.name}/{shape.name}")
         return bags
 

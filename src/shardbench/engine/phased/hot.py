@@ -9,7 +9,7 @@ from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.blocks import Block
-from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey
+from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Slot
 from shardbench.engine.modules import Shards, TableModule
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce
 from shardbench.engine.sent_bytes import Part
@@ -75,9 +75,13 @@ class HotTables(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, rows: HotRows) -> None:
         self.key, self._rows = key, rows
         self._tables = lowered.modules[key]
-        blocks = [Block(table=t.table, start=t.segment.column_start, stop=t.segment.column_stop) for t in self._tables]
+        blocks = [
+            Block(slot=Slot(t.table, feature), start=t.segment.column_start, stop=t.segment.column_stop)
+            for t in self._tables
+            for feature in range(t.features)
+        ]
         self.layouts = [blocks] if key.pooled else []
-        self._starts = torch.tensor([rows.starts[t.name] for t in self._tables])
+        self._starts = torch.tensor([rows.starts[t.name] for t in self._tables for _ in t.keys])
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
         """Nothing leaves the rank."""
@@ -95,7 +99,7 @@ class HotTables(TableModule):
         vectors: torch.Tensor = _Lookup.apply(rows.anchor, rows.stores[width], lookups, rows.touched[width])  # type: ignore[no-untyped-call]
         if not self.key.pooled:
             return [vectors]
-        samples = len(lengths) // len(self._tables)
+        samples = len(lengths) // len(self._starts)
         return [vectors.view(-1, samples, width).transpose(0, 1).reshape(samples, -1)]
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:

@@ -51,6 +51,8 @@ class PhasedModel:
     def __post_init__(self) -> None:
         if len({table.dim for table in self.tables}) != 1:
             raise Unsupported("phases run tables of one width")
+        if any(table.features > 1 for table in self.tables):
+            raise Unsupported("phases run tables of one feature, not shared ones")
         if any(table.pooling is not Pooling.SUM for table in self.tables):
             raise Unsupported("phases run summed bags, not sequences")
         if len(self.hot) != len(self.tables):
