@@ -112,9 +112,12 @@ def assert_bytes(measured, simulated, world):
     assert copies.to_host_bytes > 0
 
 
-@pytest.mark.parametrize("order", ["cchc", "c", "h"])
-def test_sequences_silent_tables_and_schedules_of_one_kind(tmp_path, order):
-    workload = RandomWorkload([(40, 8), (7, 8), (30, 8)], 24, pooling=2, unpooled=frozenset({1}))
+@pytest.mark.parametrize(("order", "shared"), [("cchc", {}), ("c", {}), ("h", {}), ("cchc", {0: 2, 1: 3, 2: 2})])
+def test_sequences_silent_tables_and_schedules_of_one_kind(tmp_path, order, shared):
+    # Few lookups of a sample, so that some samples are hot.
+    pooling = 1 if shared else 2
+    shapes = [(40, 8), (7, 8), (30, 8)]
+    workload = RandomWorkload(shapes, 24, pooling=pooling, unpooled=frozenset({1}), shared=shared)
     hot = (40, 7, 30) if order == "h" else (30, 7, 0)
     if order == "c":
         hot = (0, 0, 0)
