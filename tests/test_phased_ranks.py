@@ -26,6 +26,7 @@ from shardbench.model.plan import (
     PhaseKind,
     Plan,
     Replicated,
+    RowWise,
     Segment,
     whole_table,
 )
@@ -136,7 +137,9 @@ def test_sequences_silent_tables_and_schedules_of_one_kind(tmp_path, order, shar
 
 
 def test_a_step_is_the_mean_over_samples_and_its_share_of_the_copies(tmp_path):
-    _, measured, simulated = run(tmp_path, 1, 2, iterations=6)
+    control = replace(plan_of(RandomWorkload(SHAPES, 24), 2, hot=(0, 0, 0, 0)), schedule=None)
+    _, measured, simulated = run(tmp_path, 1, 2, iterations=6, control=control)
+    assert len(measured.control_ms) == 6
     timing = measured.timing
     assert len(timing.step_ms) == 6
     assert timing.phases_ms["synchronise"] > 0
@@ -166,7 +169,10 @@ def test_cpu_only_trains_whole_batches_on_one_rank_and_sends_nothing(tmp_path):
     workload = RandomWorkload(SHAPES, 24)
     segments = plan_of(workload, 2, hot=(0, 0, 0, 0)).segments
     plan = Plan(world_size=2, segments=segments, dense=DenseHome.HOSTS)
-    job, measured, simulated = run(tmp_path, 1, 2, workload=workload, plan=plan, dump=True)
+    # All ranks hold the control, though one of them trains the plan.
+    control = Plan(world_size=2, segments=tuple(whole_table(t, RowWise(ranks=(0, 1))) for t in workload.tables))
+    job, measured, simulated = run(tmp_path, 1, 2, workload=workload, plan=plan, control=control, dump=True)
+    assert all(step > 0 for step in measured.control_ms)
     sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
     for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)

@@ -159,12 +159,13 @@ class HostsPlan(Trained):
         self.counted = []
         store = Batches(Path(job.batches))
         self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
+        alone = replace(job.topology, nodes=1, devices_per_node=1)
+        groups = Groups.alone(alone)
         if rank > 0:
             return
         cpu = torch.device("cpu")
-        alone = replace(job.topology, nodes=1, devices_per_node=1)
         lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer)
-        step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=Groups.alone(alone))
+        step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
         batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
         self._ranks = [step]
         self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]

@@ -67,10 +67,13 @@ class Groups:
 
     @classmethod
     def alone(cls, topology: Topology) -> "Groups":
-        """Of a step that this rank makes without the others; ``topology`` has the one device."""
+        """Of a step that the first rank makes without the others; ``topology`` has the one device.
+
+        Every rank takes part in making them.
+        """
         groups = cls.__new__(cls)
         groups.topology, groups.rank = topology, 0
-        only = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+        only = dist.new_group([0], backend="gloo")
         groups.world = groups.dense = groups.hosts = groups.node = groups.across = only
         return groups
 

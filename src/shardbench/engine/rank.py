@@ -58,8 +58,9 @@ class Rank:
         self.phase("build")
         clock = clock_of(self.device)
         place = (self.rank, self.world, self.device)
-        own = build(job, job.plan, place, clock)
+        # First, while all ranks have made the same groups: of a plan that one rank trains alone only it makes some.
         control = [build(job, job.control, place, clock).contender] if job.control is not None else []
+        own = build(job, job.plan, place, clock)
         if job.dump:
             own.set_weights(lambda i: seeded_weights(job.tables[i], i, job.seed))
             self._dump(own)
