@@ -7,7 +7,15 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Unsupported
 from shardbench.base.serialise import content_hash, to_json
-from shardbench.cost.costmodel import dense_s, host_backward_s, host_forward_s, step_time, synchronisation_s
+from shardbench.cost.costmodel import (
+    backward_s,
+    dense_s,
+    forward_s,
+    host_backward_s,
+    host_forward_s,
+    step_time,
+    synchronisation_s,
+)
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import HostConstants, load_machine, machine_files, overridden, parse_machine
@@ -63,10 +71,18 @@ def test_the_hybrid_adds_copies_exchanges_and_a_faster_dense_model():
     copied = 1e3 * 16 * 3 * 8 * 4 / 2e10
     assert times[0].phases_ms["lookup"] - times[1].phases_ms["lookup"] == pytest.approx(copied)
     # Without a stated link the UVM rate is used, as in a machine of before.
-    bare = step_time(hybrid, replace(problem.machine, host=None), WORKLOAD.dense, WORKLOAD.tables, 16)
+    bare = step_time(hybrid, replace(problem.machine, device="cuda", host=None), WORKLOAD.dense, WORKLOAD.tables, 16)
     slower = 1e3 * 16 * 3 * 8 * 4 / problem.machine.constants.uvm_bytes_per_s
     assert bare.phases_ms["lookup"] - times[1].phases_ms["lookup"] == pytest.approx(slower)
     assert synchronisation_s(Synchronisation(to_host_bytes=2e10), problem.machine) == pytest.approx(1.0)
+
+
+def test_hosts_of_cpu_ranks_are_those_ranks():
+    machine = replace(on().machine, device="cpu", host=None)
+    hybrid = counted("hybrid", on())
+    time = step_time(hybrid, machine, WORKLOAD.dense, WORKLOAD.tables, 16)
+    kernels = [f(hybrid.host, machine.constants)[0] for f in (forward_s, backward_s)]
+    assert [time.forward_ms[0], time.backward_ms[0]] == pytest.approx([1e3 * s for s in kernels])
 
 
 def test_what_cannot_be_simulated_is_named():

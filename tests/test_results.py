@@ -6,6 +6,7 @@ import pytest
 import records as make
 
 from shardbench.base.generated import check_files
+from shardbench.engine.job import TO_DEVICE, TO_HOST
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report import second_run
@@ -125,5 +126,8 @@ def test_measured_records_sent_what_was_counted():
     for record in measured:
         if record.outcome is Outcome.SKIPPED:
             continue
-        counted = {name: sum(links) for name, links in record.traffic.collectives.items() if sum(links)}
+        traffic = record.traffic
+        counted = {name: sum(links) for name, links in traffic.collectives.items() if sum(links)}
+        copied = {TO_DEVICE: traffic.copied_to_device_bytes, TO_HOST: traffic.copied_to_host_bytes}
+        counted |= {name: nbytes for name, nbytes in copied.items() if nbytes}
         assert {k: v for k, v in record.measured_bytes.items() if v} == pytest.approx(counted)

@@ -390,6 +390,26 @@ def test_a_simulated_row_has_the_band_of_its_draws_and_the_share_in_which_it_is_
     assert "leaves the order to the best open for 1 of 2 rows (~)" in section.note
 
 
+def test_balance_has_the_band_of_the_slowest_rank_and_how_surely_it_is_slower_than_the_best_found():
+    def drawn(name: str, slowest_ms: float, **draws):
+        changes = {"draws": make.draws(10.0, embedding_ms=slowest_ms, **draws)}
+        return make.ok(name, (10.0,), (1.0, slowest_ms), backend=Backend.SIMULATED, changes=changes)
+
+    frame = balance([
+        drawn("best", 2.0), drawn("surely", 2.1), drawn("perhaps", 2.2, errors=(0.7, 1.0, 1.2, 1.3)),
+        make.ok("unsaid", (10.0,), (1.0, 3.0), backend=Backend.SIMULATED),
+    ])  # fmt: skip
+    best = row(frame, "best", "simulated")
+    assert (best.emb_ms_max_low, best.emb_ms_max_high) == (pytest.approx(1.615), pytest.approx(2.385))
+    shares = [row(frame, name, "simulated").p_slower_than_best_found for name in ("surely", "perhaps")]
+    assert shares == [1.0, 0.75]
+    (section,) = sections("balance", frame)
+    place = section.headers.index("over best found")
+    assert {r[0]: r[place] for r in section.rows} == {
+        "best": "+0.0 %", "surely": "+5.0 %", "perhaps": "+10.0 % ~", "unsaid": "+50.0 % ?",
+    }  # fmt: skip
+
+
 def test_all_pairs_of_seeds_count_and_the_band_is_of_all_seeds():
     frame = throughput([
         simulated("best", 10.0, make.draws(10.0)),

@@ -6,7 +6,8 @@ Calls are what a CPU pays a table, a bag and a page of rows; zero on devices, wh
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
-Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank.
+Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank; on a machine of CPU
+ranks by that rank's kernels, as its own rows are.
 """
 
 import math
@@ -216,9 +217,14 @@ def step_time(
     backward = backward_s(traffic.load, constants)
     # A node's first rank runs its host lookups, one after the other with its own.
     first = slice(None, None, machine.topology.devices_per_node)
-    copy_rate = copy_bytes_per_s(machine) if traffic.dense is DenseHome.DEVICES else math.inf
-    forward[first] += host_forward_s(traffic.host, constants, copy_rate)
-    backward[first] += host_backward_s(traffic.host, constants, copy_rate)
+    if machine.device == "cpu" and machine.host is None:
+        # The ranks' own CPUs: the same kernels on the same memory, and nothing to copy.
+        forward[first] += forward_s(traffic.host, constants)
+        backward[first] += backward_s(traffic.host, constants)
+    else:
+        copy_rate = copy_bytes_per_s(machine) if traffic.dense is DenseHome.DEVICES else math.inf
+        forward[first] += host_forward_s(traffic.host, constants, copy_rate)
+        backward[first] += host_backward_s(traffic.host, constants, copy_rate)
 
     def waits_ms(phase: StepPhase) -> float:
         return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in WAITS[phase])

@@ -22,6 +22,7 @@ _DECIMALS = {
     "distinct_rows_max": 1,
     "samples_per_s": 1,
     "p_slower_than_best": 3,
+    "p_slower_than_best_found": 3,
     "plan_s": 4,
     "fit_s": 4,
 }

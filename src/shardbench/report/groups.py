@@ -128,6 +128,12 @@ class Row:
         found = [record.draws.step_ms for record in self.records if record.draws]
         return found if len(found) == len(self.records) else None
 
+    @property
+    def embedding_draws(self) -> list[tuple[float, ...]] | None:
+        """The slowest rank's embedding times under the draws, one tuple a trial; None where a trial has none."""
+        found = [record.draws.embedding_ms for record in self.records if record.draws]
+        return found if len(found) == len(self.records) else None
+
     @cached_property
     def same_plan(self) -> dict[tuple[int, str], list[Record]]:
         """Trials by seed and plan: a planner that works against the clock may give another one each time."""
@@ -223,12 +229,30 @@ class Group:
         return tuple(row for row in self.rows if row.ok)
 
     @cached_property
-    def best_found_ms(self) -> float | None:
-        """The slowest rank's embedding time of the best plan that any trial found; None unless simulated."""
+    def best_found(self) -> Record | None:
+        """Trial whose slowest rank has the smallest embedding time that any plan of the group has; simulated only."""
         if self.condition.backend is not Backend.SIMULATED:
             return None
-        timings = [record.timing for row in self.rows for record in row.records if record.outcome is Outcome.OK]
-        return min((max(t.embedding_ms) for t in timings if t is not None and t.embedding_ms), default=None)
+        records = [record for row in self.rows for record in row.records if record.outcome is Outcome.OK]
+        timed = [record for record in records if _slowest_embedding_ms(record) is not None]
+        return min(timed, key=lambda record: _slowest_embedding_ms(record) or 0.0, default=None)
+
+    @property
+    def best_found_ms(self) -> float | None:
+        """That time; None unless simulated."""
+        return None if self.best_found is None else _slowest_embedding_ms(self.best_found)
+
+    def p_slower_than_best_found(self, row: Row) -> float | None:
+        """Share of draws in which ``row`` has the longer embedding time; None without draws, and of the best alone."""
+        best = self.best_found
+        if best is None or best.draws is None or row.embedding_draws is None or row.records == (best,):
+            return None
+        return p_larger(row.embedding_draws, [best.draws.embedding_ms])
+
+
+def _slowest_embedding_ms(record: Record) -> float | None:
+    timing = record.timing
+    return max(timing.embedding_ms) if timing is not None and timing.embedding_ms else None
 
 
 def groups(records: Iterable[Record]) -> list[Group]:

@@ -15,6 +15,7 @@ import pandas as pd
 from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import EXCHANGES, CollectiveName
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.uncertainty import band
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups
@@ -32,7 +33,7 @@ _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
     "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
     "predicted_emb_ms_max", "emb_cpu_ms_min", "emb_cpu_ms_mean", "emb_cpu_ms_max", "emb_cpu_ms_std",
-    "cpu_max_over_mean", "bound_fixed_pct",
+    "cpu_max_over_mean", "bound_fixed_pct", "emb_ms_max_low", "emb_ms_max_high", "p_slower_than_best_found",
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
@@ -79,6 +80,8 @@ def balance(records: Iterable[Record]) -> pd.DataFrame:
     where a plan uses hosts or a batch schedule; ``bound_fixed_pct`` of the bound are launches and dispatch.
     ``best_found_ms``, empty for measured rows, is the smallest time of any plan that any strategy of the group
     found, so that no row is below it;
+    ``emb_ms_max_low`` and ``emb_ms_max_high`` are the band of simulated rows, and
+    ``p_slower_than_best_found`` the share of draws in which the row takes longer than the best found.
     ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
     the number of ranks.
     """
@@ -150,6 +153,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
     bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
     whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
     best_found = group.best_found_ms
+    low, high = band(row.embedding_draws) if simulated and row.embedding_draws else (None, None)
     return {
         "emb_ms_min": row.typical(_of_wall(min)),
         "emb_ms_mean": row.typical(_of_wall(_mean)),
@@ -169,6 +173,9 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "emb_cpu_ms_std": row.typical(_of_cpu(_std)),
         "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
         "bound_fixed_pct": row.typical(_bound_fixed_pct),
+        "emb_ms_max_low": low,
+        "emb_ms_max_high": high,
+        "p_slower_than_best_found": group.p_slower_than_best_found(row) if row.ok else None,
     }
 
 

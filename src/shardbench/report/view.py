@@ -46,7 +46,7 @@ NOTES = {
         "keep each table's hotter rows (by the train split) in HBM; a plan that does not has a lower bound of its own. "
         "'over whole-table bound' is the distance to that of plans that split nothing; a plan that does may beat it. "
         "Measured rows, and plans with host lookups or a batch schedule, have none. 'over best found' is the distance "
-        "to the best plan that any trial of the group found."
+        "to the best plan that any trial of the group found; '~' and '?' as in throughput."
     ),
     "traffic": (
         "Bytes per iteration, counted from the test batches, all ranks together. HBM, UVM and host: weight bytes "
@@ -248,6 +248,13 @@ def _vs_best(row: Cells) -> str:
     return _percent(value) + (_mark(row, "p_slower_than_best") if row["backend"] == Backend.SIMULATED.value else "")
 
 
+def _over_best_found(row: Cells) -> str:
+    value = _number(row, "over_best_found_pct")
+    if value is None:
+        return ""
+    return _percent(value) + (_mark(row, "p_slower_than_best_found") if value > 0 else "")
+
+
 def _mark(row: Cells, key: str) -> str:
     """What follows a simulated difference, by the share of draws that have its sign."""
     share = _number(row, key)
@@ -264,6 +271,12 @@ def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
         return f"{significant(ends[0])} to {significant(ends[1])}"
 
     return text
+
+
+def _band_of_max(row: Cells) -> str:
+    if row["backend"] != Backend.SIMULATED.value:
+        return ""
+    return _interval("emb_ms_max_low", "emb_ms_max_high", "emb_ms_max")(row)
 
 
 def _whole(key: str) -> Callable[[Cells], str]:
@@ -316,11 +329,16 @@ def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="min (ms)", text=_without_cpu("emb_ms_min")),
         _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean")),
         _Column(header="max (ms)", text=_without_cpu("emb_ms_max")),
+        _Column(
+            header="95 % interval of max (ms)",
+            text=_band_of_max,
+            compact=False,
+        ),
         _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
         _Column(header="max/mean", text=_without_cpu("max_over_mean")),
         _Column(header="over bound", text=_shown("over_bound_pct", _percent)),
         _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", _percent), compact=False),
-        _Column(header="over best found", text=_shown("over_best_found_pct", _percent)),
+        _Column(header="over best found", text=_over_best_found),
         _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max")),
     )
 
