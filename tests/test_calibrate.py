@@ -26,6 +26,7 @@ from shardbench.calibrate.session import KernelTime, Measurements, MessageTime, 
 from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
 from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_machine
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
+from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.traffic import count
 from shardbench.model.machine import _FIELDS, Machine, load_machine, parse_machine
 from shardbench.model.plan import Tier
@@ -52,7 +53,8 @@ def imagined(truth: Machine, start: Machine) -> Measurements:
         phases["output_backward"] += phases.pop("all_reduce")
         probes.append(
             ProbeTime(
-                probe=probe, traffic=traffic, phases_ms=phases, step_ms=step.step_ms, embedding_ms=step.embedding_ms
+                probe=probe, traffic=traffic, phases_ms=phases, step_ms=step.step_ms,
+                exchange_ms=sum(phases[phase] for phase in EXCHANGE_PHASES), embedding_ms=step.embedding_ms,
             )
         )  # fmt: skip
     rate = truth.constants.intra_bytes_per_s

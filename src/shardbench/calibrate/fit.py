@@ -207,7 +207,6 @@ def _of_probe(time: ProbeTime, on: Machine) -> list[Residual]:
     probe = time.probe
     tables = problem_of(probe.point, on).tables
     # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
-    exchanges = sum(time.phases_ms[name] for name in (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD))
     dense = time.phases_ms[StepPhase.DENSE]
 
     def predicted(*phases: StepPhase) -> Callable[[Machine], float]:
@@ -236,7 +235,7 @@ def _of_probe(time: ProbeTime, on: Machine) -> list[Residual]:
 
     return [
         made("embedding in step", float(time.embedding_ms.mean()), embedding_s, _IN_STEP),
-        made("collectives in step", exchanges, predicted(*WAITS), 1.0),
+        made("collectives in step", time.exchange_ms, predicted(*WAITS), 1.0),
         made("dense in step", dense, predicted(StepPhase.DENSE), 1.0),
         made("whole step", time.step_ms, whole_s, 0.0),
     ]

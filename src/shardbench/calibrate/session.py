@@ -24,7 +24,7 @@ from shardbench.calibrate.points import (
 )
 from shardbench.calibrate.rank import Order, RankTimes, measure_rank
 from shardbench.cost.load import Load
-from shardbench.cost.phases import KERNELS, MEASURED_PHASES
+from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, MEASURED_PHASES
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
@@ -65,6 +65,8 @@ class ProbeTime:
     traffic: Traffic
     phases_ms: dict[str, float]
     """Typical, slowest rank."""
+    exchange_ms: float
+    """All exchanges of the rank that waits least for others, as predictions are compared with."""
     step_ms: float
     embedding_ms: Floats
     """Per rank, typical, forward and backward."""
@@ -162,6 +164,9 @@ def _probe(order: Order, i: int, ranks: Sequence[RankTimes]) -> ProbeTime:
         probe=probe,
         traffic=traffic,
         phases_ms={phase: slowest(phase) for phase in MEASURED_PHASES},
+        exchange_ms=min(
+            typical(np.sum([r.probes[i][phase] for phase in EXCHANGE_PHASES], axis=0), order.rounds) for r in ranks
+        ),
         step_ms=slowest("step"),
         embedding_ms=np.asarray([typical(_kernels_ms(r.probes[i]), order.rounds) for r in ranks]),
     )
@@ -187,4 +192,5 @@ def cache_share_bytes(machine: Machine) -> int | None:
             found.append(int(size[:-1]) * 1024)
     if machine.device != "cpu" or not found:
         return None
-    return max(found) // machine.topology.devices_per_node
+    # All nodes are this machine: a calibration's ranks are local.
+    return max(found) // machine.topology.world_size

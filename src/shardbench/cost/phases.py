@@ -27,6 +27,8 @@ MEASURED_PHASES = (
     StepPhase.LOOKUP_BACKWARD, StepPhase.UPDATE,
 )  # fmt: skip
 """What a rank's clock tells apart."""
+EXCHANGE_PHASES = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD)
+"""Measured phases in which ranks exchange; what of the all-reduce is not hidden is in the last."""
 KERNELS = (StepPhase.LOOKUP, StepPhase.LOOKUP_BACKWARD)
 WAITS = {
     StepPhase.INPUT: (CollectiveName.INPUT_SPLITS, CollectiveName.INPUT_ALL_TO_ALL),

@@ -11,7 +11,7 @@ import numpy as np
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
 from shardbench.base.statistics import Noise, pooled_noise
-from shardbench.cost.phases import KERNELS, StepPhase
+from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.records.record import RankTiming, Record, Timing
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
@@ -24,8 +24,7 @@ COLUMNS = (
 FILE = Path("tables") / "prediction" / "points.csv"
 IDLE_MS = 0.1
 """A rank with less work than this has none to speak of; a ratio to it says nothing."""
-_EXCHANGE = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD)
-_ON_RANKS = (*_EXCHANGE, *KERNELS, StepPhase.DENSE)
+_ON_RANKS = (*EXCHANGE_PHASES, *KERNELS, StepPhase.DENSE)
 """Phases that both clock and model tell apart."""
 _COMPUTED = (*KERNELS, StepPhase.DENSE)
 """Those in which a rank waits for no other, so that CPU time says what they take."""
@@ -167,7 +166,7 @@ def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
     kernels = timing.kernels_ms if cpu else timing.embedding_ms
     found = {STEP: float(np.median(timing.step_ms))}
     if timing.ranks:
-        found[EXCHANGE] = min(sum(rank.phases_ms.get(phase, 0.0) for phase in _EXCHANGE) for rank in timing.ranks)
+        found[EXCHANGE] = min(sum(rank.phases_ms.get(phase, 0.0) for phase in EXCHANGE_PHASES) for rank in timing.ranks)
     found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(kernels)}
     for number, rank in enumerate(timing.ranks or ()):
         found |= _phases(number, rank, clock)
@@ -190,7 +189,7 @@ def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
     The all-reduce is in the exchange, as what of it nothing hides lengthens the measured exchange of gradients.
     """
     clock = Clock.CPU if cpu else Clock.WALL
-    exchange = sum(timing.phases_ms.get(phase, 0.0) for phase in (*_EXCHANGE, StepPhase.ALL_REDUCE))
+    exchange = sum(timing.phases_ms.get(phase, 0.0) for phase in (*EXCHANGE_PHASES, StepPhase.ALL_REDUCE))
     found = {STEP: float(np.median(timing.step_ms)), EXCHANGE: exchange}
     found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(timing.embedding_ms)}
     for number in range(len(timing.embedding_ms)):
