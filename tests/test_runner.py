@@ -41,8 +41,8 @@ CONSTANTS = {
     "inter_bandwidth": (1, "GB/s"), "intra_latency": (10, "us"), "inter_latency": (10, "us"),
     "dense_rate": (1, "GFLOP/s"), "cache_reach": (2, "ratio"), "dispatch": (20, "us"), "bag_step": (100, "ns"),
     "peer_latency": (1, "us"), "table_call": (1, "us"), "bag_call": (10, "ns"), "page_walk": (10, "ns"),
-    "sequence_row": (10, "ns"), "sequence_half": (1000, "rows"), "host_launch": (10, "us"), "host_table_call": (1, "us"), "dense_step": (10, "us"),
-    "dense_layer": (1, "us"),
+    "sequence_row": (10, "ns"), "sequence_half": (1000, "rows"), "host_launch": (10, "us"),
+    "host_table_call": (1, "us"), "dense_step": (10, "us"), "dense_layer": (1, "us"),
 }  # fmt: skip
 
 

@@ -160,6 +160,9 @@ def _probe(order: Order, i: int, ranks: Sequence[RankTimes]) -> ProbeTime:
     def slowest(phase: str) -> float:
         return typical(np.max([r.probes[i][phase] for r in ranks], axis=0), order.rounds)
 
+    def exchanged(rank: RankTimes) -> float:
+        return typical(np.sum([rank.probes[i][phase] for phase in EXCHANGE_PHASES], axis=0), order.rounds)
+
     return ProbeTime(
         probe=probe,
         traffic=traffic,
