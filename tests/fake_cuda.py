@@ -102,6 +102,13 @@ def fake_devices(count: int, rank: int, world: int, backends: list[str]) -> Iter
         initialise("standin", store=FakeStore(), timeout=timeout, rank=rank, world_size=world_size)
 
     join.dist.init_process_group = init_process_group
+    new_group = dist.new_group
+
+    def any_group(ranks: list[int] | None = None, *, backend: str | None = None) -> Any:
+        # Groups of CPUs beside those of devices (gloo beside nccl) get the same stand-in.
+        return new_group(ranks)
+
+    modules.dist.new_group = any_group
     for module in (modules, step, torchrec.distributed.embeddingbag, torchrec.distributed.embedding):
         module.DistributedDataParallel = Replicas
     step.DenseModel = OnDevice

@@ -160,11 +160,11 @@ def test_ranks_send_what_is_counted(tmp_path):
     for i, one in enumerate(chosen):
         counted = count(plan, problem, one.tables.__getitem__, MODEL.dense, one.kind).collectives
         for rank, result in enumerate(results):
-            sent = {n: b for n, b in result.sent[i].items() if n not in ("rows_splits", "synchronise") and b}
+            sent = {n: b for n, b in result.sent[i].items() if n != "synchronise" and b}
             expected_bytes = {name: c.sent[rank] for name, c in counted.items() if c.sent[rank]}
             assert sent == pytest.approx(expected_bytes), (one.kind, rank)
-    # Two things the counter has no collective for: row counts (a number to each other rank) and copies at a switch,
-    # which it counts as bytes into every replica and out of one; of the former those to other ranks are sent.
+    # Row counts are a number to each other rank. Copies at a switch are no collective of the counter, which counts
+    # bytes into every replica and out of one; those into other ranks' replicas are sent.
     assert [r.sent[0].get("rows_splits", 0) for r in results] == [0, 0]
     assert [r.sent[1]["rows_splits"] for r in results] == [8, 8]
     copies = count(plan, problem, chosen[1].tables.__getitem__, MODEL.dense, PhaseKind.HOT).synchronisation
