@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from bound_problems import BATCH, machine
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import Account
@@ -16,56 +17,12 @@ from shardbench.cost.bounds import Counted, count_tables
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
-from shardbench.model.machine import Constants, Machine, Topology
 from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.model.validate import memory_bytes
 from shardbench.workloads.trace import Bags
-
-BATCH = 12
-ENOUGH = 1 << 40
-
-
-def machine(rng: np.random.Generator, nodes: int, devices: int) -> Machine:
-    """Random constants: caches from useless to huge, host memory slower and now and then faster than HBM."""
-    return Machine(
-        name="m",
-        description="",
-        device="cuda",
-        topology=Topology(nodes=nodes, devices_per_node=devices, hbm_bytes=ENOUGH, uvm_bytes=ENOUGH, host_bytes=ENOUGH),
-        constants=Constants(
-            hbm_bytes_per_s=1e9,
-            cache_bytes_per_s=float(10 ** rng.uniform(8, 11)),
-            cache_bytes=float(10 ** rng.uniform(1, 5)),
-            cache_reach_ratio=float(rng.uniform(0.5, 4.0)),
-            uvm_bytes_per_s=float(10 ** rng.uniform(6, 9)),
-            host_bytes_per_s=1e9,
-            gather_efficiency_ratio=float(rng.uniform(0.1, 1.0)),
-            access_overhead_bytes=float(rng.choice([0.0, 32.0])),
-            sort_bytes=float(rng.choice([0.0, 128.0])),
-            launch_s=float(rng.choice([0.0, 1e-6, 1e-5])),
-            dispatch_s=float(rng.choice([0.0, 1e-6, 1e-4])),
-            bag_step_s=float(rng.choice([0.0, 1e-7, 1e-5])),
-            table_s=float(rng.choice([0.0, 1e-6, 1e-5])),
-            bag_s=float(rng.choice([0.0, 1e-8, 1e-6])),
-            page_s=float(rng.choice([0.0, 1e-8, 1e-6])),
-            sequence_row_s=float(rng.choice([0.0, 1e-8, 1e-6])),
-            sequence_half_rows=float(rng.choice([0.0, 5.0])),
-            host_launch_s=1e-5,
-            host_table_s=1e-6,
-            intra_bytes_per_s=1e9,
-            inter_bytes_per_s=1e9,
-            intra_latency_s=0.0,
-            inter_latency_s=0.0,
-            peer_latency_s=0.0,
-            dense_flop_per_s=1e9,
-            dense_step_s=0.0,
-            dense_layer_s=0.0,
-        ),
-        sources={},
-    )
 
 
 def random_bags(rng: np.random.Generator, rows: int) -> Bags:

@@ -1,17 +1,16 @@
-"""The proven bound against every enumerated plan, and against the search that stands above it."""
+"""The proven bounds against every enumerated plan, and by hand."""
 
-import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from bound_problems import BATCH, WORLD, enumerated_ms, machine, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.base.arrays import Floats
-from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.errors import BadInput
 from shardbench.cost.bounds import (
     count_tables,
     expected_table_loads,
@@ -25,98 +24,20 @@ from shardbench.cost.capacity import Curve, Seen, most_saved, upper_hull
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
-from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Constants, Machine, Topology
+from shardbench.model.machine import Machine
 from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget, Move, Role
-from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Pooling, Table
 from shardbench.model.validate import used_moves, validate
 from shardbench.workloads.trace import Bags
-
-search = importlib.import_module("shardbench.baselines.search.local_search")
-searcher = get_strategy("search")
-
-WORLD = 3
-BATCH = 12
-
-
-def machine(rng: np.random.Generator, world: int = WORLD, hbm: int = 1 << 40) -> Machine:
-    """Random constants: caches from useless to huge, host memory slower and faster than HBM."""
-    return Machine(
-        name="m",
-        description="",
-        device="cuda",
-        topology=Topology(nodes=1, devices_per_node=world, hbm_bytes=hbm, uvm_bytes=1 << 40, host_bytes=0),
-        constants=Constants(
-            hbm_bytes_per_s=1e9,
-            cache_bytes_per_s=float(10 ** rng.uniform(8, 11)),
-            cache_bytes=float(10 ** rng.uniform(1, 5)),
-            cache_reach_ratio=float(rng.uniform(0.5, 4.0)),
-            uvm_bytes_per_s=float(10 ** rng.uniform(7, 10)),
-            host_bytes_per_s=1e9,
-            gather_efficiency_ratio=float(rng.uniform(0.1, 1.0)),
-            access_overhead_bytes=float(rng.choice([0.0, 32.0])),
-            sort_bytes=float(rng.choice([0.0, 128.0])),
-            launch_s=float(rng.choice([0.0, 1e-6])),
-            dispatch_s=float(rng.choice([0.0, 1e-6, 1e-4])),
-            bag_step_s=float(rng.choice([0.0, 1e-7, 1e-5])),
-            table_s=float(rng.choice([0.0, 1e-6])),
-            bag_s=float(rng.choice([0.0, 1e-7])),
-            page_s=float(rng.choice([0.0, 1e-6])),
-            sequence_row_s=float(rng.choice([0.0, 1e-7])),
-            sequence_half_rows=float(rng.choice([0.0, 10.0])),
-            host_launch_s=0.0,
-            host_table_s=0.0,
-            intra_bytes_per_s=1e9,
-            inter_bytes_per_s=1e9,
-            intra_latency_s=0.0,
-            inter_latency_s=0.0,
-            peer_latency_s=0.0,
-            dense_flop_per_s=1e9,
-            dense_step_s=0.0,
-            dense_layer_s=0.0,
-        ),
-        sources={},
-    )
-
-
-def random_problem(seed: int, tables: int, hbm: int = 1 << 40) -> tuple[Problem, list[Bags]]:
-    """A problem with one counted batch; lengths may sit on few samples, rows on few ids."""
-    rng = np.random.default_rng(seed)
-    shapes = tuple(
-        Table(name=f"t{i}", rows=int(rng.integers(WORLD, 60)), dim=4 * int(rng.integers(2, 9))) for i in range(tables)
-    )
-    bags, profiles = [], []
-    for table in shapes:
-        lengths = rng.integers(0, 6, BATCH) * (rng.random(BATCH) < rng.choice([0.2, 1.0]))
-        values = np.minimum((rng.random(int(lengths.sum())) ** 3 * table.rows).astype(np.int64), table.rows - 1)
-        bags.append(Bags(values=values, offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)))
-        counts = np.bincount(values, minlength=1)
-        profiles.append(AccessProfile.from_counts(counts, rows=table.rows, samples=BATCH, present=BATCH))
-    optimizer = list(Optimizer)[seed % 3]
-    problem = Problem.of("p", shapes, tuple(profiles), machine(rng, hbm=hbm), batch_size=BATCH, optimizer=optimizer)
-    return problem, bags
 
 
 def unpooled(problem: Problem) -> Problem:
     """The same problem with every other table a sequence."""
     kinds = [Pooling.NONE if i % 2 else Pooling.SUM for i in range(len(problem.tables))]
     return replace(problem, tables=tuple(replace(t, pooling=k) for t, k in zip(problem.tables, kinds)))
-
-
-def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> Floats:
-    """Slowest device of every placement of whole tables (and tiers, if ``uvm``)."""
-    tiers = (load, in_uvm(load)) if uvm else (load,)
-    places = list(itertools.product(range(world), range(len(tiers))))
-    chosen = np.array(list(itertools.product(range(len(places)), repeat=len(load.bags))))
-    rank, tier = np.array(places)[chosen].transpose(2, 0, 1)
-    loads = np.array([x.values for x in tiers])[tier, np.arange(len(load.bags))]
-    held = np.stack([loads * (rank == device)[..., None] for device in range(world)], axis=1)
-    together = Load(held.sum(axis=2))
-    together.longest_bag[...] = Load(held).longest_bag.max(axis=2)
-    return embedding_ms(together, constants).max(axis=1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -208,7 +129,7 @@ def slowest_and_bound(
     """Slowest device of whole-table placements, and the bound for the moves they use."""
     tables = tuple(Table(name=f"t{i}", rows=BATCH, dim=dim) for i, dim in enumerate(dims))
     profile = AccessProfile(rows=BATCH, samples=BATCH, present=0, counts=(), row_counts=())
-    made = machine(np.random.default_rng(0))
+    made = machine(np.random.default_rng(0), 1, WORLD)
     plain = {"access_overhead_bytes": 0.0, "sort_bytes": 0.0, "launch_s": 0.0, "hbm_bytes_per_s": 1e15}
     plain |= {"dispatch_s": 0.0, "bag_step_s": 0.0}
     made = replace(made, constants=replace(made.constants, **plain, **rates))
@@ -281,7 +202,7 @@ def test_table_loads_equal_the_accounting_of_one_table_a_rank(kind: Callable[[Pr
 
 def linear_machine(world: int) -> Machine:
     """A device whose time is exactly the gradient bytes read, in milliseconds per byte."""
-    made = machine(np.random.default_rng(0), world)
+    made = machine(np.random.default_rng(0), 1, world)
     constants = replace(
         made.constants,
         hbm_bytes_per_s=1e3,
@@ -364,7 +285,7 @@ def only(on: Machine, **constants: float) -> Machine:
 
 def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None:
     # Two sequences, each silent in one of two batches: a rank that holds one of them has 0.31 ms in every other batch.
-    made = only(machine(np.random.default_rng(0), 2), launch_s=20e-6, dispatch_s=290e-6)
+    made = only(machine(np.random.default_rng(0), 1, 2), launch_s=20e-6, dispatch_s=290e-6)
     problem = of_tables(2, made, Pooling.NONE)
     bags = [[ids_bags([1]), ids_bags([])], [ids_bags([]), ids_bags([1])]]
     plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
@@ -386,7 +307,7 @@ def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None
 
 def test_work_that_does_not_fit_into_one_batch_pays_for_two_launches() -> None:
     # Three equal batches, two devices: half of the work is more than one batch has.
-    made = only(machine(np.random.default_rng(0), 2), launch_s=30e-6, hbm_bytes_per_s=16e3)
+    made = only(machine(np.random.default_rng(0), 1, 2), launch_s=30e-6, hbm_bytes_per_s=16e3)
     problem = of_tables(1, made, Pooling.NONE)
     loads = count_tables(problem, lambda n, i: ids_bags([1]), 3).loads
     # A lookup reads and updates a row of 16 bytes, 3 ms, and reads its index and writes its vector, 1.5 ms;
@@ -401,7 +322,7 @@ ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 
 def small_memory(hbm: int, world: int = 2, uvm: int = 1 << 40) -> Machine:
     """Only host memory takes time: 1 ms for 16 bytes, one device's HBM as given."""
-    made = only(machine(np.random.default_rng(0), world), uvm_bytes_per_s=16e3)
+    made = only(machine(np.random.default_rng(0), 1, world), uvm_bytes_per_s=16e3)
     return replace(made, topology=replace(made.topology, hbm_bytes=hbm, uvm_bytes=uvm))
 
 
@@ -484,67 +405,3 @@ def test_which_plans_keep_the_order(tiers: str, columns: tuple[tuple[int, int], 
         for i, (tier, (start, stop)) in enumerate(zip(tiers, columns))
     )  # fmt: skip
     assert keeps_order(Plan(world_size=2, segments=segments)) is kept
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), tables=st.integers(1, 5))
-def test_bound_search_and_start_are_ordered(seed: int, tables: int) -> None:
-    problem, _ = random_problem(seed, tables)
-    plan = searcher.plan(problem, Budget(), 0)
-    load = expected_table_loads(problem)
-    found = float(embedding_ms(expect(plan, problem).load, problem.machine.constants).max())
-    optimum = enumerated_ms(load, problem.machine.constants, WORLD, uvm=tables < 5).min()
-    assert found == pytest.approx(plan.notes["slowest_ms"], rel=1e-9)
-    assert plan.notes["lower_bound_ms"] <= optimum
-    assert found <= float(plan.notes["start_ms"]) * (1 + 1e-9)
-    if tables < 5:
-        assert optimum <= found * (1 + 1e-9)
-
-
-def test_search_beats_its_greedy_start_and_every_greedy_strategy() -> None:
-    problem, _ = random_problem(3, 30)
-    slowest = {}
-    for name in ("search", "greedy-size", "greedy-lookup", "greedy-size-lookup", "shuffle"):
-        plan = get_strategy(name).plan(problem, Budget(), 0)
-        slowest[name] = float(embedding_ms(expect(plan, problem).load, problem.machine.constants).max())
-    assert slowest["search"] == min(slowest.values())
-
-
-def test_search_keeps_to_the_capacity_and_swaps_tiers() -> None:
-    problem, _ = random_problem(8, 12)
-    sizes = [problem.weight_bytes(t) for t in problem.tables]
-    tight = replace(problem.topology, hbm_bytes=max(*sizes, sum(sizes) // 6))
-    constants = replace(problem.machine.constants, uvm_bytes_per_s=1e6)
-    slow_host = replace(problem.machine, topology=tight, constants=constants)
-    problem = replace(problem, topology=tight, machine=slow_host)
-    plan = searcher.plan(problem, Budget(), 0)
-    memory = validate(plan, problem, searcher.moves)
-    assert memory.uvm.sum() > 0
-    tables = search.Tables(expected_table_loads(problem), problem, constants)
-    begun = search.start(tables, np.arange(12))
-    assert begun is not None
-    before = begun.slowest_ms
-    after = search.improve(begun, search.Effort(candidates=10**6, deadline=float("inf")))
-    assert after.slowest_ms < before
-    assert float(plan.notes["slowest_ms"]) <= after.slowest_ms * (1 + 1e-9)
-
-
-def test_local_optimum_has_no_better_neighbour() -> None:
-    problem, _ = random_problem(11, 7)
-    tables = search.Tables(expected_table_loads(problem), problem, problem.machine.constants)
-    begun = search.start(tables, np.arange(7))
-    assert begun is not None
-    best = search.improve(begun, search.Effort(candidates=10**6, deadline=float("inf")))
-    for table, rank, tier in itertools.product(range(7), range(WORLD), range(2)):
-        moved = search.State(tables, best.rank.copy(), best.tier.copy())
-        moved.put(table, rank, tier)
-        assert moved.refresh().slowest_ms >= best.slowest_ms * (1 - 1e-9)
-
-
-def test_search_does_not_compete_and_declines_what_fits_nowhere() -> None:
-    assert searcher.role is Role.SEARCH
-    problem, _ = random_problem(2, 4)
-    nothing = replace(problem.topology, hbm_bytes=8, uvm_bytes=8)
-    problem = replace(problem, topology=nothing, machine=replace(problem.machine, topology=nothing))
-    with pytest.raises(Infeasible, match="none of"):
-        searcher.plan(problem, Budget(), 0)

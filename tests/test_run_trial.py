@@ -1,0 +1,280 @@
+"""Trials end in records, whatever goes wrong."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import misbehaving
+import numpy as np
+import pytest
+from problems import RandomWorkload
+from toy_machine import machine_file
+
+from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.serialise import content_hash, from_json
+from shardbench.cost.phases import MEASURED_PHASES
+from shardbench.engine.job import RankJob, RankResult
+from shardbench.engine.measure import write_job
+from shardbench.model.plan import Plan, RowWise, whole_table
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.suite import Job
+
+
+@pytest.fixture
+def context(tmp_path):
+    workload = RandomWorkload([(100, 8), (40, 8)], 16)
+    job = Job(workload="random", machine=machine_file(tmp_path), backend=Backend.SIMULATED, iterations=2, plan_s=1)
+    return JobContext(job, workload, tmp_path / "job")
+
+
+def spec_of(context, strategy, backend=Backend.SIMULATED, **changes):
+    fields = {
+        "suite": "s", "workload": "random", "workload_fingerprint": "f", "machine": "toy", "machine_hash": "m",
+        "backend": backend, "strategy": strategy.name, "seed": 0, "batch_size": 16, "iterations": 2, "warmup": 1,
+        "plan_s": context.job.plan_s, "fit_s": 5, "timeout_s": 60, **changes,
+    }  # fmt: skip
+    return TrialSpec(**fields)
+
+
+def outcome(context, kind, backend=Backend.SIMULATED, **changes):
+    context.folder.mkdir(exist_ok=True)
+    strategy = kind()
+    record = run_trial(spec_of(context, strategy, backend, **changes), strategy, context, "e")
+    assert record == Record.model_validate_json(record.model_dump_json())
+    return record
+
+
+def test_an_honest_trial_is_simulated_and_measured(context):
+    simulated = outcome(context, misbehaving.Honest)
+    assert simulated.outcome is Outcome.OK
+    assert simulated.timing == simulated.predicted
+    assert min(simulated.draws.step_ms) < simulated.timing.step_ms[0] < max(simulated.draws.step_ms)
+    assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
+    assert 0 < simulated.bound_fixed_ms < simulated.bound_ms <= simulated.whole_table_bound_ms
+    measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert measured.outcome is Outcome.OK
+    assert measured.predicted.model_copy(update={"ranks": None}) == simulated.predicted
+    assert len(measured.timing.step_ms) == len(measured.control.step_ms) == 2
+    assert measured.control.plan_hash == content_hash(context.control)
+    assert (simulated.control, measured.draws) == (None, None)
+    forward, backward = (
+        [rank.phases_ms[phase] for rank in measured.predicted.ranks] for phase in ("lookup", "lookup_backward")
+    )
+    assert np.add(forward, backward) == pytest.approx(simulated.timing.embedding_ms)
+    assert all(rank.phases_cpu_ms is None for rank in measured.predicted.ranks)
+    assert all(rank.phases_cpu_ms["lookup"] > 0 for rank in measured.timing.ranks)
+    counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
+    assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
+
+
+def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypatch):
+    # Real ranks, which run another plan than the one that was counted.
+    def written(job, folder):
+        everywhere = tuple(whole_table(table, RowWise(ranks=(0, 1))) for table in job.tables)
+        write_job(job.model_copy(update={"plan": replace(job.plan, segments=everywhere)}), folder)
+
+    monkeypatch.setattr("shardbench.engine.measure.write_job", written)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
+    assert re.search(r"_reduce_scatter|_all_gather|_all_to_all", record.failure.cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (None, None, None),
+        ("input_all_to_all", lambda sent: sent + 1.0, "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+        ("dense_all_reduce", lambda sent: sent * (1 - 1e-5), "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+        ("backward_all_to_all", lambda _: None, "ranks sent 0 bytes, the counter says {1:.0f}"),
+        ("output_reduce_scatter", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+        ("gossip", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+    ],
+)
+def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name, change, said):
+    traffic = outcome(context, misbehaving.Honest).traffic
+    counted = {known: sum(links) for known, links in traffic.collectives.items()}
+    changed = {} if name is None else {name: change(counted.get(name, 0.0))}
+    sent = {known: size for known, size in {**counted, **changed}.items() if size is not None}
+
+    def ran(folder, world_size, timeout_s):
+        # Rank 1 sent everything.
+        ms = {phase: [1.0, 1.0] for phase in (*MEASURED_PHASES, "step")}
+        for rank in range(world_size):
+            bytes_ = {known: (size * rank, 0.0) for known, size in sent.items()}
+            result = RankResult(rank=rank, ms=ms, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
+            (folder / f"rank{rank}.json").write_text(result.model_dump_json())
+
+    monkeypatch.setattr("shardbench.engine.measure.run_ranks", ran)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    if name is None:
+        assert (record.outcome, record.failure) == (Outcome.OK, None)
+        return
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
+    assert record.failure.cause == f"{name}: {said.format(sent.get(name), counted.get(name))}"
+    # What was sent and counted is kept for whoever looks into it.
+    assert record.measured_bytes == pytest.approx(sent)
+
+
+def test_fitting_time_is_recorded(context):
+    record = outcome(context, misbehaving.Learner)
+    assert record.planned.fit_s >= 0.2
+
+
+FAILURES = [
+    (misbehaving.Slow, Outcome.TIMEOUT, "plan", "its budget is 1 s"),
+    (misbehaving.Declines, Outcome.INFEASIBLE, "plan", "nothing fits"),
+    (misbehaving.Raises, Outcome.ERROR, "plan", "ZeroDivisionError: one two (misbehaving.py:"),
+    (misbehaving.Dies, Outcome.ERROR, "plan", "killed by signal 15"),
+    (misbehaving.IsKilled, Outcome.OOM, "plan", "killed by signal 9"),
+    (misbehaving.Peeks, Outcome.INVALID, "plan", "without declaring Sees.ACCESS_PROFILE"),
+    (misbehaving.PeeksAtTest, Outcome.INVALID, "plan", "test trace is never handed"),
+    (misbehaving.Mutates, Outcome.INVALID, "plan", "changed the problem"),
+    (misbehaving.NoPlan, Outcome.INVALID, "plan", "returned dict, not a Plan"),
+    (misbehaving.Undeclared, Outcome.INVALID, "validate", "does not declare: uvm"),
+    (misbehaving.BadPlan, Outcome.INVALID, "validate", "world_size: "),
+    (misbehaving.Unpicklable, Outcome.ERROR, "plan", "cannot be pickled for a process of its own: "),
+    (misbehaving.OnlyPicklesHere, Outcome.ERROR, "plan", "ValueError: invalid literal"),
+    (misbehaving.NeedsMore, Outcome.SKIPPED, "start", "a_module_that_is_not_there"),
+    (misbehaving.CannotRun, Outcome.SKIPPED, "count", "row-wise runs over all ranks or all ranks of one node"),
+]
+
+
+@pytest.mark.parametrize(("kind", "ended", "phase", "cause"), FAILURES, ids=lambda v: getattr(v, "name", None))
+def test_failures_are_outcomes(context, kind, ended, phase, cause):
+    record = outcome(context, kind)
+    assert (record.outcome, record.failure.phase) == (ended, phase)
+    assert cause in record.failure.cause
+    assert "\n" not in record.failure.cause
+    assert record.timing is None
+
+
+def test_fitting_has_a_budget(context):
+    record = outcome(context, misbehaving.SlowFit, fit_s=0.1)
+    assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "plan")
+    assert re.fullmatch(r"fitting took \d+\.\d s, its budget is 0\.1 s", record.failure.cause)
+
+
+@pytest.mark.parametrize("kind", [misbehaving.FollowsItsLog, misbehaving.UsesProcesses])
+def test_what_a_planner_may_do(context, kind):
+    assert outcome(context, kind).outcome is Outcome.OK
+
+
+def test_the_test_batches_are_sealed_and_made_again_when_changed(context):
+    honest = outcome(context, misbehaving.Honest)
+    found = outcome(context, lambda: misbehaving.FindsBatches(context.folder))
+    assert (found.outcome, found.failure.phase) == (Outcome.INVALID, "plan")
+    assert "test trace" in found.failure.cause
+    changed = outcome(context, lambda: misbehaving.ChangesBatches(context.folder))
+    assert (changed.outcome, changed.failure.phase) == (Outcome.INVALID, "plan")
+    assert changed.failure.cause == "the strategy changed the test batches"
+    assert outcome(context, misbehaving.Honest).traffic == honest.traffic
+
+
+def test_repeats_are_of_one_plan_which_is_made_once(context):
+    first, second = (outcome(context, misbehaving.Counting, repeat=repeat) for repeat in (0, 1))
+    assert (first.spec.repeat, second.spec.repeat) == (0, 1)
+    assert first.planned == second.planned
+    assert "asked_at" in first.planned.notes
+    other = outcome(context, misbehaving.Counting, seed=1)
+    assert other.planned.plan_hash != first.planned.plan_hash
+    failures = [outcome(context, misbehaving.Raises, repeat=repeat).failure for repeat in (0, 1)]
+    assert failures[0] == failures[1] is not None
+
+
+def test_where_no_control_fits_a_measured_trial_says_so(context, monkeypatch):
+    def fail(problem):
+        raise Infeasible("no control plan: 7 rows of table 'table0' fit nowhere")
+
+    monkeypatch.setattr("shardbench.runs.run_trial.control_plan", fail)
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.INFEASIBLE, "control")
+    assert "7 rows of table 'table0'" in record.failure.cause
+
+
+def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("one\ntwo")
+
+    monkeypatch.setattr("shardbench.runs.evaluate.validate", fail)
+    record = outcome(context, misbehaving.Honest)
+    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
+    assert re.fullmatch(r"RuntimeError: one two \(test_runner\.py:\d+\)", record.failure.cause)
+
+
+def test_a_fault_of_the_users_files_ends_the_run(context, monkeypatch):
+    def fail(*_):
+        raise BadInput("the trace is cut off")
+
+    monkeypatch.setattr(context.workload, "_profile", fail)
+    with pytest.raises(BadInput, match="the trace is cut off"):
+        outcome(context, misbehaving.Honest)
+
+
+def test_plans_and_logs_are_kept(context, tmp_path):
+    context.results = tmp_path / "kept"
+    good = outcome(context, misbehaving.Honest)
+    kept = context.results / "plans" / f"{good.planned.plan_hash}.json"
+    assert content_hash(Plan.from_json(kept.read_text())) == good.planned.plan_hash
+    assert not (context.results / "logs").exists()
+    bad = outcome(context, misbehaving.Raises)
+    assert "ZeroDivisionError" in (context.results / "logs" / f"{bad.key}.log").read_text()
+    assert len(list((context.results / "plans").iterdir())) == 1
+
+
+@pytest.fixture
+def cuda_context(tmp_path):
+    path = Path(machine_file(tmp_path))
+    path.write_text(path.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    job = Job(workload="random", machine=str(path), backend=Backend.MEASURED, iterations=2)
+    return JobContext(job, RandomWorkload([(100, 8), (40, 8)], 16), tmp_path / "job")
+
+
+def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 1)
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert (record.outcome, record.failure.phase) == (Outcome.SKIPPED, "start")
+    assert record.failure.cause == "needs 2 CUDA devices, this machine has 1"
+    assert outcome(cuda_context, misbehaving.Honest).outcome is Outcome.OK
+
+
+def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, monkeypatch):
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 0)
+    cuda_context.folder_stays = True
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert record.outcome is Outcome.SKIPPED
+    job = from_json(RankJob, (cuda_context.folder / record.key / "job.json").read_text())
+    assert job.device == "cuda"
+    assert Path(job.batches).is_dir()
+
+
+def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):
+    # Hides real ones from the ranks, which are spawned where there are any.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 2)
+    record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
+    assert record.outcome is Outcome.SKIPPED
+    assert "needs 2 CUDA devices" in record.failure.cause
+
+
+def test_a_hanging_planner_is_killed(context, monkeypatch):
+    monkeypatch.setattr("shardbench.runs.evaluate.START_S", 1.0)
+    record = outcome(context, misbehaving.Hangs)
+    assert record.outcome is Outcome.TIMEOUT
+    assert "no result from plan after 2 s" in record.failure.cause
+
+
+def test_ranks_that_hang_are_killed_and_their_logs_kept(context, tmp_path):
+    context.results = tmp_path / "kept"
+    # Long enough for ranks to begin on a busy machine, where importing torch alone takes ten seconds.
+    record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=20)
+    assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "time")
+    assert "== rank1.log" in (context.results / "logs" / f"{record.key}.log").read_text()
+
+
+def test_keys_depend_on_everything_in_a_spec(context):
+    base = spec_of(context, misbehaving.Honest())
+    assert content_hash(base) == base.key
+    for change in ({"seed": 1}, {"repeat": 1}, {"iterations": 3}, {"plan_s": 2.0}, {"machine_hash": "x"}):
+        assert base.model_copy(update=change).key != base.key
