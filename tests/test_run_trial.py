@@ -200,7 +200,7 @@ def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
     monkeypatch.setattr("shardbench.runs.evaluate.validate", fail)
     record = outcome(context, misbehaving.Honest)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
-    assert re.fullmatch(r"RuntimeError: one two \(test_runner\.py:\d+\)", record.failure.cause)
+    assert re.fullmatch(r"RuntimeError: one two \(test_run_trial\.py:\d+\)", record.failure.cause)
 
 
 def test_a_fault_of_the_users_files_ends_the_run(context, monkeypatch):
