@@ -30,19 +30,18 @@ FIRST = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 30.0}
 
 def test_pairs_that_one_run_tells_apart_are_looked_up_in_the_other():
     # b and c change places; d is told apart from c this time, which the first run did not claim.
-    (group, together) = agreement(run(FIRST), run({"a": 10.0, "b": 35.0, "c": 30.0, "d": 40.0}))
+    (group,) = agreement(run(FIRST), run({"a": 10.0, "b": 35.0, "c": 30.0, "d": 40.0}))
     assert (group.strategies, group.n, group.again_n) == (4, 2, 2)
     assert (group.pairs, group.pairs_beyond_noise, group.beyond_noise_pct) == (6, 5, pytest.approx(500 / 6))
     assert (group.same_order, group.same_order_pct, group.opposite_beyond_noise) == (4, 80.0, 1)
-    assert (together.workload, together.pairs, together.same_order) == ("all", 6, 4)
-    assert text_line(together) == (
-        "all workloads: 5 of 6 pairs (83.3 %) are beyond the noise, of which 4 (80.0 %) come in the same order again "
+    assert text_line(group) == (
+        "dlrm20 on cpu-1x2: 5 of 6 pairs (83.3 %) are beyond the noise, of which 4 (80.0 %) come in the same order again "
         "and 1 in the other one beyond its noise; of 0 pairs of one plan, 0 seem to differ"
     )
 
 
 def test_a_strategy_that_the_second_run_lacks_is_in_no_same_order():
-    (group, _) = agreement(run(FIRST), run({"a": 10.0, "b": 20.0, "c": 30.0}))
+    (group,) = agreement(run(FIRST), run({"a": 10.0, "b": 20.0, "c": 30.0}))
     # d is apart from a and b.
     assert (group.pairs_beyond_noise, group.same_order, group.opposite_beyond_noise) == (5, 3, 0)
     failed = [make.failed(Outcome.OOM, "d")]
@@ -51,7 +50,7 @@ def test_a_strategy_that_the_second_run_lacks_is_in_no_same_order():
 
 def test_strategies_of_one_plan_that_seem_to_differ_are_counted():
     plans = {"b": "a", "d": "c"}
-    (group, _) = agreement(run(FIRST, plans=plans), run(FIRST, plans=plans))
+    (group,) = agreement(run(FIRST, plans=plans), run(FIRST, plans=plans))
     # a and b have one plan and different times, c and d one plan and one time.
     assert (group.same_plan_pairs, group.same_plan_beyond_noise) == (2, 1)
 
@@ -64,13 +63,15 @@ def test_groups_are_matched_and_summed():
     assert [(one.workload, one.pairs, one.pairs_beyond_noise, one.same_order) for one in found] == [
         ("dlrm20", 6, 5, 5), ("w", 1, 1, 0), ("all", 7, 6, 5),
     ]  # fmt: skip
+    assert text_line(found[-1]).startswith("all workloads: 6 of 7 pairs")
 
 
 def test_unknown_noise_tells_nothing_apart():
     first = [make.ok("a", (10.0,)), make.ok("b", (99.0,))]
-    (group, together) = agreement(first, first)
+    (group,) = agreement(first, first)
     assert (group.pairs, group.pairs_beyond_noise, group.same_order, group.same_order_pct) == (1, None, None, None)
-    assert (together.pairs, together.pairs_beyond_noise, together.same_order_pct) == (1, 0, None)
+    together = agreement(*[[*first, *(make.ok(n, (10.0,), workload="w") for n in "ab")]] * 2)[-1]
+    assert (together.pairs, together.pairs_beyond_noise, together.same_order_pct) == (2, 0, None)
     assert "noise unknown" in text_line(group)
 
 
@@ -90,13 +91,12 @@ def test_the_command(tmp_path, capsys):
     assert "agreement.csv: missing; run: shardbench report quick --against" in capsys.readouterr().out
     assert run_command(command) == 0
     assert "dlrm20 on cpu-1x2: 5 of 6 pairs" in capsys.readouterr().out
-    (group, together) = csv.DictReader((results / "tables" / "quick" / "agreement.csv").read_text().splitlines())
+    (group,) = csv.DictReader((results / "tables" / "quick" / "agreement.csv").read_text().splitlines())
     assert (group["compared_by"], group["same_order"], group["same_order_pct"]) == ("step, step", "3", "60")
-    assert (together["workload"], together["batch_size"], together["pairs_beyond_noise"]) == ("all", "", "5")
     assert run_command([*command, "--check"]) == 0
     capsys.readouterr()
     assert run_command([*command, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["agreement"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["agreement"]) == 1
     for wrong in ([*command, "--page"], ["report", "prediction", *command[2:]]):
         assert run_command(wrong) == 2
         assert capsys.readouterr().err.count("\n") == 1

@@ -97,7 +97,7 @@ def make_plan(problem: Problem, homes: Homes, tiers: Tiers, notes: dict[str, flo
             place = Replicated(ranks=everyone) if hot else homes.placement[i]
             segments.append(whole_table(table, place))
             continue
-        # Cold rows lie over all ranks, never over one node: deviation 12.
+        # Cold rows lie over all ranks, never over one node: deviation 11.
         segments += _ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, NodeSharded()), everyone)
     return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes or {})
 

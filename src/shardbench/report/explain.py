@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.uncertainty import SURE, p_larger, sure
+from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
@@ -341,7 +341,8 @@ def _of_model(found: Explanation) -> list[str]:
         return []
     if found.p_faster is None:
         return ["How sure the model is of that is unknown: the records have no draws of its constants."]
-    doubt = "" if sure(found.p_faster) else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
+    known = found.p_faster >= SURE
+    doubt = "" if known else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
     return [
         f"{found.faster.name} is the faster one in {100.0 * found.p_faster:.0f} % of the draws of the model's "
         f"constants and form within their held-out errors{doubt}."

@@ -191,8 +191,13 @@ class Group:
         """Noise floor: the least significant difference of two rows with the group's typical number of trials."""
         if self.noise is None:
             return None
-        typical = float(np.median([len(row.records) for row in self.ok_rows]))
-        return self.noise.least_pct(typical, typical)
+        typical = self.typical_trials
+        return None if typical is None else self.noise.least_pct(typical, typical)
+
+    @property
+    def typical_trials(self) -> float | None:
+        """Median over rows that are ok of how many trials they have; None where none is."""
+        return float(np.median([len(row.records) for row in self.ok_rows])) if self.ok_rows else None
 
     def p_slower(self, row: Row, other: Row) -> float | None:
         """Share of draws, over all pairs of trials, in which ``row`` has the longer step; None where there are none."""

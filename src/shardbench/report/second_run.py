@@ -58,13 +58,13 @@ def read_agreement(results: Path, again: Path, suite: str) -> list[Agreement]:
 
 
 def agreement(records: Iterable[Record], again: Iterable[Record]) -> list[Agreement]:
-    """By measured group that both have, then of all; raises BadInput where there is none."""
+    """By measured group that both have, then of all where there are several; raises BadInput where there is none."""
     first, second = _measured(records), _measured(again)
     both = [(group, second[condition]) for condition, group in first.items() if condition in second]
     if not both:
         raise BadInput("no workload was measured in both results folders on one machine: nothing to compare")
     found = [_of_group(group, other) for group, other in both]
-    return [*found, _together(found)]
+    return [*found, _together(found)] if len(found) > 1 else found
 
 
 def _measured(records: Iterable[Record]) -> dict[Condition, Group]:
@@ -91,8 +91,8 @@ def _of_group(group: Group, other: Group) -> Agreement:
         optimizer=condition.optimizer.value,
         compared_by=", ".join("control" if one.control else "step" for one in (group, other)),
         strategies=len(group.ok_rows),
-        n=_typical(group),
-        again_n=_typical(other),
+        n=group.typical_trials,
+        again_n=other.typical_trials,
         noise_pct=group.noise_pct,
         again_noise_pct=other.noise_pct,
         pairs=len(group.pairs),
@@ -102,7 +102,7 @@ def _of_group(group: Group, other: Group) -> Agreement:
         same_order_pct=_pct(same, len(beyond or ())),
         opposite_beyond_noise=opposite,
         same_plan_pairs=len(alike),
-        same_plan_beyond_noise=None if beyond is None else sum(pair in beyond for pair in alike),
+        same_plan_beyond_noise=None if beyond is None else sum(bool(group.apart(*pair)) for pair in alike),
     )
 
 
@@ -115,10 +115,6 @@ def _order_again(other: Group, rows: dict[str, Row], a: Row, b: Row) -> float:
     if a.strategy not in rows or b.strategy not in rows:
         return 0.0
     return _order(other, rows[a.strategy], rows[b.strategy])
-
-
-def _typical(group: Group) -> float | None:
-    return float(np.median([len(row.records) for row in group.ok_rows])) if group.ok_rows else None
 
 
 def _pct(part: int | None, whole: int) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from shardbench.cost.uncertainty import sure
+from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
 
@@ -216,7 +216,7 @@ def _known(rows: list[Cells]) -> list[str]:
     shares = [share for row in others if (share := _number(row, "p_slower_than_best")) is not None]
     if len(shares) < len(others):
         return ["error of the model unknown (records without draws)"]
-    unsure = sum(not sure(share) for share in shares)
+    unsure = sum(_share_of_sign(row, "vs_best_pct", share) < SURE for row, share in zip(others, shares))
     return [f"the model's own error leaves the order to the best open for {unsure} of {len(others)} rows (~)"]
 
 
@@ -245,22 +245,29 @@ def _vs_best(row: Cells) -> str:
         return "best"
     if row["same_as_best"]:
         return "="
-    return _percent(value) + (_mark(row, "p_slower_than_best") if row["backend"] == Backend.SIMULATED.value else "")
+    return _percent(value) + (
+        _mark(row, "vs_best_pct", "p_slower_than_best") if row["backend"] == Backend.SIMULATED.value else ""
+    )
 
 
 def _over_best_found(row: Cells) -> str:
     value = _number(row, "over_best_found_pct")
     if value is None:
         return ""
-    return _percent(value) + (_mark(row, "p_slower_than_best_found") if value > 0 else "")
+    return _percent(value) + (_mark(row, "over_best_found_pct", "p_slower_than_best_found") if value > 0 else "")
 
 
-def _mark(row: Cells, key: str) -> str:
+def _mark(row: Cells, difference: str, key: str) -> str:
     """What follows a simulated difference, by the share of draws that have its sign."""
     share = _number(row, key)
     if share is None:
         return " ?"
-    return "" if sure(share) else " ~"
+    return "" if _share_of_sign(row, difference, share) >= SURE else " ~"
+
+
+def _share_of_sign(row: Cells, difference: str, slower: float) -> float:
+    """Share of draws that have the difference's sign, where that share of them is slower."""
+    return slower if (_number(row, difference) or 0.0) > 0 else 1.0 - slower
 
 
 def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
