@@ -35,8 +35,8 @@ def test_pairs_that_one_run_tells_apart_are_looked_up_in_the_other():
     assert (group.pairs, group.pairs_beyond_noise, group.beyond_noise_pct) == (6, 5, pytest.approx(500 / 6))
     assert (group.same_order, group.same_order_pct, group.opposite_beyond_noise) == (4, 80.0, 1)
     assert text_line(group) == (
-        "dlrm20 on cpu-1x2: 5 of 6 pairs (83.3 %) are beyond the noise, of which 4 (80.0 %) come in the same order again "
-        "and 1 in the other one beyond its noise; of 0 pairs of one plan, 0 seem to differ"
+        "dlrm20 on cpu-1x2: 5 of 6 pairs (83.3 %) are beyond the noise, of which 4 (80.0 %) come in the same order "
+        "again and 1 in the other one beyond its noise; of 0 pairs of one plan, 0 seem to differ"
     )
 
 
