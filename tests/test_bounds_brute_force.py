@@ -8,12 +8,10 @@ from bound_plans import Instance, Plans
 
 from shardbench.cost.bounds import keeps_order, split_bound, whole_table_bound_ms
 from shardbench.cost.traffic import count
-from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import memory_bytes, validate
-from shardbench.runs.simulate import DEVICE_MOVES
+from shardbench.runs.simulate import DEVICE_MOVES, WHOLE_TABLE_MOVES
 
-WHOLE = frozenset({Move.TABLE, Move.UVM})
 A_PROBLEM = 120
 """Random plans of one problem, before its memory is cut."""
 
@@ -66,7 +64,7 @@ def hold_all(seeds: range) -> dict[str, Held]:
                 held["memory binds"].hold(some[some.ordered], first.ms, f"memory {seed}")
             if whole:
                 held["whole tables"].hold(
-                    some, whole_table_bound_ms(counted.loads, problem, WHOLE), f"whole tables {seed}"
+                    some, whole_table_bound_ms(counted.loads, problem, WHOLE_TABLE_MOVES), f"whole tables {seed}"
                 )
     return held
 

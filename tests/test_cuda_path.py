@@ -1,6 +1,5 @@
 """What of the CUDA path can run without a GPU: devices, backends, clocks, and the modules that a plan becomes."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -238,12 +237,10 @@ def run_by_events(job: RankJob, folder: Path) -> tuple[Any, ...]:
     """A rank's trial and what a calibration times, on a CPU but by CUDA's clock, whose events are Event."""
     torch.cuda.Event, torch.cuda.synchronize = Event, wait  # type: ignore[misc]
     (folder / "job.json").write_text(job.model_dump_json())
-    with contextlib.ExitStack() as stack:
-        environment = stack.enter_context(pytest.MonkeyPatch.context())
+    with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RANK", "0")
         environment.setenv("WORLD_SIZE", "1")
         environment.setattr("shardbench.engine.rank.clock_of", lambda _: CudaClock())
-        environment.setattr("shardbench.engine.step.Stamps.read_cpu", lambda *_: None)
         result = Rank(folder).run()
     point = KernelPoint(tables=2, rows=100, dim=8, batch=8, pooling=2)
     kernels_ms = Kernels([point], torch.device("cpu"), CudaClock()).round(0)

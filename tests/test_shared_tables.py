@@ -129,7 +129,8 @@ def test_a_shared_table_exchanges_what_tables_of_its_own_would(place: object) ->
         assert shared.collectives[name].sent.tolist() == single.collectives[name].sent.tolist(), name
     ours, theirs = (traffic.collectives["input_all_to_all"].sent.sum() for traffic in (shared, single))
     # Round-robin owners depend on a table's name, and so does what stays on a rank.
-    assert ours == theirs or isinstance(place, RowWise | NodeSharded)
+    if isinstance(place, OnRank):
+        assert ours == theirs
     assert shared.load.lookups.sum() == single.load.lookups.sum()
     assert shared.load.bags.sum() == single.load.bags.sum()
     assert shared.load.distinct.sum() < single.load.distinct.sum()

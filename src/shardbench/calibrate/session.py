@@ -167,9 +167,7 @@ def _probe(order: Order, i: int, ranks: Sequence[RankTimes]) -> ProbeTime:
         probe=probe,
         traffic=traffic,
         phases_ms={phase: slowest(phase) for phase in MEASURED_PHASES},
-        exchange_ms=min(
-            typical(np.sum([r.probes[i][phase] for phase in EXCHANGE_PHASES], axis=0), order.rounds) for r in ranks
-        ),
+        exchange_ms=min(exchanged(rank) for rank in ranks),
         step_ms=slowest("step"),
         embedding_ms=np.asarray([typical(_kernels_ms(r.probes[i]), order.rounds) for r in ranks]),
     )

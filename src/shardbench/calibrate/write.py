@@ -16,6 +16,7 @@ GUESSED_ERROR = 2.0
 """Error factor of what nothing judges."""
 NOT_MEASURED = "not measured"
 """How the source of a guess begins."""
+_JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
 _GUESS = "assumption: a factor 2, nothing judges it"
 
 
@@ -100,7 +101,11 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -
         holder = machine.constants if hasattr(machine.constants, field) else machine.topology
         value, unit = in_unit(getattr(holder, field), dimension)
         guess = sources[field].startswith(NOT_MEASURED)
-        judged = _GUESS if guess else "calibrated: RMS error of the times that took no part in the fit"
+        judged = (
+            _GUESS
+            if guess
+            else "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
+        )
         return [
             f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"',
             *_error(field, machine, judged),

@@ -210,8 +210,7 @@ def _split(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move], c
     gains = np.maximum((uvm - hbm).mean(axis=0), 0.0)
     saved = gains.sum()
     if curves is not None:
-        row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
-        saved = most_saved(gains, curves, row_bytes, float(world * problem.topology.hbm_bytes))
+        saved = _saved_by_hbm(gains, curves, problem)
     each_ms = float(uvm.mean(axis=0).sum() - saved) / world
     pooled = np.array([table.pooling is Pooling.SUM for table in problem.tables])
     sequences = np.maximum(hbm, uvm)[:, ~pooled].sum(axis=1)
@@ -221,6 +220,12 @@ def _split(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move], c
     if pooled.any():
         bounds.append((pair.fixed_ms, pair.fixed_ms))
     return Bound(ms=max(bounds)[0], fixed_ms=max(bounds)[1])
+
+
+def _saved_by_hbm(gains: Floats, curves: Sequence[Curve], problem: Problem) -> float:
+    """What the HBM of all devices together saves at most, in the unit of ``gains``."""
+    row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
+    return most_saved(gains, curves, row_bytes, float(problem.world_size * problem.topology.hbm_bytes))
 
 
 def _fewest_share(works: Floats, needed: float) -> float:
@@ -236,8 +241,7 @@ def _whole_ms(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move]
     gains = np.maximum(uvm - hbm, 0.0)
     world = problem.world_size
     lines = [Curve.line(table.rows) for table in problem.tables]
-    row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
-    saved = most_saved(gains, lines, row_bytes, float(world * problem.topology.hbm_bytes))
+    saved = _saved_by_hbm(gains, lines, problem)
     # Of the tables that have any bag, the one that has them in the fewest batches.
     active = (loads.bags > 0).mean(axis=0)
     paid_ms = pair.fixed_ms * float(active[active > 0].min())

@@ -1,8 +1,9 @@
 """Time from traffic and machine constants: the simulated backend and the strategies' oracle.
 
-Per rank, forward:   max(dispatch, launch + max(calls + gather + (indices + outputs) / hbm, longest bag x step))
-Per rank, backward:  launch + calls + gradients + sort + update
-Calls are what a CPU pays a table, a bag and a page of rows; zero on devices, which run them side by side.
+Per rank, forward:   max(dispatch, launch + max(calls + pages + gather + (indices + outputs) / hbm, bag x step))
+Per rank, backward:  launch + calls + 2 pages + sequences + gradients + sort + update
+Calls are what a CPU pays a table and a bag; they, pages of rows and sequences cost nothing on devices, which run them
+side by side. ``bag`` is the longest one.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
@@ -186,12 +187,11 @@ def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple
     even = batch_size / machine.topology.world_size * dense.flops_per_sample(tables)
     flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * traffic.history_columns)
     layers, constants, host = len(dense.layers(tables)), machine.constants, machine.host
+    fixed = constants.dense_step_s + layers * constants.dense_layer_s
     if traffic.dense is DenseHome.DEVICES:
-        fixed = constants.dense_step_s + layers * constants.dense_layer_s
         return fixed + float(flop.max()) / constants.dense_flop_per_s
     if machine.device == "cpu" and host is None:
         # A CPU machine's devices are its CPUs.
-        fixed = constants.dense_step_s + layers * constants.dense_layer_s
         return fixed + float(flop.sum()) / machine.topology.world_size / constants.dense_flop_per_s
     if host is None:
         raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")

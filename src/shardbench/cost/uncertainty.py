@@ -10,7 +10,7 @@ are taken not to.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -76,38 +76,14 @@ def with_form(time: StepTime, draw: int, of: str, n: int = DRAWS) -> StepTime:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """How a time compares with a reference time under the same draws of constants and form."""
-
-    low: float
-    """2.5th percentile of time / reference."""
-    middle: float
-    high: float
-    """97.5th percentile."""
-    p_larger: float
-    """Share of draws in which the time is the larger one; equal ones count half."""
-
-    @property
-    def sure(self) -> bool:
-        """Whether the model knows which is larger, as far as its draws go."""
-        return sure(self.p_larger)
-
-
 def p_larger(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> float:
-    """Share of draws in which a time is the larger one, as ``ratio`` takes them; equal ones count half."""
-    above, below = _paired(times, reference)
-    return float(np.mean((above > below) + 0.5 * (above == below)))
+    """Share of draws in which a time is the larger one; equal ones count half.
 
-
-def ratio(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> Ratio:
-    """Time over reference, draw by draw; each given as trials (seeds) of draws, and every pair of trials counts.
-
-    Raises ValueError where two trials have not the same number of draws.
+    Both are given as trials (seeds) of draws, and every pair of trials counts. Raises ValueError
+    where two have not the same number of draws.
     """
     above, below = _paired(times, reference)
-    low, middle, high = np.percentile(above / below, (2.5, 50.0, 97.5))
-    return Ratio(low=float(low), middle=float(middle), high=float(high), p_larger=p_larger(times, reference))
+    return float(np.mean((above > below) + 0.5 * (above == below)))
 
 
 def _paired(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:

@@ -21,7 +21,7 @@ from shardbench.engine.phased.hot import HotStep
 from shardbench.engine.phased.step import PhasedStep, Shares, Turn
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards, set_weights
 from shardbench.engine.turns import Contender, Readable
-from shardbench.model.plan import DenseHome, PhaseKind, Plan
+from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 
@@ -35,7 +35,7 @@ class Counted:
     share: float
 
 
-class Trained(ABC):
+class PlanOnRank(ABC):
     """A plan on this rank: what its iterations step, and what is counted and compared of it."""
 
     contender: Contender[Any]
@@ -46,9 +46,10 @@ class Trained(ABC):
     def steps(self) -> list[TrainingStep]:
         """Those that hold weights."""
 
-    @abstractmethod
     def logits(self) -> Iterator[np.ndarray]:
         """Trains in the order of a reference, a batch at a time; logits of this rank's samples."""
+        for number in range(len(self.contender.batches)):
+            yield self.contender.take(number)[0].cpu().numpy()
 
     def copied_bytes(self) -> tuple[float, float]:
         """Hot rows copied for one step, into this rank's replicas and into its masters."""
@@ -69,7 +70,7 @@ class Trained(ABC):
         return arrays
 
 
-class OrdinaryPlan(Trained):
+class OrdinaryPlan(PlanOnRank):
     """Every batch of all samples, as it comes."""
 
     def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
@@ -78,21 +79,15 @@ class OrdinaryPlan(Trained):
         self._step = step
 
     def steps(self) -> list[TrainingStep]:
-        """See Trained."""
+        """See PlanOnRank."""
         return [self._step]
 
-    def logits(self) -> Iterator[np.ndarray]:
-        """See Trained."""
-        for number in range(len(self.contender.batches)):
-            yield self.contender.take(number)[0].cpu().numpy()
 
-
-class PhasedPlan(Trained):
+class PhasedPlan(PlanOnRank):
     """Pure mini-batches of a batch schedule; an iteration is a mean step (see PhasedStep)."""
 
-    def __init__(self, job: RankJob, plan: Plan, inputs: Inputs, clock: Clock) -> None:
-        assert plan.schedule is not None  # noqa: S101 - build() looked
-        self._schedule = plan.schedule
+    def __init__(self, job: RankJob, plan: Plan, schedule: BatchSchedule, inputs: Inputs, clock: Clock) -> None:
+        self._schedule = schedule
         batches = packed(job, plan, inputs.store)
         self._kinds = [batch.kind for batch in batches]
         groups, settings = Groups(job.topology), _settings(job)
@@ -100,8 +95,8 @@ class PhasedPlan(Trained):
         found: dict[PhaseKind, TrainingStep] = {}
         lowered: dict[PhaseKind, Lowered] = {}
         for kind, wanted, made in (
-            (PhaseKind.COLD, plan.schedule.has_cold, TrainingStep),
-            (PhaseKind.HOT, plan.schedule.has_hot, HotStep),
+            (PhaseKind.COLD, schedule.has_cold, TrainingStep),
+            (PhaseKind.HOT, schedule.has_hot, HotStep),
         ):
             if wanted:
                 lowered[kind] = _lowered(job, plan, inputs.device, kind)
@@ -113,8 +108,8 @@ class PhasedPlan(Trained):
             for batch, own in zip(batches, local)
         ]
         shares = Shares(
-            kinds={kind: _share(batches, kind) for kind in found},
-            switches=plan.schedule.heats / plan.schedule.batches,
+            kinds={kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in found},
+            switches=schedule.heats / schedule.batches,
         )
         hot = found.get(PhaseKind.HOT)
         copies = Copies(hot, found[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(found) > 1 else None
@@ -122,22 +117,22 @@ class PhasedPlan(Trained):
         self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
 
     def steps(self) -> list[TrainingStep]:
-        """See Trained: those with the masters, or without them with the replicas."""
+        """See PlanOnRank: those with the masters, or without them with the replicas."""
         steps = self._phased.steps
         return [steps[PhaseKind.COLD] if PhaseKind.COLD in steps else steps[PhaseKind.HOT]]
 
     def copied_bytes(self) -> tuple[float, float]:
-        """See Trained."""
+        """See PlanOnRank."""
         return self._phased.copied_bytes
 
     def logits(self) -> Iterator[np.ndarray]:
-        """See Trained: one epoch in the schedule's order, its copies and the last one to the hosts included."""
+        """See PlanOnRank: one epoch in the schedule's order, its copies and the last one to the hosts included."""
         for number in in_schedule(self._schedule, self._kinds):
             yield self._phased.train(self._kinds[number], self._local[number])[0].cpu().numpy()
         self._phased.end()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trained; also ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
+        """See PlanOnRank; also ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
         arrays = super().weights()
         for step in self.steps():
             for module in step.modules:
@@ -151,11 +146,11 @@ class PhasedPlan(Trained):
         return arrays
 
 
-class HostsPlan(Trained):
+class HostsPlan(PlanOnRank):
     """CPU-only training: a node's first rank trains whole batches with all its CPUs, other ranks idle."""
 
     def __init__(self, job: RankJob, plan: Plan, rank: int) -> None:
-        self._ranks: list[TrainingStep] = []
+        self._steps: list[TrainingStep] = []
         self.counted = []
         store = Batches(Path(job.batches))
         self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
@@ -167,20 +162,15 @@ class HostsPlan(Trained):
         lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer)
         step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
         batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
-        self._ranks = [step]
+        self._steps = [step]
         self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
         threads = job.topology.devices_per_node if job.device == "cpu" else len(os.sched_getaffinity(0))
         self.contender = Contender(step=HostStep(step, threads), batches=batches)
 
     def steps(self) -> list[TrainingStep]:
-        """See Trained."""
-        return self._ranks
-
-    def logits(self) -> Iterator[np.ndarray]:
-        """See Trained."""
-        for number in range(len(self.contender.batches)):
-            yield self.contender.take(number)[0].numpy()
+        """See PlanOnRank."""
+        return self._steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +226,7 @@ class IdleStep:
         return torch.empty(0), IdleStamps()
 
 
-def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock) -> Trained:
+def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock) -> PlanOnRank:
     """A plan of the job on this rank; ``place`` is (rank, ranks in all, device).
 
     Raises Unsupported for what the engine cannot run.
@@ -246,7 +236,7 @@ def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock:
         return HostsPlan(job, plan, rank)
     inputs = Inputs.of(job, rank, world, device)
     if plan.schedule is not None:
-        return PhasedPlan(job, plan, inputs, clock)
+        return PhasedPlan(job, plan, plan.schedule, inputs, clock)
     lowered = _lowered(job, plan, device, None)
     return OrdinaryPlan(TrainingStep(lowered, _settings(job), device, clock), inputs.mixed(lowered))
 
@@ -259,11 +249,6 @@ def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | 
 
 def _settings(job: RankJob) -> StepSettings:
     return StepSettings(dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed)
-
-
-def _share(batches: list[PureBatch], kind: PhaseKind) -> float:
-    """Share of the samples that are of a kind."""
-    return sum(batch.fresh for batch in batches if batch.kind is kind) / sum(batch.fresh for batch in batches)
 
 
 def _turns(batches: list[PureBatch], local: list[LocalBatch], iterations: int) -> list[Turn]:

@@ -176,21 +176,19 @@ class Lowered:
         counts: dict[str, torch.Tensor] = {}
         positions: dict[str, torch.Tensor | None] = {}
         lengths: dict[Slot, torch.Tensor] = {}
-        local: dict[int, Bags] = {}
-        for slot in self.slots:
-            table = self.tables[slot.table]
-            if slot.feature == 0:
-                local = {slot.table: bags(slot.table)}
-            own = local[slot.table].feature(slot.feature)
-            parts = [t for t in self.logical if t.table == slot.table]
+        for i, table in enumerate(self.tables):
+            shared = bags(i)
+            parts = [t for t in self.logical if t.table == i]
             ranges = sorted({(t.segment.row_start, t.segment.row_stop) for t in parts})
-            # A hot mini-batch asks for no row of a table without replicas.
-            cuts = cut_bags(own, ranges, table.rows) if ranges else {}
-            for t in parts:
-                cut, key = cuts[(t.segment.row_start, t.segment.row_stop)], t.keys[slot.feature]
-                ids[key], counts[key], positions[key] = t.local_ids(cut.ids), cut.lengths, cut.positions
-            if table.pooling is Pooling.NONE:
-                lengths[slot] = torch.from_numpy(own.lengths.copy())
+            for feature in range(table.features):
+                own = shared.feature(feature)
+                # A hot mini-batch asks for no row of a table without replicas.
+                cuts = cut_bags(own, ranges, table.rows) if ranges else {}
+                for t in parts:
+                    cut, key = cuts[(t.segment.row_start, t.segment.row_stop)], t.keys[feature]
+                    ids[key], counts[key], positions[key] = t.local_ids(cut.ids), cut.lengths, cut.positions
+                if table.pooling is Pooling.NONE:
+                    lengths[Slot(i, feature)] = torch.from_numpy(own.lengths.copy())
         jagged = {m: _jagged([key for t in parts for key in t.keys], ids, counts) for m, parts in self.modules.items()}
         return LocalLookups(jagged=jagged, lengths=lengths, positions=positions)
 

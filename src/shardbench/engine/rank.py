@@ -19,7 +19,7 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import clock_of
-from shardbench.engine.contenders import Trained, build
+from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.job import JOB, TO_DEVICE, TO_HOST, RankJob, RankResult
 from shardbench.engine.join import join_group
@@ -83,7 +83,7 @@ class Rank:
             copied={TO_DEVICE: to_device, TO_HOST: to_host} if to_device else {},
         )
 
-    def _count(self, own: Trained) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:
+    def _count(self, own: PlanOnRank) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:
         self.phase("bytes")
         sent, calls = [], []
         for _ in range(SETTLING_STEPS - self.job.warmup - self.job.iterations):
@@ -99,7 +99,7 @@ class Rank:
             calls.append(dict(mode.calls))
         return sent, calls
 
-    def _dump(self, own: Trained) -> None:
+    def _dump(self, own: PlanOnRank) -> None:
         self.phase("reference")
         arrays = {f"logits_{i}": logits for i, logits in enumerate(own.logits())}
         np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **(arrays | own.weights()))

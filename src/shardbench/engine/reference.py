@@ -17,7 +17,6 @@ from shardbench.engine.job import RankJob
 from shardbench.engine.lower import Lowered, lower
 from shardbench.model.plan import PhaseKind
 from shardbench.model.table import Optimizer, Pooling, Table
-from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 
@@ -76,11 +75,7 @@ def _batches(job: RankJob) -> Iterator[tuple[int, Callable[[int], Bags]]]:
         return
     pure = packed(job, job.plan, store)
     for batch in in_schedule(job.plan.schedule, [one.kind for one in pure]):
-        yield batch, partial(_chosen, store, pure[batch])
-
-
-def _chosen(store: Batches, batch: PureBatch, table: int) -> Bags:
-    return store.chosen(table, batch.samples)
+        yield batch, partial(store.chosen, samples=pure[batch].samples)
 
 
 def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | History:

@@ -53,7 +53,7 @@ class _Room:
             Tier.HBM: np.full(world, topology.hbm_bytes // (2 if on_devices else 1), dtype=np.int64),
             Tier.UVM: np.full(world, topology.uvm_bytes, dtype=np.int64),
         }
-        # The engine has no lookups on the hosts of devices.
+        # Beside GPUs the engine refuses whole tables on hosts and on devices in one plan.
         self._hosts = np.full(0 if on_devices else topology.nodes, topology.host_bytes, dtype=np.int64)
 
     def home(self, size: int, work: np.ndarray) -> OnRank | None:

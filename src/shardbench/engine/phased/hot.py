@@ -9,6 +9,7 @@ from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.blocks import Block
+from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Slot
 from shardbench.engine.modules import Shards, TableModule
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce
@@ -33,7 +34,7 @@ class HotRows:
             self.starts[table.name] = rows.get(width, 0)
             rows[width] = self.starts[table.name] + table.rows
         self.stores = {
-            width: RowStore(torch.zeros(n, width, device=device), settings.optimizer, settings.learning_rate)
+            width: RowStore(torch.full((n, width), WEIGHT, device=device), settings.optimizer, settings.learning_rate)
             for width, n in sorted(rows.items())
         }
         self.touched: dict[int, list[Touched]] = {width: [] for width in self.stores}
