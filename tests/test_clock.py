@@ -12,6 +12,7 @@ from problems import RandomWorkload, machine
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine import turns
 from shardbench.engine.clock import CpuClock, CpuStamp
+from shardbench.engine.contenders import build
 from shardbench.engine.launch import call_in_child
 from shardbench.engine.measure import rank_job
 from shardbench.engine.rank import Rank
@@ -120,7 +121,8 @@ def alone(folder, job):
     os.environ.update(RANK="0", WORLD_SIZE="1")
     rank = Rank(folder)
     clock = Threads()
-    contender, step = rank._contender(job.plan, clock)
+    own = build(job, job.plan, (0, 1, rank.device), clock)
+    contender, (step,) = own.contender, own.steps()
     (module,) = step.modules
     looked_up, sent = module.compute, module.input
     module.compute = lambda received: (spin(), looked_up(received))[1]
