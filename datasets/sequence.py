@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
@@ -62,9 +63,9 @@ def taobao_features() -> tuple[SequenceFeature, ...]:
 
 
 @cache
-def production_features() -> tuple[SequenceFeature, ...]:
-    """24 histories of up to 20, 50 or 100 lookups and 12 pooled features, drawn once and always the same."""
-    rng = np.random.default_rng(PRODUCTION_SEED)
+def production_features(draw: int = 0) -> tuple[SequenceFeature, ...]:
+    """24 histories of up to 20, 50 or 100 lookups and 12 pooled features; draws follow the same laws."""
+    rng = np.random.default_rng([PRODUCTION_SEED, draw] if draw else PRODUCTION_SEED)
     total = SEQUENCES + POOLED
     rows = np.exp(rng.uniform(np.log(1e5), np.log(1e7), total)).astype(int)
     active = rng.uniform(0.3, 1.0, total)
@@ -96,7 +97,9 @@ class SequenceConfig(WorkloadConfig):
     tables: PositiveInt | None = None
     """How many features, evenly spaced; None: all of the form."""
     seed: NonNegativeInt = 0
-    """Of the lookups; the features themselves are fixed."""
+    """Of the lookups."""
+    draw: NonNegativeInt = 0
+    """Of the production form's features (rows, skew, histories): another model of the same laws."""
     profile_samples: PositiveInt = 32_768
     """Train samples that profiles are counted over."""
     empty_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
@@ -108,9 +111,15 @@ class SequenceConfig(WorkloadConfig):
     row_scale: Scale = 1.0
     """Multiplies the rows of every table: below 1 for ranks on a small machine."""
 
+    @pydantic.model_validator(mode="after")
+    def _drawn(self) -> "SequenceConfig":
+        if self.form == "taobao" and self.draw:
+            raise ValueError("draw: the features of form taobao are not drawn, leave it out")
+        return self
+
     def features(self) -> tuple[SequenceFeature, ...]:
         """The features taken, as the form has them."""
-        everything = taobao_features() if self.form == "taobao" else production_features()
+        everything = taobao_features() if self.form == "taobao" else production_features(self.draw)
         count = len(everything) if self.tables is None else min(self.tables, len(everything))
         return tuple(everything[i * len(everything) // count] for i in range(count))
 
@@ -159,7 +168,8 @@ class Sequence(DrawnWorkload):
 
     def recipe(self) -> object:
         """The configuration; the features show in the tables and the fingerprint's first lookups."""
-        return self._config.model_dump(mode="json")
+        # The first draw is what the form was before there were others: its fingerprints stay.
+        return self._config.model_dump(mode="json", exclude=None if self._config.draw else {"draw"})
 
 
 def history_lengths(

@@ -58,6 +58,18 @@ def test_a_feature_has_the_same_lookups_in_every_subset() -> None:
     assert made(form="production", tables=99).tables == everything.tables
 
 
+def test_draws_of_the_features_follow_the_same_laws_and_differ() -> None:
+    first, second = (made(form="production", draw=draw) for draw in (0, 1))
+    assert first.features == production_features() == made(form="production").features
+    assert first.fingerprint == made(form="production").fingerprint != second.fingerprint
+    assert not {f.rows for f in first.features} & {f.rows for f in second.features}
+    for feature in second.features:
+        assert 1e5 <= feature.rows <= 1e7 and 0.8 <= feature.exponent <= 1.2
+        assert feature.bound in ((1, 5, 10) if feature.pooled else (20, 50, 100))
+    with pytest.raises(pydantic.ValidationError, match="draw"):
+        made(draw=1)
+
+
 def test_scales_change_skew_length_and_rows() -> None:
     plain = made().profiles[1]
     assert (

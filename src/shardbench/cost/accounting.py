@@ -119,7 +119,7 @@ class Account:
                 self._copied_columns += columns
 
     def _put(
-        self, load: Load, at: int | list[int], table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
+        self, load: Load, at: int | list[int] | slice, table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
         **met: Floats | float,
     ) -> None:  # fmt: skip
         """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it."""
@@ -165,11 +165,13 @@ class Account:
         self._exchange(table, segment, "table_wise")
 
     def _row_wise(self, table: Table, segment: Segment, lookups: TableLookups, place: RowWise) -> tuple[str, int]:
-        ranks = list(place.ranks)
-        nodes = {self.topology.node_of(rank) for rank in ranks}
+        ranks = place.ranks
+        nodes = {self.topology.node_of(rank) for rank in (ranks[0], ranks[-1])}
         whole = len(ranks) == self.world
         if not whole and (len(nodes) != 1 or len(ranks) != self.topology.devices_per_node):
             raise Unsupported(f"table '{table.name}': row-wise runs over all ranks or all ranks of one node")
+        # Ranks ascend, so that either group is one range of them.
+        at = slice(ranks[0], ranks[-1] + 1)
         start = deal_start(table.name, len(ranks))
         owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
         distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
@@ -177,12 +179,12 @@ class Account:
         bags = self._vectors(table, self.problem.batch_size, total)
         longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
         self._put(
-            self.load, ranks, table, segment, tier=place.tier, ways=len(ranks),
+            self.load, at, table, segment, tier=place.tier, ways=len(ranks),
             lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
         )  # fmt: skip
-        self._to[:, ranks] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        self._to[:, at] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
-            self._back[ranks, :] += owned.T * segment.columns * VECTOR_BYTES
+            self._back[at, :] += owned.T * segment.columns * VECTOR_BYTES
         self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
         return ("world", 0) if whole else ("node", nodes.pop())
 
@@ -195,7 +197,7 @@ class Account:
         total = owned.sum(axis=1)
         bags = self._vectors(table, self.local_batch * local, total)
         self._put(
-            self.load, list(range(self.world)), table, segment, tier=tier, ways=local,
+            self.load, slice(0, self.world), table, segment, tier=tier, ways=local,
             lookups=total.ravel(), distinct=distinct.ravel(), bags=np.asarray(bags).ravel(),
             longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
         )  # fmt: skip

@@ -88,8 +88,12 @@ class Load(TierRows):
         """Some of the devices."""
         return Load(self.values[devices])
 
-    def add_at(self, devices: int | list[int] | Ints, load: "Load") -> None:
+    def add_at(self, devices: int | list[int] | Ints | slice, load: "Load") -> None:
         """Add ``load`` to the devices, in place: one for all, or one for each, of which some may be the same."""
+        if isinstance(devices, slice):  # none twice: no need of the slower unbuffered sum
+            self.values[devices, :-1] += load.values[..., :-1]
+            self.longest_bag[devices] = np.maximum(self.longest_bag[devices], load.longest_bag)
+            return
         np.add.at(self.values[..., :-1], devices, load.values[..., :-1])
         np.maximum.at(self.longest_bag, devices, load.longest_bag)
 

@@ -70,12 +70,12 @@ class AccessProfile:
             array.setflags(write=False)
         return counts, rows, row_ends, lookup_ends
 
-    @property
+    @cached_property
     def lookups(self) -> int:
         """Lookups seen in all samples."""
         return sum(c * n for c, n in zip(self.counts, self.row_counts))
 
-    @property
+    @cached_property
     def seen_rows(self) -> int:
         """Rows touched at least once."""
         return sum(self.row_counts)
