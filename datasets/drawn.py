@@ -1,8 +1,10 @@
 """Workloads whose lookups are drawn from known laws: what all drawn tables share."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,10 @@ class DrawnWorkload(Workload):
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         """The ``batch_size`` bags of one table in one batch, ids as the law numbers them."""
 
+    def _train(self, table: int) -> Iterator[Bags]:
+        """The train samples from the first on, without end, so many at a time as are drawn at once."""
+        return (self._draw(Split.TRAIN, batch, table) for batch in count())
+
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._draw(split, batch, table)
         return replace(drawn, values=self._surveys[table][0](drawn.values))
@@ -52,13 +58,14 @@ class DrawnWorkload(Workload):
         rows = self.tables[table].rows
         drawn: list[NDArray[np.integer]] = []
         present = 0
-        for batch in range(-(-self.profile_samples // self.batch_size)):
-            bags = self._draw(Split.TRAIN, batch, table)
-            wanted = min(self.batch_size, self.profile_samples - batch * self.batch_size)
-            if wanted < self.batch_size:
-                bags = bags.samples(0, wanted)
+        left = self.profile_samples
+        for train in self._train(table):
+            bags = train.samples(0, min(left, train.batch_size))
+            left -= bags.batch_size
             present += int(np.count_nonzero(bags.sample_lengths))
             drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
+            if not left:
+                break
         ranking = CompactRanking(np.concatenate(drawn), rows)
         profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
         return ranking, profile

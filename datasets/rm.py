@@ -3,8 +3,19 @@
 The totals are UNVERIFIED MEMORY of RecShard's evaluation (ASPLOS 2022), the features are
 assumptions: see ``rm_features`` and the card. So these are workloads of that shape and size,
 not the paper's, and no figure found on them is the paper's.
+
+**Scaling** (``row_scale``). A share of the rows with the same share of the samples profiled, of the batch and of
+each device's HBM, host memory, cache and bandwidths is the same question in small. Every law of ranks keeps its
+form when ranks, values and shift shrink together, and a row then expects as many accesses. So in expectation these
+stay: the share of a table's rows that the profile saw, of its accesses that go to rows never seen, the access CDF over
+the share of the rows, the hash's under-use; coverage and bag lengths; a batch's lookups, distinct rows and bytes,
+each over those of the full size, and with them times under the cost model, whose fixed times are not scaled. What
+does not stay: the head below 1 / ``row_scale`` ranks, which becomes one row; tables of so few rows that rounding
+shows; chance, which is larger with fewer samples (several test batches make up for it).
 """
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,10 +23,21 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
-from shardbench.datasets.rm_features import FEATURES, WIDTH, rm_features
+from shardbench.datasets.rm_features import (
+    COVERAGE_LOW,
+    FEATURES,
+    POOLING_TOP,
+    ROWS_LOG_STD,
+    WIDTH,
+    Spreads,
+    rm_features,
+)
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig
+
+TRAIN_DRAW = 16_384
+"""About so many train samples are drawn at once, however small the batch is: scaled models have small ones."""
 
 
 class RmConfig(WorkloadConfig):
@@ -38,6 +60,15 @@ class RmConfig(WorkloadConfig):
     exponent_scale: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
     """Multiplies the exponent of every feature (sensitivity to skew); 0: every raw value alike."""
 
+    row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of every table's rows and raw values that the model has: see the module's ``Scaling``."""
+    rows_log_std: Annotated[float, Field(ge=0.0, le=4.0)] = ROWS_LOG_STD
+    """Of the tables' sizes; the total stays."""
+    pooling_top: Annotated[float, Field(ge=1.0, le=1000.0)] = POOLING_TOP
+    """Longest mean bag of a feature."""
+    coverage_low: Annotated[float, Field(gt=0.0, le=1.0)] = COVERAGE_LOW
+    """Least share of the samples that a feature is in."""
+
     def features(self) -> list[int]:
         """Numbers of the features taken, ascending."""
         count = FEATURES if self.tables is None else self.tables
@@ -55,9 +86,12 @@ class Rm(DrawnWorkload):
     """Lookups drawn and hashed on demand; lengths and lookups of different features are independent."""
 
     def __init__(self, config: RmConfig) -> None:
-        everything = rm_features(config.form, config.pairing)
+        spreads = Spreads(
+            rows_log_std=config.rows_log_std, pooling_top=config.pooling_top, coverage_low=config.coverage_low
+        )
+        everything = rm_features(config.form, config.pairing, spreads)
         self._config = config
-        self.features = tuple(everything[i] for i in config.features())
+        self.features = tuple(everything[i].scaled(config.row_scale) for i in config.features())
         self._laws = tuple(feature.law(config.exponent_scale) for feature in self.features)
         self.name = config.name
         self.tables = tuple(Table(name=f"f{f.number:03d}", rows=f.rows, dim=WIDTH) for f in self.features)
@@ -68,15 +102,38 @@ class Rm(DrawnWorkload):
         self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        if split is Split.TEST:
+            return self._samples(split, batch, table, self.batch_size)
+        drawn = self._samples(split, batch // self._train_batches, table, self._train_batches * self.batch_size)
+        start = batch % self._train_batches * self.batch_size
+        return drawn.samples(start, start + self.batch_size)
+
+    def _train(self, table: int) -> Iterator[Bags]:
+        samples = self._train_batches * self.batch_size
+        return (self._samples(Split.TRAIN, number, table, samples) for number in count())
+
+    @property
+    def _train_batches(self) -> int:
+        """Train batches that are drawn at once."""
+        return max(1, TRAIN_DRAW // self.batch_size)
+
+    def _samples(self, split: Split, number: int, table: int, samples: int) -> Bags:
         feature = self.features[table]
-        generator = self._generator(split, batch, feature.number)
-        offsets = bag_offsets(bag_lengths(generator, self.batch_size, feature.pooling, feature.coverage))
+        generator = self._generator(split, number, feature.number)
+        offsets = bag_offsets(bag_lengths(generator, samples, feature.pooling, feature.coverage))
         return Bags(values=self._laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def recipe(self) -> object:
         """The configuration; the features show in the tables and the fingerprint's first lookups."""
-        # The card's pairing is not named, so that what was recorded before others existed stays the same.
-        return self._config.model_dump(mode="json", exclude=None if self._config.pairing else {"pairing"})
+        # What is as the card describes it is not named, so that records from before a knob stay the same.
+        fields = self._config.model_dump(mode="json")
+        return {name: value for name, value in fields.items() if name not in KNOBS or value != KNOBS[name]}
 
+
+KNOBS = {
+    name: RmConfig.model_fields[name].default
+    for name in ("pairing", "row_scale", "rows_log_std", "pooling_top", "coverage_low")
+}
+"""What the models were not described by at first, and the card's values."""
 
 CONFIG = RmConfig

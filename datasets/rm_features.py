@@ -8,7 +8,7 @@ Latin hypercube: the 397 features take evenly spaced quantiles of each distribut
 unrelated permutations, so that no feature is an accident of a random draw.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -59,14 +59,35 @@ class RmFeature:
     coverage: float
     """Share of samples that have a bag."""
 
+    def scaled(self, row_scale: float) -> "RmFeature":
+        """The feature with ``row_scale`` times the rows and raw values, and its head as much narrower.
+
+        With x -> x ``row_scale`` the law of ranks goes over into itself, so that ``row_scale`` times the
+        samples leave the same shares of rows and of accesses seen and unseen.
+        """
+        rows, values = (max(1, round(count * row_scale)) for count in (self.rows, self.values))
+        return replace(self, rows=rows, values=values, shift=self.shift * row_scale)
+
     def law(self, exponent_scale: float = 1.0) -> HashedLaw:
         """How its rows are looked up, with the exponent multiplied by ``exponent_scale``."""
         law = PowerLaw(rows=self.values, exponent=self.exponent * exponent_scale, shift=self.shift)
         return HashedLaw(law=law, rows=self.rows, key=self.number)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spreads:
+    """How unlike the features are; the defaults are the model that the card describes."""
+
+    rows_log_std: float = ROWS_LOG_STD
+    pooling_top: float = POOLING_TOP
+    coverage_low: float = COVERAGE_LOW
+
+
+ASSUMED = Spreads()
+
+
 @lru_cache(maxsize=len(TOTAL_ROWS))
-def rm_features(form: str, pairing: int = 0) -> tuple[RmFeature, ...]:
+def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tuple[RmFeature, ...]:
     """The 397 features of ``form`` (rm1, rm2 or rm3); their rows sum to TOTAL_ROWS[form] exactly.
 
     Every ``pairing`` pairs the same quantiles of the distributions in another way (which table is
@@ -78,14 +99,14 @@ def rm_features(form: str, pairing: int = 0) -> tuple[RmFeature, ...]:
     def quantiles(column: int) -> Floats:
         return _quantiles(COLUMNS * pairing + column)
 
-    sizes = np.exp(ROWS_LOG_STD * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
+    sizes = np.exp(spreads.rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
     rows = _apportioned(sizes, TOTAL_ROWS[form])
     values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
     values = np.maximum(np.round(values), 2.0)
     exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * quantiles(2)
     shift = _log_uniform(quantiles(3), *SHIFT)
-    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, POOLING_TOP)
-    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), COVERAGE_LOW, 1.0)
+    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, spreads.pooling_top)
+    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), spreads.coverage_low, 1.0)
     return tuple(
         RmFeature(
             number=i,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardbench.datasets.card import load_card
 from shardbench.datasets.power_law import CHUNK, PowerLaw
-from shardbench.datasets.rm import CONFIG, Rm
+from shardbench.datasets.rm import CONFIG, KNOBS, Rm
 from shardbench.datasets.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
 from shardbench.datasets.rm_hash import HashedLaw, hashed_rows, mixed, touched_share
 from shardbench.model.machine import load_machine
@@ -209,6 +209,55 @@ def test_a_larger_exponent_scale_is_more_skew() -> None:
         tops.append(np.mean([p.cdf(100) for p in workload.profiles if p.lookups > 1000]))
         assert workload.tables == build(tables=12).tables
     assert tops[0] < tops[1] < tops[2]
+
+
+def test_a_scaled_model_sees_the_same_shares_of_its_rows_and_of_its_accesses() -> None:
+    share, samples, batch = 1 / 64, 1 << 18, 16_384
+    sizes = {"tables": 12, "batch_size": batch, "profile_samples": samples}
+    scaled = {"tables": 12, "batch_size": round(batch * share), "profile_samples": round(samples * share)}
+    full, small = build(**sizes), build(**scaled, row_scale=share, test_batches=16)
+    large = [i for i, table in enumerate(small.tables) if table.rows > 3000]
+    assert len(large) >= 8
+    for i in large:
+        assert small.tables[i].rows == pytest.approx(full.tables[i].rows * share, abs=1)
+        whole, part = full.profiles[i], small.profiles[i]
+        spread = 6 / math.sqrt(part.present)
+        assert part.seen_rows / part.rows == pytest.approx(whole.seen_rows / whole.rows, rel=0.05 + spread)
+        unseen = [np.mean(w.bags(Split.TEST, 0, i).values >= w.profiles[i].seen_rows) for w in (full, small)]
+        tests = [small.bags(Split.TEST, number, i).values for number in range(16)]
+        unseen[1] = np.mean(np.concatenate(tests) >= part.seen_rows)
+        assert unseen[1] == pytest.approx(unseen[0], rel=0.1, abs=0.02)
+        for of_rows in (0.001, 0.01, 0.05):
+            shares = [float(profile.cdf(of_rows * profile.rows)) for profile in (whole, part)]
+            # The head below 64 ranks is one row: what lies around it is moved by less than one row's share.
+            row = 1 / part.rows
+            slack = float(part.cdf((of_rows + row) * part.rows) - part.cdf((of_rows - row) * part.rows))
+            assert shares[1] == pytest.approx(shares[0], abs=0.02 + slack + spread / 6)
+        distinct = len(np.unique(full.bags(Split.TEST, 0, i).values)) * share
+        assert np.mean([len(np.unique(ids)) for ids in tests]) == pytest.approx(distinct, rel=0.1 + spread, abs=2)
+
+
+def test_small_batches_of_train_samples_are_cut_from_larger_draws() -> None:
+    few, many = (build(tables=3, batch_size=size, profile_samples=20_000, row_scale=0.01) for size in (64, 16_384))
+    for table in range(3):
+        assert few.profiles[table] == many.profiles[table]
+        parts = [few.bags(Split.TRAIN, number, table) for number in range(256)]
+        whole = many.bags(Split.TRAIN, 0, table)
+        np.testing.assert_array_equal(np.concatenate([part.values for part in parts]), whole.values)
+        np.testing.assert_array_equal(np.concatenate([part.lengths for part in parts]), whole.lengths)
+
+
+def test_features_are_as_unlike_as_told() -> None:
+    plain, told = build(), build(rows_log_std=1.0, pooling_top=20.0, coverage_low=0.5)
+    assert sum(t.rows for t in told.tables) == sum(t.rows for t in plain.tables)
+    assert np.std(np.log([t.rows for t in told.tables])) == pytest.approx(1.0, abs=0.05)
+    assert np.std(np.log([t.rows for t in plain.tables])) == pytest.approx(2.0, abs=0.05)
+    assert 19 < max(f.pooling for f in told.features) <= 20
+    assert 0.5 <= min(f.coverage for f in told.features) < 0.51
+    for knob in ({"row_scale": 0.5}, {"rows_log_std": 1.0}, {"pooling_top": 20.0}, {"coverage_low": 0.5}):
+        assert build(tables=3, **knob).fingerprint != build(tables=3).fingerprint
+    for name, value in KNOBS.items():
+        assert build(tables=3, **{name: value}).fingerprint == build(tables=3).fingerprint
 
 
 def test_profiles_agree_with_the_law_in_expectation() -> None:

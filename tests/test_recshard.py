@@ -304,6 +304,22 @@ def test_unseen_rows_count_where_they_are_expected():
     assert plain.share.tolist() == pytest.approx([0, 0.4, 0.7, 0.9, 1, 1])
 
 
+def test_notes_say_whether_unseen_rows_are_left_out_and_what_the_remapping_takes():
+    # One access in ten is expected in the 6 unseen rows of the first table, none in the second, which is all in HBM.
+    profiles = [profile([4, 3, 2, 1], rows=10), profile([10, 10], rows=2)]
+    asked = problem(profiles, devices=1, hbm=9 * ROW, uvm=20 * ROW)
+    plain, known = (get_strategy(name).plan(asked, Budget(), 0) for name in ("recshard", "recshard-unseen"))
+    for plan in (plain, known):
+        assert cuts(plan) == {"t0": (0, 7), "t1": (0, 2)}
+        assert plan.notes["unseen_rows_lookups_share"] == pytest.approx(0.1 * 10 / 30)
+        assert plan.notes["remap_bytes"] == 4 * 10
+    assert (plain.notes["unseen_rows"], known.notes["unseen_rows"]) == ("left out", "counted")
+    assert plain.notes["expected_hbm_share"] == 1.0
+    assert known.notes["expected_hbm_share"] == pytest.approx((10 * (0.9 + 0.05) + 20) / 30)
+    assert plain.notes["predicted_slowest_ms"] == pytest.approx(cost_ms(0.3, 1.0))
+    assert plain.notes["predicted_slowest_ms"] < known.notes["predicted_slowest_ms"]
+
+
 def test_expected_unseen_rows_take_the_hbm_that_seen_ones_leave():
     # Of a's 3 + 7 and b's 2 + 6 rows, one device holds 13: b has unseen accesses, a has none.
     asked = problem([profile([4, 4, 4], rows=10), profile([4, 1], rows=8)], devices=1, hbm=13 * ROW)

@@ -6,16 +6,19 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import OnRank, Plan, Segment, Tier
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .search import Found, minimise
-from .steps import Statistics, make_steps
+from .steps import Statistics, expected_share, make_steps, unseen_share
 
 BUDGET_SHARE = 0.8
 """Share of the planning budget after which the search ends: what is left is for the plan itself."""
+INT32_ROWS = 1 << 31
+"""Rows up to which a split table's map from row to place (below or above the cut) is 4 bytes a row, beyond it 8."""
 
 
 class RecShard(Strategy):
@@ -31,6 +34,10 @@ class RecShard(Strategy):
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The best plan found in 80 % of the budget; its notes hold its time, the proven bound and their gap.
 
+        ``predicted_slowest_ms`` and ``expected_hbm_share`` are of the sample's accesses: rows that it never
+        saw are left out, unless ``expects_unseen``; ``unseen_rows`` says which, and
+        ``unseen_rows_lookups_share`` what share of new lookups they are expected to get.
+
         Raises Infeasible where there is no plan or no access profile, TimeoutError where none was
         found in time. The seed decides the order of the packings that the search starts from.
         """
@@ -45,17 +52,30 @@ class RecShard(Strategy):
         )
 
     def _notes(self, problem: Problem, found: Found) -> dict[str, float | int | str]:
-        lookups = np.array([profile.mean_pooling for profile in problem.profiles])
-        share = np.array([float(p.cdf(hot)) for p, hot in zip(problem.profiles, found.rows.tolist(), strict=True)])
-        in_hbm = float(lookups @ share)
+        profiles, hot = problem.profiles, found.rows
+        lookups = np.array([profile.mean_pooling for profile in profiles])
+        held = [
+            float(expected_share(profile, rows, expects_unseen=self.expects_unseen))
+            for profile, rows in zip(profiles, hot, strict=True)
+        ]
+        unseen = np.array([unseen_share(profile) for profile in profiles])
+        rows = np.array([table.rows for table in problem.tables])
+        split = rows[(hot > 0) & (hot < rows)]
         return {
             "statistics": self.statistics.value,
             "predicted_slowest_ms": found.slowest_ms,
             "proven_bound_ms": found.bound_ms,
             "gap_pct": 100.0 * found.gap,
             "status": found.status,
-            "expected_hbm_share": min(1.0, in_hbm / float(lookups.sum())) if lookups.any() else 1.0,
+            "expected_hbm_share": _mean(np.array(held), lookups, otherwise=1.0),
+            "unseen_rows": "counted" if self.expects_unseen else "left out",
+            "unseen_rows_lookups_share": _mean(unseen, lookups, otherwise=0.0),
+            "remap_bytes": int((split * np.where(split <= INT32_ROWS, 4, 8)).sum()),
         }
+
+
+def _mean(shares: Floats, weights: Floats, otherwise: float) -> float:
+    return min(1.0, float(weights @ shares) / float(weights.sum())) if weights.any() else otherwise
 
 
 class RecShardCdf(RecShard):

@@ -113,11 +113,10 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
             )
         rows.append(choice)
         # deviation 4: the share that the rows really take, at least the step's
-        share = np.where(choice < table.rows, profile.cdf(choice), 1.0)
-        shares.append(_with_unseen(share, choice, profile) if expects_unseen else share)
+        shares.append(expected_share(profile, choice, expects_unseen=expects_unseen))
         row_bytes.append(each)
         kept.append(len(choice))
-        unseen.append(_unseen_share(profile))
+        unseen.append(unseen_share(profile))
     table_of = np.repeat(np.arange(len(kept)), kept)
     all_rows, share = np.concatenate(rows), np.concatenate(shares)
     each_of = np.array(row_bytes)[table_of]
@@ -135,17 +134,24 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
     )
 
 
-def _with_unseen(share: Floats, rows: Ints, profile: AccessProfile) -> Floats:
-    """Shares of all accesses, those to never-seen rows included, that the first ``rows`` rows take."""
-    unseen = _unseen_share(profile)
+def expected_share(profile: AccessProfile, rows: Ints, *, expects_unseen: bool) -> Floats:
+    """Share of a table's accesses that its hottest ``rows`` [n] rows take, [n].
+
+    Of the sample's accesses, or with ``expects_unseen`` of those that are expected in new samples.
+    """
+    share = np.where(rows < profile.rows, profile.cdf(rows), 1.0)
+    unseen = unseen_share(profile) if expects_unseen else 0.0
     if unseen == 0.0:
         return share
     tail = np.clip(rows - profile.seen_rows, 0, None) / (profile.rows - profile.seen_rows)
     return np.asarray((1.0 - unseen) * share + unseen * tail)
 
 
-def _unseen_share(profile: AccessProfile) -> float:
-    # Good and Turing: accesses to rows that the sample never saw are as many as its rows seen once.
+def unseen_share(profile: AccessProfile) -> float:
+    """Share of a table's accesses that rows never seen by the sample are expected to get.
+
+    Good and Turing: as many as the sample's rows seen once.
+    """
     if not profile.counts or profile.counts[-1] != 1 or profile.seen_rows == profile.rows:
         return 0.0
     return profile.row_counts[-1] / profile.lookups
