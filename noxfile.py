@@ -111,7 +111,9 @@ def scale(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)
-    run(session, "python", "-m", "pytest", "--durations=10", *session.posargs)
+    # Many tests wait for ranks or for a limit: two at once on two cores take two thirds of the time.
+    spread = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+    run(session, "python", "-m", "pytest", *spread, "--durations=10", *session.posargs)
 
 
 @nox.session
