@@ -1,95 +1,139 @@
-"""Claims: what an interval says beside a paper's number, and files that must be refused."""
+"""Claims: what numbers of ours say beside a statement of a paper, and files that must be refused."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from shardbench.base.errors import BadInput
-from shardbench.base.statistics import Estimate, mean
-from shardbench.cli.reproduce import claims_text
-from shardbench.studies.claim import COLUMNS, Claim, Verdict, claims_frame, parse_claims
+from shardbench.report.claim_text import claim_text, ledger_cells
+from shardbench.studies.claim import Claim, Scale, parse_claims
+from shardbench.studies.verdict import Answer, judge
 
 FACTS = {
     "name": "speed",
     "statement": "throughput over the best baseline",
-    "paper": 6.0,
-    "unit": "x",
-    "relation": "at least",
-    "neutral": 1.0,
+    "quote": "over 6 times",
     "sourced": True,
     "source": "the abstract",
+    "definition_of": "ours",
     "definition": "baseline step over ours",
     "conditions": "simulated only",
+    "relation": "at least",
+    "paper": 6.0,
+    "unit": "x",
+    "scale": "ratio",
+    "neutral": 1.0,
+    "n_unit": "draw",
+    "sample": True,
+    "evidence": "simulated",
+    "judged_by": ["suite"],
 }
 
 
 def claim(**changes: object) -> Claim:
-    return Claim.model_validate({**FACTS, **changes})
+    return Claim.model_validate({name: value for name, value in {**FACTS, **changes}.items() if value is not None})
 
 
-def interval(low: float, high: float) -> Estimate:
-    return Estimate(value=(low + high) / 2, low=low, high=high, n=5)
+def answers(made: Claim, numbers: list[float]) -> tuple[str, str]:
+    verdict = judge(made, numbers)
+    return verdict.direction.value, verdict.magnitude.value
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+    ("numbers", "expected"),
     [
-        (6.0, 9.0, Verdict.REPRODUCED),
-        (5.9, 6.0, Verdict.INCONCLUSIVE),
-        (1.1, 5.9, Verdict.SMALLER),
-        (0.9, 1.2, Verdict.NONE),
-        (1.0, 1.0, Verdict.NONE),
-        (0.5, 0.9, Verdict.OPPOSITE),
+        ([6.5, 7.0, 7.2, 6.9, 6.8], ("reproduced", "reproduced")),
+        ([6.5, 7.0, 7.2, 6.9], ("consistent", "consistent")),  # fewer than five units
+        ([5.0, 7.0, 7.2, 6.9, 6.8], ("reproduced", "inconclusive")),
+        ([2.0, 2.2, 2.1, 1.9, 2.3], ("reproduced", "not reproduced")),
+        ([0.5, 2.0, 1.0, 0.9, 1.4], ("inconclusive", "not reproduced")),
+        ([0.5, 0.6, 0.5, 0.6, 0.5], ("not reproduced", "not reproduced")),
+        ([9.0], ("inconclusive", "inconclusive")),  # one number does not say how far off it is
+        ([], ("not run", "not run")),
     ],
 )
-def test_at_least(low: float, high: float, verdict: Verdict) -> None:
-    assert claim().verdict(interval(low, high)) is verdict
+def test_a_sample_is_judged_by_its_whole_interval(numbers: list[float], expected: tuple[str, str]) -> None:
+    assert answers(claim(), numbers) == expected
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.1, 0.2, Verdict.REPRODUCED), (0.2, 0.6, Verdict.INCONCLUSIVE), (0.5, 0.8, Verdict.SMALLER),
-     (0.8, 1.1, Verdict.NONE), (1.1, 1.3, Verdict.OPPOSITE)],
-)  # fmt: skip
-def test_at_most_counts_downwards(low: float, high: float, verdict: Verdict) -> None:
-    assert claim(paper=0.25, relation="at most").verdict(interval(low, high)) is verdict
+    ("numbers", "expected"),
+    [
+        ([7.0, 8.0], ("consistent", "consistent")),
+        ([7.0] * 9, ("consistent", "consistent")),  # chosen conditions are no sample, however many
+        ([7.0, 2.0], ("consistent", "partly")),
+        ([0.5, 2.0], ("partly", "not reproduced")),
+        ([0.5], ("not reproduced", "not reproduced")),
+    ],
+)
+def test_chosen_conditions_are_listed_and_never_called_reproduced(
+    numbers: list[float], expected: tuple[str, str]
+) -> None:
+    verdict = judge(claim(sample=False), numbers)
+    assert (verdict.direction.value, verdict.magnitude.value) == expected
+    assert (verdict.low, verdict.high) == ((min(numbers), max(numbers)) if len(numbers) > 1 else (None, None))
 
 
-def test_about_may_be_exceeded() -> None:
-    about = claim(relation="about")
-    assert about.verdict(interval(5.0, 7.0)) is Verdict.REPRODUCED
-    assert about.verdict(interval(6.5, 7.0)) is Verdict.LARGER
-    assert about.verdict(interval(3.0, 4.0)) is Verdict.SMALLER
-    assert about.verdict(interval(0.5, 7.0)) is Verdict.INCONCLUSIVE  # holds the paper's number and no effect
-    same = claim(relation="about", paper=1.0)
-    assert same.verdict(interval(0.9, 1.1)) is Verdict.REPRODUCED
-    assert same.verdict(interval(1.01, 1.1)) is same.verdict(interval(0.8, 0.9)) is Verdict.DIFFERENT
+def test_about_needs_the_interval_inside_a_quarter_either_way() -> None:
+    about = claim(relation="about", paper=6.0)
+    assert answers(about, [5.9, 6.0, 6.1, 6.0, 6.0])[1] == "reproduced"
+    assert answers(about, [5.0, 6.0, 7.0, 8.0, 4.0])[1] == "inconclusive"
+    assert answers(about, [9.0, 9.1, 9.2, 9.0, 9.1])[1] == "not reproduced", "more than about is not about"
+    assert about.limits() == (4.8, 7.5)
 
 
-@given(st.floats(-50, 50), st.floats(0, 20))
-def test_reproduced_only_where_the_whole_interval_is_beyond_the_papers_number(low: float, width: float) -> None:
-    verdict = claim().verdict(interval(low, low + width))
-    assert (verdict is Verdict.REPRODUCED) == (low >= 6.0)
+@pytest.mark.parametrize(("paper", "number", "shown"), [("gain", 1.2, 20.0), ("saving", 4.0, 75.0)])
+def test_gains_and_savings_are_ratios_in_print_only(paper: str, number: float, shown: float) -> None:
+    verdict = judge(claim(scale=paper, unit="%", neutral=0.0, paper=10.0), [number] * 5)
+    assert verdict.ours == pytest.approx(shown)
+    # The geometric mean of ratios, not the mean of percents.
+    mixed = judge(claim(scale="gain", unit="%", neutral=0.0, paper=10.0), [1.0, 4.0])
+    assert mixed.ours == pytest.approx(100.0)
 
 
-def test_the_frame_has_one_row_a_claim_and_keeps_unsourced_numbers_back() -> None:
-    claims = (claim(), claim(name="memory", sourced=False), claim(name="silent"))
-    frame = claims_frame(claims, {"speed": [7.0, 8.0, 9.0], "memory": [2.0]}, "someone")
-    assert tuple(frame.columns) == COLUMNS
-    speed, memory, silent = frame.to_dict("records")
-    assert speed["ours"] == pytest.approx(8.0)
-    assert speed["paper"] == 6.0
-    assert (speed["n"], speed["verdict"]) == (3, "reproduced")
-    assert 7.0 <= speed["low"] <= speed["high"] <= 9.0
-    assert memory["paper"] != memory["paper"]
-    assert (memory["ours"], memory["n"], memory["verdict"]) == (2.0, 1, "inconclusive")
-    assert memory["low"] != memory["low"]
-    assert "ours 2 x (n=1): inconclusive" in claims_text(frame)
-    assert (silent["n"], silent["verdict"]) == (0, "not tested")
+@given(st.sampled_from(list(Scale)), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_print_keeps_the_order_of_numbers(scale: Scale, a: float, b: float) -> None:
+    assert (scale.shown(a) <= scale.shown(b)) or a > b
 
 
-def test_mean_of_equal_numbers_has_no_width() -> None:
-    assert mean([3.0, 3.0]) == Estimate(value=3.0, low=3.0, high=3.0, n=2)
+def test_not_worse_is_one_sided() -> None:
+    auc = claim(relation="not worse", paper=None, margin=0.001, scale="difference", unit="AUC", neutral=0.0, quote="")
+    assert answers(auc, [0.01, 0.02, 0.03, 0.02, 0.02]) == ("not stated", "reproduced"), "better is not worse"
+    assert answers(auc, [-0.01] * 5)[1] == "not reproduced"
+    loss = auc.model_copy(update={"better": "lower"})
+    assert answers(loss, [-0.01, -0.02, -0.01, -0.01, -0.01])[1] == "reproduced"
+    assert answers(loss, [0.0005, 0.0015, 0.0, 0.0012, 0.001])[1] == "inconclusive"
+
+
+def test_a_direction_has_no_magnitude_and_may_point_down() -> None:
+    faster = claim(relation="direction", paper=None, quote="")
+    assert answers(faster, [1.1, 1.2, 1.3, 1.2, 1.1]) == ("reproduced", "not stated")
+    less = faster.model_copy(update={"better": "lower"})
+    assert answers(less, [1.1, 1.2, 1.3, 1.2, 1.1]) == ("not reproduced", "not stated")
+
+
+@given(st.lists(st.floats(0.2, 30.0), min_size=5, max_size=12))
+def test_reproduced_is_the_one_sided_t_test_of_the_logarithms(numbers: list[float]) -> None:
+    logs = np.log(numbers)
+    if logs.std() < 1e-9:
+        return
+    below = stats.ttest_1samp(logs, math.log(6.0), alternative="greater").pvalue
+    if abs(below - 0.025) > 1e-6:
+        assert (judge(claim(), numbers).magnitude is Answer.REPRODUCED) == (below < 0.025)
+
+
+def test_a_ratio_that_is_not_positive_is_no_ratio() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        judge(claim(), [1.0, 0.0])
+
+
+def test_what_cannot_be_tested_here_says_why() -> None:
+    private = claim(judged_by=None, not_testable="production tables are not public", paper=None, relation="direction")
+    assert answers(private, []) == ("not testable here", "not testable here")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +149,39 @@ def test_malformed_claims_are_refused(text: str, says: str) -> None:
         parse_claims(text, "claims.toml")
 
 
-def test_a_claim_must_point_one_way() -> None:
-    with pytest.raises(ValueError, match="at least"):
-        claim(paper=0.5)
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"paper": None}, "needs number 'paper'"),
+        ({"relation": "direction"}, "takes no number"),
+        ({"relation": "not worse", "paper": None}, "'margin' belongs"),
+        ({"margin": 1.0}, "'margin' belongs"),
+        ({"relation": "about", "paper": -1.0}, "positive"),
+        ({"judged_by": None}, "either 'judged_by'"),
+        ({"not_testable": "no data"}, "either 'judged_by'"),
+        ({"quote": ""}, "the paper's words"),
+    ],
+)
+def test_a_claim_that_contradicts_itself_is_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        claim(**changes)
 
 
-def test_observations_of_no_claim_are_refused() -> None:
-    with pytest.raises(BadInput, match="'typo'"):
-        claims_frame((claim(),), {"typo": [1.0]}, "someone")
+ROW = {
+    "paper": "recshard", "claim": "speed", "statement": "It is faster.", "paper_value": 6.0, "ours": 4.17, "low": 1.4,
+    "high": 7.5, "unit": "x", "direction": "reproduced", "magnitude": "inconclusive", "region_share": 0.25,
+    "strength": "simulated (model error 19 %); made-up workload", "n": 5, "n_unit": "draw", "conditions": "all",
+    "relation": "at least", "sourced": True,
+}  # fmt: skip
+
+
+def test_a_row_in_words_keeps_an_unsourced_number_back() -> None:
+    assert claim_text(ROW) == (
+        "`speed`: **direction reproduced, magnitude inconclusive**: It is faster; paper at least 6 x; ours 4.17 x "
+        "(1.40 to 7.50, n = 5 draw); holds in 25 % of the region; simulated (model error 19 %); made-up workload."
+    )
+    assert ledger_cells(ROW)[3:] == ("at least 6 x", "4.17 x (1.40 to 7.50, n = 5 draw)", "25 %")
+    unsourced = {**ROW, "paper_value": None, "region_share": None, "low": None, "high": None, "n": 1}
+    assert "no number of the paper was seen; ours 4.17 x (n = 1 draw); simulated" in claim_text(unsourced)
+    untested = {**ROW, "direction": "not testable here", "magnitude": "not testable here", "conditions": "not public"}
+    assert claim_text(untested) == "`speed`: **not testable here**: It is faster. not public"

@@ -58,6 +58,7 @@ def test_a_typed_result_is_found(typed):
 
 def test_a_changed_table_changes_its_block(tmp_path):
     shutil.copytree(ROOT / numbers.TABLES / "dreamshard", tmp_path / "dreamshard")
+    shutil.copy(ROOT / numbers.TABLES / "claims.csv", tmp_path)
     spec = ROOT / "baselines" / "dreamshard" / "reproduction" / "numbers.toml"
     document, text = numbers.rewritten(spec, tmp_path)
     assert document.read_text() == text
@@ -122,19 +123,21 @@ def test_a_block_that_cannot_be_made_says_why(tmp_path, fields, message):
         block(tmp_path, **fields)
 
 
-def test_a_claim_without_a_source_prints_no_number_of_the_paper(tmp_path):
+def test_claims_are_printed_as_sentences_or_as_a_table(tmp_path):
     (tmp_path / "claims.csv").write_text(
-        "claim,paper,ours,low,high,n,verdict,unit,relation,sourced,statement\n"
-        "known,6,4.17,1.4,7.5,4,inconclusive,x,at least,True,It is faster.\n"
-        "unknown,77,2,,,1,inconclusive,x,at least,False,It is smaller.\n"
-        "open,3,,,,0,not tested,x,about,True,It is level.\n"
+        "paper,claim,statement,paper_value,ours,low,high,unit,direction,magnitude,region_share,strength,n,n_unit,"
+        "conditions,relation,sourced\n"
+        "one,known,It is faster.,6,4.17,1.4,7.5,x,consistent,inconclusive,,counted,4,draw,all,at least,true\n"
+        "one,unknown,It is smaller.,,2,,,x,consistent,consistent,,counted,1,draw,all,at least,false\n"
+        "two,open,It is level.,3,,,,x,not run,not run,,,0,draw,all,about,true\n"
     )
-    made = numbers.Block(name="claims", tables=("claims.csv",), form="claims")
-    text = numbers.block_text(made, tmp_path)
-    assert "paper at least 6 x; ours 4.17 x (1.40 to 7.50, n = 4)" in text
-    assert "77" not in text
-    assert "ours 2.00 x (n = 1)" in text
-    assert "**not tested**: `open`" in text
+    made = numbers.Block(name="claims", tables=("claims.csv",), form="claims", where="paper == 'one'")
+    text = " ".join(numbers.block_text(made, tmp_path).split())
+    assert "paper at least 6 x; ours 4.17 x (1.40 to 7.50, n = 4 draw)" in text
+    assert "no number of the paper was seen; ours 2.00 x (n = 1 draw)" in text
+    assert "open" not in text
+    table = numbers.block_text(made.model_copy(update={"form": "ledger", "where": ""}), tmp_path)
+    assert "| open | not run | not run | about 3 x | - | - |" in table
 
 
 @pytest.mark.parametrize(

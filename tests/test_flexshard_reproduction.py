@@ -87,15 +87,15 @@ def test_every_claim_is_against_one_plan_the_fastest_or_the_compared() -> None:
     ]  # fmt: skip
     found = observations(Evidence(records=tuple(trials), tables={}))
     assert dict(found) == {
-        "traffic": [50.0], "traffic-vs-best": [-100.0], "latency": [4.0], "latency-vs-best": [2.5],
-        "traffic-all-links": [pytest.approx(100 * (1 - 250 / 450))],
-        "traffic-all-links-vs-best": [pytest.approx(100 * (1 - 250 / 150))],
-        "memory": [-50.0], "memory-vs-best": [100.0], "memory-vs-row-wise": [100.0],
-        "memory-vs-torchrec": [pytest.approx(-20.0)],
+        "traffic": [2.0], "traffic-vs-best": [0.5], "latency": [4.0], "latency-vs-best": [2.5],
+        "traffic-all-links": [pytest.approx(450 / 250)],
+        "traffic-all-links-vs-best": [pytest.approx(150 / 250)],
+        "memory": [0.5], "memory-vs-best": [2.0], "memory-vs-row-wise": [2.0],
+        "memory-vs-torchrec": [pytest.approx(0.8)],
     }  # fmt: skip
     small = [trial(r.spec.strategy, t, 10, "taobao") for r, t in zip(trials, (5.0, 1.0, 10.0, 4.0))]
     found = observations(Evidence(records=tuple(small), tables={}))
-    assert dict(found) == {"taobao-traffic": [0.0], "taobao-latency-vs-best": [0.8]}
+    assert dict(found) == {"taobao-traffic": [1.0], "taobao-latency-vs-best": [0.8]}
     assert observations(Evidence(records=(), tables={})) == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.files import frame_csv
-from shardbench.studies.claim import Evidence, claims_frame
+from shardbench.studies.claim import Evidence
 from shardbench.studies.files import check_study_files
 from shardbench.studies.reproduction import find_reproduction, reproduction_names
 
@@ -34,8 +34,7 @@ def test_claims_are_untested_without_evidence_and_sourced_ones_name_the_paper(na
     found = find_reproduction(name)
     assert found.claims
     assert found.observe is not None
-    frame = claims_frame(found.claims, found.observe(Evidence(records=(), tables={})), name)
-    assert set(frame["verdict"]) == {"not tested"}
+    assert not any(found.observe(Evidence(records=(), tables={})).values())
     for claim in found.claims:
         assert "memory" not in claim.source or not claim.sourced, claim.name
 
@@ -117,13 +116,13 @@ def test_dreamshard_margins_are_over_the_best_greedy() -> None:
         for name, cost in costs.items()
     ]
     seen = observe(Evidence(records=(), tables={"table": pd.DataFrame(rows), "mixed": pd.DataFrame(rows)}))
-    assert seen["gain-over-random"] == pytest.approx([50.0])
-    assert seen["margin-equal-widths"] == pytest.approx([10.0])
-    assert seen["largest-margin"] == pytest.approx([10.0])
+    assert seen["gain-over-random"] == pytest.approx([1.5])
+    assert seen["margin-equal-widths"] == pytest.approx([1.1])
+    assert seen["largest-margin"] == pytest.approx([1.1])
     assert seen["rows-ahead"] == [100.0]
     assert seen["generalises"] == pytest.approx([1.0])
-    assert seen["learning-helps"] == pytest.approx([25.0, 25.0])
-    assert seen["beats-greedy-cost"] == pytest.approx([-5.0, -5.0])
+    assert seen["learning-helps"] == pytest.approx([1.25, 1.25])
+    assert seen["beats-greedy-cost"] == pytest.approx([0.95, 0.95])
 
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
@@ -140,7 +139,7 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
     seen = found.observe(Evidence(records=(), tables={"table": table[~mixed], "mixed": table[mixed]}))
     for name in ("gain-over-random", "margin-equal-widths", "rows-ahead", "generalises", "margin-mixed-widths"):
         (claim,) = [claim for claim in found.claims if claim.name == name]
-        numbers = seen[name]
+        numbers = [claim.scale.shown(number) for number in seen[name]]
         assert claim.paper == pytest.approx(sum(numbers) / len(numbers), abs=6e-3), name
     assert published.published_as("Mixed-80 (8)") == "Prod-80 (8)"
     assert published.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
@@ -155,7 +154,7 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
 
     own, equal = pd.DataFrame(rows("Auto-40 (4)", 10.0, 12.0)), pd.DataFrame(rows("DLRM-20 (4)", 10.0, 9.0))
     seen = observe(Evidence(records=(), tables={"table": own, "equal": equal}))
-    assert seen["beats-heuristics"] == pytest.approx([20.0, -10.0])
+    assert seen["beats-heuristics"] == pytest.approx([1.2, 0.9])
     assert seen["rows-ahead"] == [100.0, 0.0]
     transfer = pd.DataFrame(
         {
@@ -169,8 +168,8 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
     )
     seen = observe(Evidence(records=(), tables={"transfer": transfer}))
     # Two seeds of one pair are one number; of shares only the tasks without a table seen in training count.
-    assert seen["transfers"] == pytest.approx([10.0])
-    assert sorted(seen["unseen-tables"]) == pytest.approx([-10.0, 20.0])
+    assert seen["transfers"] == pytest.approx([1.1])
+    assert sorted(seen["unseen-tables"]) == pytest.approx([0.9, 1.2])
 
 
 def test_dreamshard_knows_the_papers_table() -> None:

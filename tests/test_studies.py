@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.records.store import cell_store
 from shardbench.report.figures import plot_figure
-from shardbench.studies import files, session
+from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
 from shardbench.studies.files import extras, write_reproduction_page
@@ -23,14 +23,21 @@ CLAIMS = """
 [[claims]]
 name = "doubles"
 statement = "twice is twice as much"
+quote = "twice"
 paper = 2.0
 unit = "x"
 relation = "about"
+scale = "ratio"
 neutral = 1.0
 sourced = true
 source = "arithmetic"
+definition_of = "ours"
 definition = "twice over number"
 conditions = "all numbers"
+n_unit = "number"
+sample = true
+evidence = "counted"
+judged_by = ["doubling"]
 """
 
 
@@ -81,8 +88,12 @@ def observe(evidence: Evidence) -> dict[str, list[float]]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
-    reproduction = Reproduction(owner="mine", studies=(Doubling(),), claims=parse_claims(CLAIMS, "x"), observe=observe)
+    reproduction = Reproduction(
+        owner="mine", studies=(Doubling(),), claims=parse_claims(CLAIMS, "x"), observe=observe, defined={}
+    )
     monkeypatch.setattr(session, "find_reproduction", lambda owner: reproduction)
+    monkeypatch.setattr(ledger, "find_reproduction", lambda owner: reproduction)
+    monkeypatch.setattr(ledger, "reproduction_names", lambda: ["mine"])
     return reproduction
 
 
@@ -96,7 +107,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good (test_studies.py:52)", None]
+    assert heard.cells == ["ValueError: three is no good (test_studies.py:59)", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
@@ -136,9 +147,11 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     files.write_study_files(made, tmp_path)
     folder = tmp_path / "tables" / "mine"
     assert (folder / "doubling.csv").read_text() == "number,backend,twice\n1,counted,2\n2,counted,4\n4,counted,8\n"
-    header, line = (folder / "claims.csv").read_text().splitlines()
-    assert header.startswith("claim,paper,ours,low,high,n,verdict,")
-    assert line.startswith("doubles,2,2,2,2,3,reproduced,")
+    (row,) = pd.read_csv(tmp_path / "tables" / "claims.csv").to_dict("records")
+    assert [row[name] for name in ("paper", "claim", "paper_value", "ours", "n")] == ["mine", "doubles", 2, 2, 3]
+    # Three numbers are not enough for a stronger word.
+    assert (row["direction"], row["magnitude"], row["defined_in"]) == ("consistent", "consistent", "not committed")
+    assert row["statement"] == 'twice is twice as much ("twice")'
     assert files.check_study_files(made, tmp_path) == []
     (folder / "doubling.csv").write_text("number\n")
     assert files.check_study_files(made, tmp_path) == [
@@ -151,27 +164,24 @@ def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Pat
     nothing = "mine: nothing to check: neither a suite nor a study of it has records"
     assert files.check_study_files(made, tmp_path) == [nothing]
     run(made, tmp_path)
-    claims, doubling = sorted(files.write_study_files(made, tmp_path))
-    (claims.parent / "balance.csv").write_text("the suite's\n")
-    other = claims.with_name("other.csv")
+    doubling, *_ = files.write_study_files(made, tmp_path)
+    (doubling.parent / "balance.csv").write_text("the suite's\n")
+    other = doubling.with_name("other.csv")
     other.write_text("x\n")
     assert files.check_study_files(made, tmp_path) == [f"{other}: there are no records for it"]
     other.unlink()
     cell_store(tmp_path, "mine", "doubling").path.unlink()
-    stale = [f"{path}: there are no records for it" for path in (claims, doubling)]
-    assert files.check_study_files(made, tmp_path) == [nothing, *stale]
-    doubling.unlink()
-    assert files.check_study_files(made, tmp_path) == [nothing, stale[0]], "claims alone are no evidence"
+    assert files.check_study_files(made, tmp_path) == [nothing, f"{doubling}: there are no records for it"]
 
 
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")
     assert "Twice a number." in text
-    assert "reproduced" in text
+    assert "consistent" in text
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
-    assert claims.numeric[1]
+    assert claims.numeric[4]
 
 
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:
@@ -220,7 +230,7 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     assert run_command([*arguments, "--quick", "--page"]) == 0
     out = capsys.readouterr().out
     assert "study doubling: 2 cells, 0 settled, 2 to run" in out
-    assert "doubles: paper about 2 x; ours 2 x (2 to 2, n=2): reproduced" in out
+    assert "`doubles`: direction consistent, magnitude consistent" in out
     assert (tmp_path / "pages" / "mine.html").is_file()
     assert run_command(arguments) == 1
     assert "failed: doubling number=3: failed: ValueError: three is no good" in capsys.readouterr().out
@@ -236,12 +246,12 @@ def test_status_and_report_are_of_studies_as_well(
     results = ["mine", "--results", str(tmp_path)]
     run(made, tmp_path, quick=True)
     assert run_command(["report", "--check", *results]) == 1
-    assert "claims.csv: missing; run: shardbench report mine" in capsys.readouterr().out
+    assert "claims.csv: missing; run: shardbench claims" in capsys.readouterr().out
     assert run_command(["status", *results]) == 0
     assert capsys.readouterr().out == "study doubling: 4 cells, 2 settled, 2 open\n"
     assert run_command(["report", "--page", *results]) == 0
     out = capsys.readouterr().out
-    assert "doubles: paper about 2 x; ours 2 x (2 to 2, n=2): reproduced" in out
+    assert "`doubles`: direction consistent, magnitude consistent" in out
     assert f"page: {tmp_path / 'pages' / 'mine.html'}" in out
     assert run_command(["report", "--check", *results]) == 0
     assert capsys.readouterr().out == "mine: tables and records agree\n"

@@ -18,17 +18,17 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     contests = [_kernel_ms(table) for table in (own, equal) if table is not None]
     if contests:
         found["beats-heuristics"] = [
-            gain for ms in contests for gain in _pct(ms[_known(ms, GREEDIES)].min(axis=1) / ms[OURS])
+            gain for ms in contests for gain in _numbers(ms[_known(ms, GREEDIES)].min(axis=1) / ms[OURS])
         ]
-        found["rows-ahead"] = [100.0 if gain > 0.0 else 0.0 for gain in found["beats-heuristics"]]
+        found["rows-ahead"] = [100.0 if gain > 1.0 else 0.0 for gain in found["beats-heuristics"]]
     if own is not None and UNTRAINED in (ms := _kernel_ms(own)).columns:
-        found["learning-helps"] = _pct(ms[UNTRAINED] / ms[OURS])
+        found["learning-helps"] = _numbers(ms[UNTRAINED] / ms[OURS])
     transfer = evidence.tables.get("transfer")
     if transfer is not None:
         tests, own_row = transfer["task_set"] == "test", transfer["used_on"] == transfer["trained_on"]
-        found["transfers"] = _pct(_ratios(transfer[tests & ~own_row]))
+        found["transfers"] = _numbers(_ratios(transfer[tests & ~own_row]))
         all_unseen = (transfer["task_set"] == "shares") & (transfer["unseen_tables_pct"] == 100.0)
-        found["unseen-tables"] = _pct(_ratios(transfer[(tests & own_row) | all_unseen]))
+        found["unseen-tables"] = _numbers(_ratios(transfer[(tests & own_row) | all_unseen]))
     placing = evidence.tables.get("placing")
     if placing is not None:
         found["seconds"] = placing[placing["tables"] >= HUNDREDS]["plan_cpu_s_median"].tolist()
@@ -51,5 +51,5 @@ def _known(costs: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in costs.columns]
 
 
-def _pct(ratios: "pd.Series[float]") -> list[float]:
-    return [100.0 * (float(ratio) - 1.0) for ratio in ratios.dropna()]
+def _numbers(ratios: "pd.Series[float]") -> list[float]:
+    return [float(ratio) for ratio in ratios.dropna()]

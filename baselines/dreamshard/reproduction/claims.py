@@ -18,9 +18,9 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         test, train = _costs(equal, "test"), _costs(equal, "train")
         found["gain-over-random"] = _gain(test, "shuffle")
         found["margin-equal-widths"] = _margin(test)
-        found["rows-ahead"] = [100.0 if margin > 0.0 else 0.0 for margin in _margin(test)]
+        found["rows-ahead"] = [100.0 if margin > 1.0 else 0.0 for margin in _margin(test)]
         both = zip(_gain(test, "shuffle"), _gain(train, "shuffle"), strict=True)
-        found["generalises"] = [on_test / on_train for on_test, on_train in both]
+        found["generalises"] = [(on_test - 1.0) / (on_train - 1.0) for on_test, on_train in both]
         found["learning-helps"] = _gain(test, UNTRAINED)
         found["beats-greedy-cost"] = _gain(test, ALONE)
     if mixed is not None:
@@ -41,11 +41,11 @@ def _costs(table: pd.DataFrame, split: str) -> pd.DataFrame:
 def _gain(costs: pd.DataFrame, over: str) -> list[float]:
     if over not in costs.columns:
         return []
-    return [100.0 * float(x) for x in (costs[over] / costs[OURS] - 1.0).dropna()]
+    return [float(x) for x in (costs[over] / costs[OURS]).dropna()]
 
 
 def _margin(costs: pd.DataFrame) -> list[float]:
     known = [name for name in GREEDIES if name in costs.columns]
     if not known:
         return []
-    return [100.0 * float(x) for x in (costs[known].min(axis=1) / costs[OURS] - 1.0).dropna()]
+    return [float(x) for x in (costs[known].min(axis=1) / costs[OURS]).dropna()]

@@ -25,16 +25,16 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     for ours, others in _conditions(evidence.records, WORKLOAD):
         best = min(others.values(), key=_communication_ms)
         for suffix, other in (("", others[COMPARED]), ("-vs-best", best)):
-            found[f"traffic{suffix}"].append(_saved_pct(ours, other, _between_nodes_bytes))
-            found[f"traffic-all-links{suffix}"].append(_saved_pct(ours, other, _exchanged_bytes))
+            found[f"traffic{suffix}"].append(_ratio(other, ours, _between_nodes_bytes))
+            found[f"traffic-all-links{suffix}"].append(_ratio(other, ours, _exchanged_bytes))
             found[f"latency{suffix}"].append(_communication_ms(other) / _communication_ms(ours))
-            found[f"memory{suffix}"].append(-_saved_pct(ours, other, _fullest_device_bytes))
+            found[f"memory{suffix}"].append(_ratio(ours, other, _fullest_device_bytes))
         for suffix, name in (("row-wise", LEAST), ("torchrec", PLANNER)):
             if name in others:
-                found[f"memory-vs-{suffix}"].append(-_saved_pct(ours, others[name], _fullest_device_bytes))
+                found[f"memory-vs-{suffix}"].append(_ratio(ours, others[name], _fullest_device_bytes))
     for ours, others in _conditions(evidence.records, CONTROL_WORKLOAD):
         best = min(others.values(), key=_communication_ms)
-        found["taobao-traffic"].append(_saved_pct(ours, others[COMPARED], _between_nodes_bytes))
+        found["taobao-traffic"].append(_ratio(others[COMPARED], ours, _between_nodes_bytes))
         found["taobao-latency-vs-best"].append(_communication_ms(best) / _communication_ms(ours))
     return found
 
@@ -55,8 +55,8 @@ def _conditions(records: Sequence[Record], workload: str) -> list[tuple[Record, 
     return found
 
 
-def _saved_pct(ours: Record, other: Record, measure: Measure) -> float:
-    return 100.0 * (1.0 - measure(ours) / measure(other))
+def _ratio(a: Record, b: Record, measure: Measure) -> float:
+    return measure(a) / measure(b)
 
 
 def _exchanged_bytes(record: Record) -> float:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,7 +26,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ("baselines", "datasets", "machines", "suites")
 """Parts of the package that vary; records state machines and suites by other hashes."""
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
-_NOT_RUN = frozenset({"claims.toml", "numbers.toml"})
+_NOT_RUN = frozenset({"claims.toml", "defined.toml", "numbers.toml"})
 """They say how results are judged and shown, not how they are made."""
 _MAIN = "__main__"
 
@@ -47,6 +48,17 @@ def checkout() -> Checkout:
     """The checkout that this package lies in; read once a process."""
     commit = _commit()
     return Checkout(commit=commit, dirty=_dirty() if commit else None, package=_package_code())
+
+
+def last_commit(path: Path) -> tuple[str, datetime] | None:
+    """Hash and time of the last commit that changed a file; None where it differs from the commit or is in none."""
+    if _git("status", "--porcelain", "--", str(path)) != "":
+        return None
+    said = _git("log", "-1", "--format=%H %cI", "--", str(path))
+    if not said or not said.strip():
+        return None
+    commit, at = said.split()
+    return commit, datetime.fromisoformat(at)
 
 
 @cache

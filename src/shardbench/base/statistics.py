@@ -62,8 +62,8 @@ def p95(values: Sequence[float], *, seed: int = 0) -> Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogMean:
-    """Geometric mean of ``n`` numbers and its 95 % interval, Student's t on their logarithms."""
+class Average:
+    """A mean of ``n`` numbers and its 95 % interval by Student's t."""
 
     value: float
     low: float | None
@@ -72,7 +72,7 @@ class LogMean:
     n: int
 
 
-def log_mean(values: Sequence[float]) -> LogMean:
+def log_mean(values: Sequence[float]) -> Average:
     """Geometric mean with its interval; raises ValueError for no values and for one that is not positive.
 
     By t, not by resampling: the percentile bootstrap of five numbers holds the truth in about 80 % of cases, not 95.
@@ -80,10 +80,20 @@ def log_mean(values: Sequence[float]) -> LogMean:
     logs = _logs(values)
     middle = float(logs.mean())
     if logs.size == 1:
-        return LogMean(value=float(values[0]), low=None, high=None, n=1)
+        return Average(value=float(values[0]), low=None, high=None, n=1)
     reach = _t(logs.size - 1) * float(logs.std(ddof=1)) / np.sqrt(logs.size)
     low, high = float(np.exp(middle - reach)), float(np.exp(middle + reach))
-    return LogMean(value=float(np.exp(middle)), low=low, high=high, n=logs.size)
+    return Average(value=float(np.exp(middle)), low=low, high=high, n=logs.size)
+
+
+def t_mean(values: Sequence[float]) -> Average:
+    """Arithmetic mean with its 95 % interval by Student's t; raises ValueError for no values."""
+    sample = _checked(values)
+    middle = float(sample.mean())
+    if sample.size == 1:
+        return Average(value=middle, low=None, high=None, n=1)
+    reach = _t(sample.size - 1) * float(sample.std(ddof=1)) / float(np.sqrt(sample.size))
+    return Average(value=middle, low=middle - reach, high=middle + reach, n=sample.size)
 
 
 @dataclass(frozen=True, kw_only=True)

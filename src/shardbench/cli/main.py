@@ -13,6 +13,7 @@ from shardbench.base.errors import BadInput, ShardBenchError
 from shardbench.base.generated import ascii_text
 from shardbench.cli import record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
+from shardbench.cli.claims import claims_command
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -183,13 +184,13 @@ def run(
     if not records:
         raise BadInput(f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds")
 
-    from shardbench.report.files import suite_records, write_tables  # noqa: PLC0415
+    from shardbench.report.files import write_tables  # noqa: PLC0415
 
     written = write_tables(results, loaded.name)
     if page:
-        from shardbench.report.page import write_page  # noqa: PLC0415
+        from shardbench.studies.files import write_suite_page  # noqa: PLC0415
 
-        written.append(write_page(results, loaded.name, suite_records(results, loaded.name)))
+        written.append(write_suite_page(results, loaded.name))
     counts = outcome_counts(records)
     if isinstance(listener, JsonProgress):
         listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
@@ -230,6 +231,7 @@ def test_command(
 app.command("status")(record_commands.status_command)
 app.command("report")(record_commands.report_command)
 app.command("reproduce")(reproduce_command.reproduce_command)
+app.command("claims")(claims_command)
 app.command("explain")(tools.explain_command)
 app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)

@@ -121,12 +121,12 @@ def report_command(
         return tools.report_prediction(results, check=check, as_json=as_json)
     if against is not None:
         return tools.report_agreement(name, results, against, check=check, as_json=as_json)
-    from shardbench.report.files import check_tables, suite_records, write_tables  # noqa: PLC0415
-    from shardbench.report.page import write_page  # noqa: PLC0415
+    from shardbench.report.files import check_tables, write_tables  # noqa: PLC0415
     from shardbench.studies.files import (  # noqa: PLC0415
         check_study_files,
         write_reproduction_page,
         write_study_files,
+        write_suite_page,
     )
 
     suite, reproduction = _named(name)
@@ -144,7 +144,7 @@ def report_command(
     if page and reproduction:
         written.append(write_reproduction_page(reproduction, results))
     elif page:
-        written.append(write_page(results, title, suite_records(results, title)))
+        written.append(write_suite_page(results, title))
     if as_json:
         print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
         return EXIT_OK
@@ -228,11 +228,10 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
 
 
 def _print_claims(reproduction: "Reproduction", results: Path) -> None:
-    from shardbench.cli.reproduce import claims_text  # noqa: PLC0415
-    from shardbench.studies.files import claims_table, study_code  # noqa: PLC0415
+    from shardbench.cli.claims import print_claims  # noqa: PLC0415
+    from shardbench.studies.files import study_code  # noqa: PLC0415
+    from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
-    claims = claims_table(reproduction, results)
-    if claims is not None:
-        print(ascii_text(claims_text(claims)))
+    print_claims(ledger(results, reproduction).claims)
     for line in study_code(reproduction, results).lines():
         print(line)

@@ -1,12 +1,10 @@
 """The command ``reproduce``: a baseline's suite, its studies, and what they say about its paper's claims."""
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardbench.base.generated import ascii_text
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -20,8 +18,6 @@ from shardbench.cli.options import (
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from shardbench.records.record import Record
 
 
@@ -39,13 +35,10 @@ def reproduce_command(
     page: PageOption = False,
 ) -> int:
     """Run what is open of a paper's reproduction, then write its tables and say what became of its claims."""
+    from shardbench.cli.claims import print_claims  # noqa: PLC0415
     from shardbench.cli.progress import progress  # noqa: PLC0415
-    from shardbench.studies.files import (  # noqa: PLC0415
-        claims_table,
-        study_code,
-        write_reproduction_page,
-        write_study_files,
-    )
+    from shardbench.studies.files import study_code, write_reproduction_page, write_study_files  # noqa: PLC0415
+    from shardbench.studies.ledger import ledger  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
 
@@ -64,9 +57,7 @@ def reproduce_command(
         print(f"table: {path}")
     if page:
         print(f"page: {write_reproduction_page(found, results)}")
-    claims = claims_table(found, results)
-    if claims is not None:
-        print(ascii_text(claims_text(claims)))
+    print_claims(ledger(results, found).claims)
     failures = [*failure_lines(trials, results), *failure_lines(cells, results)]
     for line in [*study_code(found, results).lines(), *failures]:
         print(line)
@@ -91,20 +82,3 @@ def _run_suite(name: str, results: Path, data: Path, *, quick: bool, force: bool
         for path in write_tables(results, name):
             print(f"table: {path}")
     return records
-
-
-def claims_text(frame: "pd.DataFrame") -> str:
-    """The claims as aligned ASCII, each with what it says and how ours is defined."""
-    from shardbench.report.files import cell_text  # noqa: PLC0415
-
-    lines = ["Claims: the paper's number, ours with its 95 % interval over n conditions, and the verdict"]
-    for row in frame.to_dict("records"):
-        paper = f"{row['relation']} {cell_text(row['paper'])} {row['unit']}" if row["sourced"] else "not sourced"
-        ours = "no number"
-        if row["n"]:
-            interval = f"{row['low']:.3g} to {row['high']:.3g}, " if row["n"] > 1 else ""
-            ours = f"{row['ours']:.3g} {row['unit']} ({interval}n={row['n']})"
-        lines.append(f"  {row['claim']}: paper {paper}; ours {ours}: {row['verdict']}")
-        for text in (row["statement"], f"Ours: {row['definition']} {row['conditions']}"):
-            lines += textwrap.wrap(cell_text(text), 116, initial_indent="    ", subsequent_indent="    ")
-    return "\n".join(lines)

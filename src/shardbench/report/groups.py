@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.statistics import LogMean, Noise, log_mean, pooled_noise
+from shardbench.base.statistics import Average, Noise, log_mean, pooled_noise
 from shardbench.cost.uncertainty import band, p_larger
 from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision
@@ -111,7 +111,7 @@ class Row:
         )
 
     @cached_property
-    def step(self) -> Prediction | LogMean:
+    def step(self) -> Prediction | Average:
         """Typical step and its interval; the row must be ok.
 
         Measured: geometric mean over trials of their medians. Simulated: median over iterations, and the band of the
@@ -170,7 +170,7 @@ class Group:
         """
         return row.ratios if self.control else row.medians_ms
 
-    def estimate(self, row: Row) -> Prediction | LogMean:
+    def estimate(self, row: Row) -> Prediction | Average:
         """The row's number with its interval; the row must be ok."""
         return log_mean(self.numbers(row)) if self.control else row.step
 

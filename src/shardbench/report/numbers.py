@@ -19,6 +19,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
+from shardbench.report.claim_text import claim_text, ledger_cells
 from shardbench.report.view import significant
 
 FOLDERS = ("baselines", "docs")
@@ -75,7 +76,8 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims"] = "table"
+    form: Literal["table", "claims", "ledger"] = "table"
+    """``claims``: the ledger's rows as sentences; ``ledger``: as a table."""
     where: str = ""
     """As ``pandas.DataFrame.query`` reads it."""
     rows: dict[str, str] = {}
@@ -144,7 +146,7 @@ def block_text(block: Block, tables: Path) -> str:
         frame = frame.query(block.where) if block.where else frame
         if frame.empty:
             raise BadInput("no row of the table is left")
-        return _claims(frame) if block.form == "claims" else _table(block, frame)
+        return _FORMS[block.form](block, frame)
     except (BadInput, OSError, NameError, KeyError, SyntaxError, TypeError, ValueError) as error:
         raise BadInput(f"block '{block.name}': {error}") from error
 
@@ -212,20 +214,26 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _claims(frame: pd.DataFrame) -> str:
-    """A list: what the paper claims, ours with its interval, and the verdict; an unsourced number is not printed."""
+def _claims(block: Block, frame: pd.DataFrame) -> str:
+    """A list: each statement, what became of it, and on which evidence."""
     lines = []
     for row in frame.to_dict("records"):
-        paper = (
-            f"paper {row['relation']} {row['paper']:g} {row['unit']}" if row["sourced"] else "no number of the paper"
-        )
-        ours = "no number of ours"
-        if row["n"]:
-            interval = f"{significant(row['low'])} to {significant(row['high'])}, " if row["n"] > 1 else ""
-            ours = f"ours {significant(row['ours'])} {row['unit']} ({interval}n = {row['n']})"
-        text = f"**{row['verdict']}**: `{row['claim']}`: {row['statement'].rstrip('.')}; {paper}; {ours}."
+        text = claim_text({str(name): value for name, value in row.items()})
         lines += textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def _ledger(block: Block, frame: pd.DataFrame) -> str:
+    """A table a paper: one line a statement."""
+    parts = []
+    for paper, rows in frame.groupby("paper", sort=False):
+        heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
+        cells = [ledger_cells({str(name): value for name, value in row.items()}) for row in rows.to_dict("records")]
+        parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
+    return "\n".join([*parts, f"`{TABLES}/{block.tables[0]}`."])
+
+
+_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger}
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:

@@ -1,92 +1,182 @@
-"""Claims of papers, and what our numbers say about each."""
+"""Statements of papers: what each says, how ours is defined, and what it is tested on."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
 import pandas as pd
 import pydantic
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import first_error
-from shardbench.base.statistics import Estimate, mean, median
+from shardbench.base.serialise import content_hash, first_error
 from shardbench.model.table import Name
 from shardbench.records.record import Record
 
 Sentence = Annotated[str, Field(min_length=8)]
 
+BAND = 1.25
+"""Factor by which a number may differ from the paper's, either way, where a statement is about a number."""
+SUITE = "suite"
+"""In ``judged_by``: the baseline's suite; other names are of its studies."""
 
-class Verdict(StrEnum):
-    """Where our interval lies beside the paper's number and beside no effect at all."""
 
-    REPRODUCED = "reproduced"
-    INCONCLUSIVE = "inconclusive"
-    """The interval holds both sides of the paper's number, or with ``about`` no effect as well."""
-    SMALLER = "smaller effect"
-    """The paper's direction, but the whole interval falls short of its number."""
-    LARGER = "larger effect"
-    """Only for ``about``: the whole interval goes beyond its number."""
-    NONE = "no effect"
-    """The interval holds no effect."""
-    OPPOSITE = "opposite effect"
-    DIFFERENT = "different"
-    """Only for a claim of no difference: the interval does not hold it."""
-    UNTESTED = "not tested"
+class Relation(StrEnum):
+    """How a statement holds a number against its own."""
+
+    AT_LEAST = "at least"
+    AT_MOST = "at most"
+    ABOUT = "about"
+    """Within a factor of BAND."""
+    NOT_WORSE = "not worse"
+    """By less than a margin."""
+    DIRECTION = "direction"
+    """No number: only which side of no effect."""
+
+
+class Scale(StrEnum):
+    """What the numbers behind a statement are, and how they are printed."""
+
+    RATIO = "ratio"
+    """Ratios, such as theirs over ours; printed as they are."""
+    GAIN = "gain"
+    """Ratios r of theirs over ours; printed as 100 (r - 1) %."""
+    SAVING = "saving"
+    """Ratios r of theirs over ours; printed as 100 (1 - 1 / r) %."""
+    DIFFERENCE = "difference"
+    """Plain numbers."""
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether numbers are averaged by their logarithms."""
+        return self is not Scale.DIFFERENCE
+
+    def shown(self, number: float) -> float:
+        """A number in the unit of print; never falls where the number rises."""
+        if self is Scale.GAIN:
+            return 100.0 * (number - 1.0)
+        if self is Scale.SAVING:
+            return 100.0 * (1.0 - 1.0 / number)
+        return number
+
+
+class Strength(StrEnum):
+    """Where numbers come from."""
+
+    MEASURED = "measured"
+    COUNTED = "counted"
+    SIMULATED = "simulated"
+
+
+class Region(pydantic.BaseModel):
+    """Where a region study's table has a claim's ratio, point by point."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    table: Name = "region"
+    column: str
 
 
 class Claim(pydantic.BaseModel):
-    """One number that a paper states, and how ours is defined."""
+    """One statement of a paper."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
     statement: Sentence
-    """The claim in our words."""
-    paper: float
-    unit: str
-    """Such as ``x`` (a ratio) or ``%``."""
-    relation: Literal["at least", "about", "at most"]
-    neutral: float
-    """The value that means no effect: 1 of a ratio, 0 of a saving."""
+    """In our words."""
+    quote: str = ""
+    """In the paper's, short."""
     sourced: bool
     """Whether the paper itself was seen to state it; if not, its number is never printed as the paper's."""
     source: Sentence
+    definition_of: Literal["paper", "ours"]
+    """Whose definition the measure is."""
     definition: Sentence
-    """How ours is computed: what is divided by what, over which trials."""
+    """What is divided by what, over which trials."""
     conditions: Sentence
-    """Backend, workloads, machines."""
-    average: Literal["mean", "median"] = "mean"
+    """Workloads, machines, ranges."""
+    relation: Relation
+    paper: float | None = None
+    """In the unit of print; None where the statement has no number."""
+    margin: PositiveFloat | None = None
+    """Of ``not worse``, in the unit of print."""
+    better: Literal["higher", "lower"] = "higher"
+    unit: str
+    """Of print: ``x``, ``%``, ..."""
+    scale: Scale
+    neutral: float
+    """No effect, in the unit of print."""
+    n_unit: str
+    """What n counts: ``draw of features``, ``task``, ``seed``, ``machine``."""
+    sample: bool
+    """Whether the numbers are independent draws of it; or else chosen conditions, which have a range only."""
+    evidence: Strength
+    part: Literal["embedding", "exchanges", "step", ""] = ""
+    """Of simulated numbers, whose model error stands beside them."""
+    data: Literal["made up", "drawn from published statistics", "recorded", ""] = ""
+    region: Region | None = None
+    judged_by: tuple[str, ...] = ()
+    """``suite`` and names of studies."""
+    not_testable: str = ""
+    """Why no number of ours can judge it here."""
 
     @pydantic.model_validator(mode="after")
-    def _one_direction(self) -> "Claim":
-        if self.relation == "at least" and self.paper < self.neutral:
-            raise ValueError("'at least' needs a number that is not below the neutral one")
-        if self.relation == "at most" and self.paper > self.neutral:
-            raise ValueError("'at most' needs a number that is not above the neutral one")
+    def _consistent(self) -> "Claim":
+        number = self.relation in (Relation.AT_LEAST, Relation.AT_MOST, Relation.ABOUT)
+        if not self.not_testable and number != (self.paper is not None):
+            raise ValueError(f"relation '{self.relation.value}' {'needs' if number else 'takes no'} number 'paper'")
+        if (self.relation is Relation.NOT_WORSE) != (self.margin is not None):
+            raise ValueError("'margin' belongs to 'not worse', and only to it")
+        if self.relation is Relation.ABOUT and (self.paper or 0.0) <= 0.0 and not self.not_testable:
+            raise ValueError("'about' needs a positive number: its band is a factor")
+        if bool(self.not_testable) == bool(self.judged_by):
+            raise ValueError("either 'judged_by' names the evidence, or 'not_testable' says why there is none")
+        if self.sourced and self.quote == "" and self.paper is not None:
+            raise ValueError("a sourced number needs the paper's words in 'quote'")
         return self
 
-    def verdict(self, ours: Estimate) -> Verdict:
-        """What the interval of ours says."""
-        if self.relation == "about" and ours.holds(self.paper):
-            # An interval that holds no effect as well says nothing.
-            wide = self.paper != self.neutral and ours.holds(self.neutral)
-            return Verdict.INCONCLUSIVE if wide else Verdict.REPRODUCED
-        if self.relation == "about" and self.paper == self.neutral:
-            return Verdict.DIFFERENT
-        # Turned so that a larger number is more of the claimed effect.
-        sign = -1.0 if self.paper < self.neutral or self.relation == "at most" else 1.0
-        low, high = sorted((sign * ours.low, sign * ours.high))
-        paper, neutral = sign * self.paper, sign * self.neutral
-        if low >= paper:
-            return Verdict.LARGER if self.relation == "about" else Verdict.REPRODUCED
-        if high >= paper:
-            return Verdict.INCONCLUSIVE
-        if low > neutral:
-            return Verdict.SMALLER
-        return Verdict.OPPOSITE if high < neutral else Verdict.NONE
+    @property
+    def digest(self) -> str:
+        """Hash of the definition: all that is declared."""
+        return content_hash(self.model_dump(mode="json"))
+
+    @property
+    def has_direction(self) -> bool:
+        """Whether the statement says more than that nothing is lost."""
+        return self.relation is not Relation.NOT_WORSE and self.paper != self.neutral
+
+    @property
+    def up(self) -> bool:
+        """Whether more than ``neutral`` is the claimed direction."""
+        if self.paper is None or self.paper == self.neutral:
+            return self.better == "higher"
+        return self.paper > self.neutral
+
+    def directed(self, shown: float) -> bool:
+        """Whether a number in the unit of print lies on the claimed side of no effect."""
+        return shown > self.neutral if self.up else shown < self.neutral
+
+    def limits(self) -> tuple[float, float]:
+        """Least and most in the unit of print that the stated magnitude allows; infinite where it has no limit."""
+        paper = self.paper if self.paper is not None else 0.0
+        least, most = -float("inf"), float("inf")
+        if self.relation is Relation.AT_LEAST:
+            least = paper
+        elif self.relation is Relation.AT_MOST:
+            most = paper
+        elif self.relation is Relation.ABOUT:
+            least, most = paper / BAND, paper * BAND
+        elif self.relation is Relation.NOT_WORSE and self.margin is not None:
+            least, most = (-self.margin, most) if self.better == "higher" else (least, self.margin)
+        return least, most
+
+    def holds(self, shown: float) -> bool:
+        """Whether a number in the unit of print is as the statement says, in size or, where it has none, direction."""
+        least, most = self.limits()
+        return least <= shown <= most and (self.relation is not Relation.DIRECTION or self.directed(shown))
 
 
 class _ClaimsFile(pydantic.BaseModel):
@@ -116,39 +206,3 @@ class Evidence:
     records: tuple[Record, ...]
     tables: Mapping[str, pd.DataFrame]
     """By table name; a study that did not run has none."""
-
-
-COLUMNS = (
-    "claim", "paper", "ours", "low", "high", "n", "verdict", "unit", "relation", "sourced", "statement", "definition",
-    "conditions", "source",
-)  # fmt: skip
-
-
-def claims_frame(claims: Sequence[Claim], observed: Mapping[str, Sequence[float]], owner: str) -> pd.DataFrame:
-    """One row a claim: the paper's number, ours with its 95 % bootstrap interval, and the verdict.
-
-    ``observed`` are the numbers behind each claim; a claim without any is ``not tested``, and one
-    number alone has no interval and is ``inconclusive``.
-    Raises BadInput where ``observed`` names no claim.
-    """
-    unknown = sorted(observed.keys() - {claim.name for claim in claims})
-    if unknown:
-        raise BadInput(f"{owner}/reproduction/claims.py observes '{unknown[0]}', which claims.toml does not have")
-    return pd.DataFrame([_row(claim, observed.get(claim.name, ())) for claim in claims], columns=list(COLUMNS))
-
-
-def _row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
-    row: dict[str, object] = {
-        "claim": claim.name,
-        "paper": claim.paper if claim.sourced else None,
-        "n": len(numbers),
-        "verdict": Verdict.UNTESTED.value,
-        **{field: getattr(claim, field) for field in COLUMNS[7:]},
-    }
-    if not numbers:
-        return row
-    if len(numbers) == 1:
-        return {**row, "ours": float(numbers[0]), "verdict": Verdict.INCONCLUSIVE.value}
-    ours = (mean if claim.average == "mean" else median)(numbers)
-    verdict = claim.verdict(ours)
-    return {**row, "ours": ours.value, "low": ours.low, "high": ours.high, "verdict": verdict.value}

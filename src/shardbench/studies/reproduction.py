@@ -12,6 +12,7 @@ from typing import Any
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import GROUP
 from shardbench.studies.claim import Claim, Evidence, parse_claims
+from shardbench.studies.definitions import Definition, definitions
 from shardbench.studies.study import Study
 
 FOLDER = "reproduction"
@@ -27,6 +28,8 @@ class Reproduction:
     studies: tuple[Study, ...]
     claims: tuple[Claim, ...]
     observe: Observe | None
+    defined: Mapping[str, Definition]
+    """Where each claim's definition was first committed; not of claims that never were."""
 
     def study(self, name: str) -> Study:
         """The study of that name; raises BadInput that lists the known ones."""
@@ -62,7 +65,9 @@ def find_reproduction(owner: str) -> Reproduction:
     observe: Observe | None = _import(owner, "claims").observations if _module(owner, "claims") else None
     if claims and observe is None:
         raise BadInput(f"{owner} has claims.toml but no claims.py with observations(evidence)")
-    return Reproduction(owner=owner, studies=studies, claims=claims, observe=observe)
+    return Reproduction(
+        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(owner, FOLDER)
+    )
 
 
 def _module(owner: str, name: str) -> bool:

@@ -1,0 +1,74 @@
+"""The command ``claims``: the ledger of all papers' statements."""
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text
+from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def claims_command(
+    paper: Annotated[str | None, typer.Argument(help="Print only this paper's (such as recshard).")] = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Only compare the files on disk with the records.")] = False,
+    define: Annotated[
+        bool, typer.Option("--define", help="Note, of committed claims.toml files, which commit has each definition.")
+    ] = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> int:
+    """Judge every paper's statements on the records of a results folder; write tables/claims.csv and the pictures."""
+    from shardbench.report.files import json_rows  # noqa: PLC0415
+    from shardbench.studies.ledger import check_ledger, ledger, write_ledger  # noqa: PLC0415
+    from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
+
+    only = find_reproduction(paper) if paper else None
+    if define:
+        return _define(only.owner if only else None)
+    if check:
+        differences = check_ledger(results)
+        print("\n".join(map(ascii_text, differences)) or "claims: files and records agree")
+        return EXIT_FAILED if differences else EXIT_OK
+    found = ledger(results, only)
+    if not len(found.claims):
+        raise BadInput(f"{results} has no records of any paper; run: shardbench reproduce NAME --results {results}")
+    written = write_ledger(results)
+    if as_json:
+        print_json({"claims": json_rows(found.claims), "files": list(map(str, written))})
+        return EXIT_OK
+    print_claims(found.claims)
+    for path in written:
+        print(f"written: {path}")
+    return EXIT_OK
+
+
+def print_claims(frame: "pd.DataFrame") -> None:
+    """The ledger's rows as ASCII lines, paper by paper."""
+    from shardbench.report.claim_text import claim_text  # noqa: PLC0415
+
+    if not len(frame):
+        return
+    print("Claims: direction and magnitude of what each paper states, our number, and the evidence")
+    for paper, rows in frame.groupby("paper", sort=False):
+        print(f"{paper}:")
+        for row in rows.to_dict("records"):
+            text = ascii_text(claim_text({str(name): value for name, value in row.items()}).replace("**", ""))
+            print(textwrap.fill(text, 118, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+    sys.stdout.flush()
+
+
+def _define(only: str | None) -> int:
+    from shardbench.studies.definitions import define  # noqa: PLC0415
+    from shardbench.studies.reproduction import FOLDER, find_reproduction, reproduction_names  # noqa: PLC0415
+
+    for name in [only] if only else reproduction_names():
+        changed = define(name, FOLDER, find_reproduction(name).claims)
+        print(f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new")
+    return EXIT_OK

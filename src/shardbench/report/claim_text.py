@@ -1,0 +1,57 @@
+"""Rows of the ledger in words, for documents and terminals."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from shardbench.report.view import significant
+
+
+def claim_text(row: Mapping[str, Any]) -> str:
+    """A statement, both answers, the numbers behind them and the evidence; a number not sourced is not printed."""
+    statement = str(row["statement"]).rstrip(".")
+    if row["direction"] == row["magnitude"] == "not testable here":
+        return f"`{row['claim']}`: **not testable here**: {statement}. {row['conditions']}"
+    answers = [f"direction {row['direction']}"] if row["direction"] != "not stated" else []
+    answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != "not stated" else []
+    words = [f"**{', '.join(answers)}**", statement]
+    if row["relation"] in ("direction", "not worse"):
+        words.append("the paper gives no number")
+    elif _known(row["paper_value"]):
+        words.append(f"paper {row['relation']} {_number(row['paper_value'])} {row['unit']}")
+    else:
+        words.append("no number of the paper was seen")
+    words.append(_ours(row))
+    if _known(row["region_share"]):
+        words.append(f"holds in {100 * row['region_share']:.0f} % of the region")
+    if _known(row["strength"]) and row["strength"]:
+        words.append(str(row["strength"]))
+    head, *rest = words
+    return f"`{row['claim']}`: {head}: {'; '.join(rest)}."
+
+
+def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Claim, both answers, the paper's number, ours, share of the region: a line of a table."""
+    paper = f"{row['relation']} {_number(row['paper_value'])} {row['unit']}" if _known(row["paper_value"]) else "-"
+    region = f"{100 * row['region_share']:.0f} %" if _known(row["region_share"]) else "-"
+    ours = "-"
+    if row["n"]:
+        ours = _ours({**row, "n_unit": row["n_unit"].removesuffix(" (chosen)")}).removeprefix("ours ")
+    return (row["claim"], row["direction"], row["magnitude"], paper, ours, region)
+
+
+def _ours(row: Mapping[str, Any]) -> str:
+    if not row["n"]:
+        return "no number of ours"
+    spread = f"{significant(row['low'])} to {significant(row['high'])}, " if _known(row["low"]) else ""
+    return f"ours {significant(row['ours'])} {row['unit']} ({spread}n = {row['n']:.0f} {row['n_unit']})"
+
+
+def _number(value: float) -> str:
+    """At most three digits, no zeros behind the point that the paper did not write."""
+    return f"{value:.3g}"
+
+
+def _known(value: object) -> bool:
+    return value is not None and not pd.isna(value)

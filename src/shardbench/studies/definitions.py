@@ -1,0 +1,90 @@
+"""When a claim's definition was committed: what is judged later was not defined by its outcome.
+
+``defined.toml`` beside a ``claims.toml`` has for every claim the hash of its definition, and commit and time of the
+version of ``claims.toml`` that has it first; ``shardbench claims --define`` writes it from the checkout.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+from pydantic import Field
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.code import last_commit
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import first_error
+from shardbench.model.discovery import GROUP
+from shardbench.studies.claim import Claim
+
+FILE = "defined.toml"
+
+
+class Definition(pydantic.BaseModel):
+    """Where a claim's definition was first committed."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    digest: str
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
+    at: pydantic.AwareDatetime
+
+
+class _Definitions(pydantic.RootModel[dict[str, Definition]]):
+    pass
+
+
+def definitions(owner: str, folder: str) -> Mapping[str, Definition]:
+    """Stamps of a baseline's claims by name; empty where none were made. Raises BadInput for a malformed file."""
+    file = resources.files(f"{GROUP}.{owner}.{folder}") / FILE
+    if not file.is_file():
+        return {}
+    try:
+        return _Definitions.model_validate(tomllib.loads(file.read_text(encoding="ascii"))).root
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{owner}/{folder}/{FILE}: not TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{owner}/{folder}/{FILE}: {first_error(error)}") from error
+
+
+def define(owner: str, folder: str, claims: Sequence[Claim]) -> list[str]:
+    """Stamp the claims whose definition changed with the last commit of ``claims.toml``; gives their names.
+
+    Raises BadInput where that file is not committed as it is.
+    """
+    place = Path(str(resources.files(f"{GROUP}.{owner}.{folder}"))).resolve()
+    known = definitions(owner, folder)
+    changed = [claim.name for claim in claims if _stale(claim, known)]
+    if not changed and known.keys() == {claim.name for claim in claims}:
+        return []
+    commit = last_commit(place / "claims.toml")
+    if commit is None:
+        raise BadInput(f"{owner}/{folder}/claims.toml differs from what is committed; commit it, then define")
+    digest, at = commit
+    stamps = {
+        claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, known) else known[claim.name]
+        for claim in claims
+    }
+    write_atomically(place / FILE, _text(stamps))
+    return changed
+
+
+def _stale(claim: Claim, known: Mapping[str, Definition]) -> bool:
+    return claim.name not in known or known[claim.name].digest != claim.digest
+
+
+def _text(stamps: Mapping[str, Definition]) -> str:
+    head = "# Written by `shardbench claims --define`: which commit of claims.toml first has each definition.\n"
+    blocks = [
+        f'\n[{name}]\ndigest = "{stamp.digest}"\ncommit = "{stamp.commit}"\nat = {_time(stamp.at)}\n'
+        for name, stamp in stamps.items()
+    ]
+    return head + "".join(blocks)
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")

@@ -1,0 +1,222 @@
+"""The ledger: every statement of every paper, what it was tested on, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import check_files, write_files
+from shardbench.cost.published.agreement import predict_all
+from shardbench.cost.published.points import HELD_OUT, ExchangePoint, KernelPoint, published
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.store import trial_store
+from shardbench.report.files import frame_csv
+from shardbench.report.groups import current
+from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
+from shardbench.studies.definitions import Definition
+from shardbench.studies.region_picture import region_svg
+from shardbench.studies.reproduction import FOLDER, Reproduction, find_reproduction, reproduction_names
+from shardbench.studies.study_tables import recorded_cells, study_tables
+from shardbench.studies.verdict import judge
+
+COLUMNS = (
+    "paper", "claim", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
+    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in",
+    "relation", "sourced", "definition_of", "definition", "source",
+)  # fmt: skip
+REGION_COLUMNS = (
+    "paper", "claim", "outcome", "points", "without_a_number", "share_magnitude", "share_direction", "least", "median",
+    "most", "unit", "deciding", "q2",
+)  # fmt: skip
+PICTURES = "pictures"
+_SHORT = 10
+"""Digits of a commit in print."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The statements' table, the regions' table, and pictures of regions by file name."""
+
+    claims: pd.DataFrame
+    regions: pd.DataFrame
+    pictures: Mapping[str, str]
+
+    def of(self, paper: str) -> "Ledger":
+        """Only one paper's."""
+        mine = {name: text for name, text in self.pictures.items() if name.startswith(f"{paper}-")}
+        claims, regions = (frame[frame["paper"] == paper] for frame in (self.claims, self.regions))
+        return Ledger(claims=claims, regions=regions, pictures=mine)
+
+
+def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
+    """All papers of which a results folder has a record; statements that need none stand with them.
+
+    Raises BadInput where claims.py observes a claim that claims.toml does not have.
+    """
+    found = [only] if only is not None else [find_reproduction(name) for name in reproduction_names()]
+    claims: list[dict[str, object]] = []
+    regions: list[dict[str, object]] = []
+    pictures: dict[str, str] = {}
+    for reproduction in found:
+        records = tuple(current(trial_store(results, reproduction.owner).read()))
+        cells = recorded_cells(reproduction, results)
+        if not reproduction.claims or not (records or cells):
+            continue
+        tables = study_tables(reproduction, results)
+        numbers = _observed(reproduction, Evidence(records=records, tables=tables))
+        evidence: dict[str, list[BaseRecord]] = {SUITE: list(records)}
+        for study, record in cells:
+            evidence.setdefault(study.name, []).append(record)
+        for claim in reproduction.claims:
+            behind = [record for name in claim.judged_by for record in evidence.get(name, [])]
+            region = _region(reproduction.owner, claim, tables)
+            share = None if region is None else region["share_magnitude"]
+            row = _row(claim, numbers.get(claim.name, ()), behind, reproduction.defined.get(claim.name))
+            claims.append({"paper": reproduction.owner, **row, "region_share": share})
+            if region is not None and claim.region is not None:
+                regions.append(region)
+                points, knobs = tables[claim.region.table], tables[f"{claim.region.table}_knobs"]
+                pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_svg(claim, points, knobs)
+    return Ledger(
+        claims=pd.DataFrame(claims, columns=list(COLUMNS)),
+        regions=pd.DataFrame(regions, columns=list(REGION_COLUMNS)),
+        pictures=pictures,
+    )
+
+
+def _observed(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Sequence[float]]:
+    if reproduction.observe is None:
+        return {}
+    observed = reproduction.observe(evidence)
+    testable = {claim.name for claim in reproduction.claims if not claim.not_testable}
+    unknown = sorted(observed.keys() - testable)
+    if unknown:
+        where = f"{reproduction.owner}/{FOLDER}/claims.py observes '{unknown[0]}'"
+        raise BadInput(f"{where}, which claims.toml does not have, or calls not testable")
+    return observed
+
+
+def _row(
+    claim: Claim, numbers: Sequence[float], behind: Sequence[BaseRecord], stamp: Definition | None
+) -> dict[str, object]:
+    verdict = judge(claim, numbers)
+    quoted = f'{claim.statement.rstrip(".")} ("{claim.quote}")' if claim.quote else claim.statement
+    conditions = claim.not_testable or claim.conditions
+    return {
+        "claim": claim.name,
+        "statement": quoted,
+        "paper_value": claim.paper if claim.sourced else None,
+        "ours": verdict.ours,
+        "low": verdict.low,
+        "high": verdict.high,
+        "unit": claim.unit,
+        "direction": verdict.direction.value,
+        "magnitude": verdict.magnitude.value,
+        "strength": "" if claim.not_testable else _strength(claim, behind, stamp),
+        "n": verdict.n,
+        "n_unit": claim.n_unit if claim.sample or claim.not_testable else f"{claim.n_unit} (chosen)",
+        "conditions": conditions,
+        "defined_in": _defined_in(claim, stamp),
+        "judged_in": _judged_in(behind),
+        "relation": claim.relation.value,
+        "sourced": claim.sourced,
+        "definition_of": claim.definition_of,
+        "definition": claim.definition,
+        "source": claim.source,
+    }
+
+
+def _strength(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition | None) -> str:
+    parts: list[str] = [claim.evidence.value]
+    if claim.evidence is Strength.SIMULATED and claim.part:
+        error, points = _model_error(claim.part)
+        parts[0] += f" (model error {error:.0f} %, median of {points} held-out {claim.part} points)"
+    if claim.data:
+        parts.append(f"{claim.data} data" if claim.data != "made up" else "made-up workload")
+    begun = [record.provenance.started for record in behind if record.provenance is not None]
+    if stamp is not None and (len(begun) < len(behind) or (begun and min(begun) < stamp.at)):
+        parts.append("run before this definition was committed")
+    return "; ".join(parts)
+
+
+def _defined_in(claim: Claim, stamp: Definition | None) -> str:
+    if stamp is None or stamp.digest != claim.digest:
+        return "not committed"
+    return stamp.commit[:_SHORT]
+
+
+def _judged_in(behind: Sequence[BaseRecord]) -> str:
+    """Commits of the first and the last record, one where they are the same."""
+    known = sorted(
+        (record.provenance.started, record.provenance.commit, record.provenance.dirty)
+        for record in behind
+        if record.provenance is not None and record.provenance.commit is not None
+    )
+    if not known:
+        return "unknown" if behind else ""
+    words = [f"{commit[:_SHORT]}{' (changed)' if dirty else ''}" for _, commit, dirty in (known[0], known[-1])]
+    return words[0] if words[0] == words[1] else " to ".join(words)
+
+
+@cache
+def _model_error(part: str) -> tuple[float, int]:
+    """Median of held-out published points' errors, without their sign, in percent, and how many."""
+    kinds = {name: type(family.points[0]) for name, family in published().families.items()}
+    of = {KernelPoint: "embedding", ExchangePoint: "exchanges"}
+    errors = [
+        abs(row.error_pct)
+        for row in predict_all()
+        if row.split == HELD_OUT and of.get(kinds[row.family], "step") == part
+    ]
+    return median(errors), len(errors)
+
+
+def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dict[str, object] | None:
+    """How a claim fares over its region; None where it has none, or it did not run."""
+    if claim.region is None or claim.region.table not in tables:
+        return None
+    column = claim.region.column
+    if column not in tables[claim.region.table]:
+        raise BadInput(f"{paper}: claim {claim.name} names column '{column}', which table {claim.region.table} lacks")
+    ratios = pd.to_numeric(tables[claim.region.table][column])
+    shown = [claim.scale.shown(ratio) for ratio in ratios.dropna()]
+    knobs = tables[f"{claim.region.table}_knobs"]
+    knobs = knobs[knobs["outcome"] == column]
+    return {
+        "paper": paper,
+        "claim": claim.name,
+        "outcome": column,
+        "points": len(ratios),
+        "without_a_number": len(ratios) - len(shown),
+        "share_magnitude": sum(map(claim.holds, shown)) / len(shown) if shown else None,
+        "share_direction": sum(map(claim.directed, shown)) / len(shown) if shown else None,
+        "least": min(shown, default=None),
+        "median": median(shown) if shown else None,
+        "most": max(shown, default=None),
+        "unit": claim.unit,
+        "deciding": ", ".join(f"{row.knob} {row.total:.2f}" for row in knobs.head(3).itertuples()),
+        "q2": knobs["q2"].iloc[0] if len(knobs) else None,
+    }
+
+
+def expected_files(results: Path) -> dict[Path, str]:
+    """Text of every file that ``shardbench claims`` writes."""
+    made = ledger(results)
+    tables = {"claims": made.claims, "regions": made.regions}
+    files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
+    return files | {results / PICTURES / name: text for name, text in made.pictures.items()}
+
+
+def write_ledger(results: Path) -> list[Path]:
+    """Write ``tables/claims.csv``, ``tables/regions.csv`` and the pictures; gives their paths."""
+    return write_files(expected_files(results))
+
+
+def check_ledger(results: Path) -> list[str]:
+    """Files that differ from what the records give, one line each; none is good."""
+    held = sorted((results / PICTURES).glob("*.svg"))
+    return check_files(expected_files(results), "shardbench claims", held)

@@ -1,0 +1,132 @@
+"""A study of a region: a claim's numbers over all knobs at once that no source fixes."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy.stats import qmc
+
+from shardbench.base.arrays import Floats
+from shardbench.records.cell import Cell, Row, Scalar
+from shardbench.studies.study import Study
+from shardbench.studies.surface import fit_surface
+
+QUICK_POINTS = 4
+FEWEST_POINTS = 64
+_FEWEST_FITTED = 16
+"""Points with a number below which no surface is fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One thing that no source fixes, and the range over which it may lie."""
+
+    name: str
+    reason: str
+    """Where the range comes from; stated before the run."""
+    low: float = 0.0
+    high: float = 1.0
+    scale: Literal["linear", "log", "integer", "choice"] = "linear"
+    """``log``: even in the logarithm; ``integer``: even over whole numbers, ends included; ``choice``: of values."""
+    values: tuple[str | int | float, ...] = ()
+    """Of a choice, in an order that means something."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a range that is none."""
+        if (self.scale == "choice") != bool(self.values):
+            raise ValueError(f"knob {self.name}: 'values' belong to a choice, and only to it")
+        if self.scale != "choice" and not self.low < self.high:
+            raise ValueError(f"knob {self.name}: low must be less than high")
+        if self.scale == "log" and self.low <= 0.0:
+            raise ValueError(f"knob {self.name}: a logarithmic range begins above 0")
+
+    def at(self, share: float) -> str | int | float:
+        """The value at a share in [0, 1) of the range; six significant digits."""
+        if self.scale == "choice":
+            return self.values[int(share * len(self.values))]
+        if self.scale == "integer":
+            return int(self.low + share * (self.high + 1.0 - self.low))
+        if self.scale == "log":
+            return float(f"{self.low * (self.high / self.low) ** share:.6g}")
+        return float(f"{self.low + share * (self.high - self.low):.6g}")
+
+    def share(self, value: Scalar) -> float:
+        """Where a value lies in the range, in [0, 1]."""
+        if self.scale == "choice":
+            return (self.values.index(value) + 0.5) / len(self.values)
+        number = float(value)  # type: ignore[arg-type]
+        if self.scale == "integer":
+            return (number + 0.5 - self.low) / (self.high + 1.0 - self.low)
+        if self.scale == "log":
+            return float(np.log(number / self.low) / np.log(self.high / self.low))
+        return (number - self.low) / (self.high - self.low)
+
+
+class RegionStudy(Study):
+    """Points of a Sobol sequence over some knobs, each measured once; ratios theirs over ours by column."""
+
+    name = "region"
+    knobs: Sequence[Knob]
+    outcomes: Sequence[str]
+    """Columns of positive ratios; None at a point that has none."""
+    points: int = FEWEST_POINTS
+    backend: str = "simulated"
+
+    @abstractmethod
+    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
+        """The outcomes at a point, and other columns; ``cell`` has ``point`` and every knob."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """The points, or the first few of them."""
+        shares = design(len(self.knobs), self.points)[: QUICK_POINTS if quick else None]
+        return [
+            {"point": number, **{knob.name: knob.at(share) for knob, share in zip(self.knobs, row)}}
+            for number, row in enumerate(shares.tolist())
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """One row a point."""
+        return [{"backend": self.backend, **self.measure(cell, folder)}]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """The points, and a row for every outcome and knob: which knob decides, most deciding first."""
+        return {self.name: rows, f"{self.name}_knobs": knob_table(self.knobs, self.outcomes, rows)}
+
+
+def design(knobs: int, points: int) -> Floats:
+    """[points, knobs] in (0, 1): the Sobol sequence as it is, each coordinate at the middle of its step.
+
+    The same by every version of the libraries, since nothing is drawn. ValueError where ``points`` is no power of two.
+    """
+    levels = int(np.log2(points))
+    if 2**levels != points:
+        raise ValueError(f"a Sobol design has a power of two of points, not {points}")
+    sequence = qmc.Sobol(d=knobs, scramble=False).random_base2(levels)
+    return np.asarray(sequence + 0.5 / points)
+
+
+def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFrame) -> pd.DataFrame:
+    """First-order and total effects of each knob on the logarithm of each outcome, by a response surface."""
+    made = []
+    shares = np.array([[knob.share(value) for value in rows[knob.name]] for knob in knobs]).T
+    for outcome in outcomes:
+        ratios = pd.to_numeric(rows[outcome]).to_numpy(dtype=np.float64)
+        known = np.isfinite(ratios) & (ratios > 0.0)
+        if known.sum() < _FEWEST_FITTED:
+            continue
+        surface = fit_surface(shares[known], np.log(ratios[known]))
+        effects = zip(knobs, surface.first_order().tolist(), surface.total().tolist())
+        for knob, first, total in sorted(effects, key=lambda effect: -effect[2]):
+            made.append(
+                {
+                    "outcome": outcome, "knob": knob.name, "first_order": first, "total": total, "q2": surface.q2,
+                    "points": int(known.sum()), "low": knob.at(0.0), "high": knob.at(np.nextafter(1.0, 0.0)),
+                    "scale": knob.scale, "reason": knob.reason,
+                }
+            )  # fmt: skip
+    columns = ("outcome", "knob", "first_order", "total", "q2", "points", "low", "high", "scale", "reason")
+    return pd.DataFrame(made, columns=list(columns))

@@ -1,0 +1,88 @@
+"""What numbers of ours say of a statement: does its direction hold, and does its magnitude."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardbench.base.statistics import log_mean, t_mean
+from shardbench.studies.claim import Claim, Relation
+
+REPRODUCED_FROM = 5
+"""Independent units below which nothing is called reproduced."""
+
+
+class Answer(StrEnum):
+    """One word for each of the two questions."""
+
+    REPRODUCED = "reproduced"
+    """Of REPRODUCED_FROM or more independent units, with the whole 95 % interval."""
+    CONSISTENT = "consistent"
+    """As far as seen: fewer units, or every one of some chosen conditions."""
+    PARTLY = "partly"
+    """In some of the chosen conditions and not in others."""
+    INCONCLUSIVE = "inconclusive"
+    """The interval holds both answers."""
+    NOT_REPRODUCED = "not reproduced"
+    NOT_STATED = "not stated"
+    """The statement has no such side."""
+    NOT_TESTABLE = "not testable here"
+    NOT_RUN = "not run"
+    """There are no records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Both answers and the numbers behind them, in the claim's unit of print."""
+
+    direction: Answer
+    magnitude: Answer
+    ours: float | None = None
+    """Mean (geometric, of ratios) over the units."""
+    low: float | None = None
+    high: float | None = None
+    """Of a sample its 95 % interval, of conditions the least and the most."""
+    n: int = 0
+
+
+def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
+    """The verdict on numbers, one a unit; ValueError where a ratio is not positive.
+
+    The limit of "at least" is judged by a one-sided t test at 2.5 %, of "about" by two of them (TOST), of "not
+    worse" by one against the margin: in each the 95 % interval has to lie wholly within what is allowed.
+    """
+    if not numbers:
+        answer = Answer.NOT_TESTABLE if claim.not_testable else Answer.NOT_RUN
+        return Verdict(direction=answer, magnitude=answer)
+    average = (log_mean if claim.scale.is_ratio else t_mean)(numbers)
+    ours = claim.scale.shown(average.value)
+    shown = [claim.scale.shown(number) for number in numbers]
+    if not claim.sample:
+        low, high = min(shown), max(shown)
+    elif average.low is None or average.high is None:
+        low, high = -float("inf"), float("inf")
+    else:
+        low, high = claim.scale.shown(average.low), claim.scale.shown(average.high)
+
+    def answered(holds: Callable[[float], bool], misses: bool) -> Answer:
+        if not claim.sample:
+            held = sum(map(holds, shown))
+            return Answer.CONSISTENT if held == len(shown) else Answer.PARTLY if held else Answer.NOT_REPRODUCED
+        if holds(low) and holds(high):
+            return Answer.REPRODUCED if len(numbers) >= REPRODUCED_FROM else Answer.CONSISTENT
+        return Answer.NOT_REPRODUCED if misses else Answer.INCONCLUSIVE
+
+    least, most = claim.limits()
+    wrong_way = high <= claim.neutral if claim.up else low >= claim.neutral
+    direction = answered(claim.directed, wrong_way) if claim.has_direction else Answer.NOT_STATED
+    magnitude = Answer.NOT_STATED
+    if claim.relation is not Relation.DIRECTION:
+        magnitude = answered(claim.holds, high < least or low > most)
+    known = len(numbers) > 1
+    return Verdict(
+        direction=direction,
+        magnitude=magnitude,
+        ours=ours,
+        low=low if known else None,
+        high=high if known else None,
+        n=len(numbers),
+    )

@@ -1,0 +1,104 @@
+"""Regions: designs over knobs, what a response surface says of them, and their pictures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_claims import claim
+
+from shardbench.records.cell import Cell, Scalar
+from shardbench.studies.region import Knob, RegionStudy, design, knob_table
+from shardbench.studies.region_picture import region_svg
+from shardbench.studies.surface import fit_surface
+
+KNOBS = (
+    Knob(name="skew", low=0.5, high=1.5, reason="as seen"),
+    Knob(name="rate", low=1.0, high=100.0, scale="log", reason="as built"),
+    Knob(name="nodes", low=2, high=5, scale="integer", reason="as bought"),
+    Knob(name="device", scale="choice", values=("old", "new"), reason="as sold"),
+)
+
+
+class Gains(RegionStudy):
+    """A gain that skew and device decide."""
+
+    knobs = KNOBS
+    outcomes = ("gain_x",)
+    backend = "counted"
+
+    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
+        skew, device = float(cell["skew"] or 0), 2.0 if cell["device"] == "new" else 1.0
+        return {"gain_x": None if cell["point"] == 7 else np.exp(3.0 * (skew - 1.0)) * device}
+
+
+def rows() -> pd.DataFrame:
+    study = Gains()
+    return pd.DataFrame([{**cell, **study.run(cell, Path())[0]} for cell in study.cells(False)])
+
+
+def test_a_design_is_even_in_every_knob_and_never_at_its_ends() -> None:
+    points = design(4, 64)
+    assert points.shape == (64, 4)
+    for column in points.T:
+        assert sorted(column) == [(i + 0.5) / 64 for i in range(64)]
+    with pytest.raises(ValueError, match="power of two"):
+        design(4, 60)
+
+
+def test_cells_hold_every_knobs_values() -> None:
+    cells = Gains().cells(False)
+    assert len(cells) == 64
+    assert Gains().cells(True) == cells[:4]
+    assert {cell["nodes"] for cell in cells} == {2, 3, 4, 5}
+    assert [sum(cell["device"] == name for cell in cells) for name in ("old", "new")] == [32, 32]
+    for knob in KNOBS:
+        shares = [knob.share(cell[knob.name]) for cell in cells]
+        assert min(shares) > 0 and max(shares) < 1
+    rate = KNOBS[1]
+    assert rate.at(0.5) == pytest.approx(10.0) and rate.share(10.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("wrong", [{"low": 2.0}, {"low": 0.0, "scale": "log"}, {"values": (1,)}, {"scale": "choice"}])
+def test_a_knob_without_a_range_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="knob x"):
+        Knob(**{"name": "x", "reason": "none", "low": 0.5, "high": 1.0, **wrong})
+
+
+def test_a_surface_finds_which_knobs_decide_and_that_noise_is_none() -> None:
+    points = design(6, 64)
+    # Sobol's indices of x0 + x1 x2 by hand: variances 1/12 of x0; of the product 7/144, of which 1/48 + 1/48 alone.
+    surface = fit_surface(points, points[:, 0] + points[:, 1] * points[:, 2])
+    assert surface.q2 > 0.999
+    whole = 1 / 12 + 7 / 144
+    assert surface.first_order() == pytest.approx([1 / 12 / whole, 1 / 48 / whole, 1 / 48 / whole, 0, 0, 0], abs=2e-3)
+    assert surface.total() == pytest.approx([1 / 12 / whole, 1 / 36 / whole, 1 / 36 / whole, 0, 0, 0], abs=2e-3)
+    noise = fit_surface(points, np.random.default_rng(0).normal(size=64))
+    assert noise.q2 < 0.0
+    flat = fit_surface(points, np.ones(64))
+    assert flat.q2 == 1.0 and not flat.total().any()
+
+
+def test_the_table_of_knobs_has_the_deciding_one_first() -> None:
+    table = knob_table(KNOBS, ("gain_x",), rows())
+    assert table["knob"].tolist()[:2] == ["skew", "device"]
+    assert table["total"].iloc[0] > table["total"].iloc[1] > 0.05 > table["total"].iloc[2]
+    assert set(table["points"]) == {63}, "a point without a number is none of the surface's"
+    few = rows().assign(gain_x=[1.0] * 10 + [None] * 54)
+    assert knob_table(KNOBS, ("gain_x",), few).empty
+
+
+def test_the_picture_has_a_mark_for_every_point() -> None:
+    table = rows()
+    judged = claim(region={"column": "gain_x"}, paper=2.0)
+    text = region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+    held, right = int((table["gain_x"] >= 2.0).sum()), int((table["gain_x"] > 1.0).sum())
+    assert f"speed: holds at {held} of 63 points, its direction at {right}" in text
+    root = ET.fromstring(text)
+    names = [element.tag.rpartition("}")[2] for element in root]
+    # The legend has two circles and two paths.
+    assert names.count("circle") == right + 2
+    assert names.count("path") == 64 - right + 2
+    assert text == region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
