@@ -45,7 +45,7 @@ def _ours(row: Mapping[str, Any]) -> str:
     if not row["n"]:
         return "no number of ours"
     spread = f"{significant(row['low'])} to {significant(row['high'])}, " if _known(row["low"]) else ""
-    return f"ours {significant(row['ours'])} {row['unit']} ({spread}n = {row['n']:.0f} {row['n_unit']})"
+    return f"ours {significant(row['ours'])} {row['unit']} ({spread}n={row['n']:.0f} {row['n_unit']})"
 
 
 def _number(value: float) -> str:
