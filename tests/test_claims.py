@@ -178,10 +178,10 @@ ROW = {
 def test_a_row_in_words_keeps_an_unsourced_number_back() -> None:
     assert claim_text(ROW) == (
         "`speed`: **direction reproduced, magnitude inconclusive**: It is faster; paper at least 6 x; ours 4.17 x "
-        "(1.40 to 7.50, n=5 draw); holds in 25 % of the region; simulated (model error 19 %); made-up workload."
+        "(1.40 to 7.50, n = 5 draw); holds in 25 % of the region; simulated (model error 19 %); made-up workload."
     )
-    assert ledger_cells(ROW)[3:] == ("at least 6 x", "4.17 x (1.40 to 7.50, n=5 draw)", "25 %")
+    assert ledger_cells(ROW)[3:] == ("at least 6 x", "4.17 x (1.40 to 7.50, 5 draw)", "25 %")
     unsourced = {**ROW, "paper_value": None, "region_share": None, "low": None, "high": None, "n": 1}
-    assert "no number of the paper was seen; ours 4.17 x (n=1 draw); simulated" in claim_text(unsourced)
+    assert "no number of the paper was seen; ours 4.17 x (n = 1 draw); simulated" in claim_text(unsourced)
     untested = {**ROW, "direction": "not testable here", "magnitude": "not testable here", "conditions": "not public"}
     assert claim_text(untested) == "`speed`: **not testable here**: It is faster. not public"

@@ -133,8 +133,8 @@ def test_claims_are_printed_as_sentences_or_as_a_table(tmp_path):
     )
     made = numbers.Block(name="claims", tables=("claims.csv",), form="claims", where="paper == 'one'")
     text = " ".join(numbers.block_text(made, tmp_path).split())
-    assert "paper at least 6 x; ours 4.17 x (1.40 to 7.50, n=4 draw)" in text
-    assert "no number of the paper was seen; ours 2.00 x (n=1 draw)" in text
+    assert "paper at least 6 x; ours 4.17 x (1.40 to 7.50, n = 4 draw)" in text
+    assert "no number of the paper was seen; ours 2.00 x (n = 1 draw)" in text
     assert "open" not in text
     table = numbers.block_text(made.model_copy(update={"form": "ledger", "where": ""}), tmp_path)
     assert "| open | not run | not run | about 3 x | - | - |" in table

@@ -37,7 +37,9 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     region = f"{100 * row['region_share']:.0f} %" if _known(row["region_share"]) else "-"
     ours = "-"
     if row["n"]:
-        ours = _ours({**row, "n_unit": row["n_unit"].removesuffix(" (chosen)")}).removeprefix("ours ")
+        # A line of a document has 120 columns.
+        ours = _ours({**row, "n_unit": row["n_unit"].removesuffix(" (chosen)")})
+        ours = ours.removeprefix("ours ").replace("n = ", "")
     return (row["claim"], row["direction"], row["magnitude"], paper, ours, region)
 
 
@@ -45,7 +47,7 @@ def _ours(row: Mapping[str, Any]) -> str:
     if not row["n"]:
         return "no number of ours"
     spread = f"{significant(row['low'])} to {significant(row['high'])}, " if _known(row["low"]) else ""
-    return f"ours {significant(row['ours'])} {row['unit']} ({spread}n={row['n']:.0f} {row['n_unit']})"
+    return f"ours {significant(row['ours'])} {row['unit']} ({spread}n = {row['n']:.0f} {row['n_unit']})"
 
 
 def _number(value: float) -> str:
