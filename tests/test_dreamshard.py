@@ -46,24 +46,40 @@ def started(some):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_gradients_by_hand_are_autograds(padded):
+    """Each draw by itself, as a mean over 64 of them, gives what distinct ones give by their shares."""
     rng = np.random.default_rng(0)
     network = networks.Networks(1).cost
-    rows = rng.normal(size=(30, 21)).astype(np.float32)
-    placements, devices, shards = 7, 3, 5
-    holds = (rng.random((placements * devices + shards, 30)) < 0.2).astype(np.float32)
-    overall, costs = rng.random(placements).astype(np.float32) * 9, rng.random((shards, 3)).astype(np.float32) * 5
-    padding = rng.random((placements, devices)) < 0.3 if padded else None
-    if padding is not None:
-        padding[:, 0] = False
-    loss = regression.Regression(network, rows).gradients(holds, overall, costs, padding)
+    tables = rng.normal(size=(30, 21)).astype(np.float32)
+    placements, devices, draws = 7, 3, 64
+    holds = (rng.random((placements, devices, 30)) < 0.2).astype(np.float32)
+    overall = rng.random(placements).astype(np.float32) * 9
+    costs = rng.random((placements, devices, 3)).astype(np.float32) * 5
+    real = np.ones((placements, devices), dtype=bool)
+    if padded:
+        real[:, 1:] = rng.random((placements, devices - 1)) < 0.7
+    # Placement 4 and device 5 are never drawn.
+    some = rng.choice([0, 1, 2, 3, 5, 6], draws)
+    single = rng.choice(np.setdiff1d(np.flatnonzero(real), [5]), draws)
+    (of_some,), (of_single,) = (
+        regression.shares(drawn[None], kinds) for drawn, kinds in ((some, placements), (single, real.size))
+    )
+    drawn = regression.Drawn(
+        placements=np.flatnonzero(of_some),
+        placement_shares=of_some[of_some > 0],
+        devices=np.flatnonzero(of_single),
+        device_shares=of_single[of_single > 0],
+    )
+    assert len(drawn.placements) == 6
+    loss = regression.Regression(
+        network, tables, holds=holds, overall_ms=overall, device_ms=costs, real=real
+    ).gradients(drawn)
     by_hand = {name: p.grad.clone() for name, p in network.named_parameters()}
     network.zero_grad()
-    sums = torch.from_numpy(holds) @ network.encoder(torch.from_numpy(rows))
-    whole = sums[: placements * devices].unflatten(0, (placements, devices))
-    if padding is not None:
-        whole = whole.masked_fill(torch.from_numpy(padding)[:, :, None], -torch.inf)
-    errors = network.device_ms(sums[placements * devices :]) - torch.from_numpy(costs)
-    expected = (network.overall_ms(whole) - torch.from_numpy(overall)).square().mean() + errors.square().sum(1).mean()
+    sums = torch.from_numpy(holds) @ network.encoder(torch.from_numpy(tables))
+    whole = sums.masked_fill(torch.from_numpy(~real)[:, :, None], -torch.inf)[some]
+    errors = network.device_ms(sums.flatten(0, 1)[single]) - torch.from_numpy(costs).flatten(0, 1)[single]
+    of_whole = network.overall_ms(whole) - torch.from_numpy(overall)[some]
+    expected = of_whole.square().mean() + errors.square().sum(1).mean()
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     for name, parameter in network.named_parameters():
@@ -287,3 +303,27 @@ def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
         settings_of.Settings(**{field: value})
     assert "\n" not in str(error.value)
+
+
+def different_features(some):
+    """Those of all different tables, raw."""
+    return np.unique(np.concatenate([task.features for task in some]), axis=0)
+
+
+def test_widths_are_fed_as_they_are():
+    problem = random_problem(6, 3)
+    alike = replace(problem, tables=tuple(replace(table, dim=16) for table in problem.tables))
+    some = [Task.of(alike), Task.of(problem)]
+    begun = untrained(some, 0)
+    for task in some:
+        scaled = begun.scaling(task.features)
+        assert scaled[:, 0].tolist() == [table.dim for table in task.problem.tables]
+    np.testing.assert_allclose(begun.scaling(different_features(some))[:, 1:4].std(axis=0), 1.0, rtol=1e-4)
+
+
+def test_widths_may_be_fed_as_multiples_of_their_mean():
+    relative = settings_of.Settings(mean_width=4.0)
+    some = tasks()
+    begun = training.DreamShardTraining(some, SimulatedOracle(), 0, relative)
+    assert begun.scaled[:, 0].mean() == pytest.approx(4.0)
+    assert begun.key != training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.Settings()).key

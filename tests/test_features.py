@@ -26,16 +26,21 @@ def test_tables_and_profiles_must_match():
         table_features((Table(name="a", rows=4, dim=16),), (), Precision.FP16)
 
 
-def test_scaling_scores_scalars_and_passes_bins():
+def test_scaling_scores_what_it_is_told_and_passes_the_rest():
     rng = np.random.default_rng(0)
     raw = rng.random((50, 21)) * 100
-    raw[:, 0] = 16.1  # never varies: stays finite
-    scaled = Scaling.fit(raw)(raw)
+    raw[:, 1] = 16.1  # never varies: stays finite
+    scaled = Scaling.fit(raw, ("rows", "pooling"))(raw)
     assert scaled.dtype == np.float32
-    np.testing.assert_allclose(scaled[:, 0], 0.0, atol=1e-6)
-    np.testing.assert_allclose(scaled[:, 1:4].mean(axis=0), 0.0, atol=1e-6)
-    np.testing.assert_allclose(scaled[:, 1:4].std(axis=0), 1.0, rtol=1e-5)
-    np.testing.assert_allclose(scaled[:, len(SCALARS) :], raw[:, len(SCALARS) :], rtol=1e-6)
+    np.testing.assert_allclose(scaled[:, 1], 0.0, atol=1e-6)
+    np.testing.assert_allclose((scaled[:, 2].mean(), scaled[:, 2].std()), (0.0, 1.0), atol=1e-5)
+    raw_ones = [0, 3, *range(len(SCALARS), 21)]
+    np.testing.assert_allclose(scaled[:, raw_ones], raw[:, raw_ones], rtol=1e-6)
+    every = Scaling.fit(raw)(raw)
+    np.testing.assert_allclose(every[:, [0, 2, 3]].std(axis=0), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(every[:, len(SCALARS) :], raw[:, len(SCALARS) :], rtol=1e-6)
+    with pytest.raises(BadInput, match="'width' is no feature"):
+        Scaling.fit(raw, ("width",))
 
 
 def test_one_table_looks_the_same_in_every_task():

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import bound_problems
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,13 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds import table_loads
-from shardbench.cost.collectives import collective_s
+from shardbench.cost.collectives import collective_s, latencies_s, vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import DenseShape
-from shardbench.tasks.bound import placement_bound_ms
+from shardbench.tasks.bound import least_exchange_ms, placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.subsets import part, training_tasks
 from shardbench.tasks.task import Task
@@ -115,16 +117,59 @@ def test_counted_costs_need_a_counted_batch():
         SimulatedOracle(counted=True).measure(random_task(2), np.zeros((1, 2), dtype=int))
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (1, 1)])
-@settings(max_examples=15)
+def any_machine(rng, nodes, devices):
+    """Of random constants, links included."""
+    base = bound_problems.machine(rng, nodes, devices)
+    links = {f"{link}_bytes_per_s": float(10 ** rng.uniform(6, 11)) for link in ("intra", "inter")}
+    latencies = {f"{link}_latency_s": float(rng.choice([0.0, 1e-5])) for link in ("intra", "inter", "peer")}
+    return replace(base, constants=replace(base.constants, **links, **latencies))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (4, 1), (1, 1)])
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_no_placement_beats_the_bound(shape, seed):
-    on = machine(nodes=shape[0], devices=shape[1])
+    """On machines where kernels, launches or either link may decide, with tables of very unlike vectors and lookups."""
+    rng = np.random.default_rng(seed)
+    on = any_machine(rng, *shape)
     task = random_task(5, seed, on=on)
+    load = Load(task.expected.values.copy())
+    load.bag_bytes[:] *= 10.0 ** rng.uniform(-2, 2, 5)
+    task = replace(task, expected=load)
     every = np.array(list(itertools.product(range(task.devices), repeat=5)))
     best = float(SimulatedOracle().measure(task, every).overall_ms.min())
     bound = placement_bound_ms(task, counted=False)
     assert 0.0 < bound <= best
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (4, 1), (3, 2)])
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6))
+def test_no_device_exchanges_in_less_than_the_floor(shape, seed):
+    rng = np.random.default_rng(seed)
+    on, world = any_machine(rng, *shape), shape[0] * shape[1]
+    # Some hold nothing at all, and one may hold nearly everything.
+    shares = 10.0 ** rng.uniform(-6, 0, (50, world)) * (rng.random((50, world)) < 0.7)
+    shares[:, 0] += 1e-3
+    held = 1e9 * shares / shares.sum(axis=1, keepdims=True)
+    took_ms = 1e3 * (vectors_exchange_s(held, on) - latencies_s(on).world)
+    floor_ms = least_exchange_ms(1e9, on)
+    assert floor_ms > 0
+    assert took_ms.min() >= floor_ms * (1 - 1e-6)
+
+
+def test_an_empty_device_waits_for_the_vectors_of_the_others():
+    # One table of very many lookups on its own device: the others' vectors still come to it.
+    on = machine(devices=4)
+    task = random_task(9, 1, on=on)
+    load = Load(task.expected.values.copy())
+    load.values[0] *= 1e4
+    load.bag_bytes[:] = 1e9
+    load.bag_bytes[0] = 1.0
+    dear = replace(task, expected=load)
+    alone = np.array([0, 1, 1, 1, 2, 2, 2, 3, 3])
+    cost = SimulatedOracle().measure(dear, alone[None]).overall_ms[0]
+    assert placement_bound_ms(dear, counted=False) >= 0.7 * cost
 
 
 def test_the_bound_is_reached_by_equal_tables():

@@ -33,6 +33,8 @@ class Adam:
         self.mean: Floats32 = np.zeros_like(self.values)
         self.square: Floats32 = np.zeros_like(self.values)
         self.steps = 0
+        # Written to by every step: allocating them anew would be a third of its time.
+        self._scratch, self._change = np.empty_like(self.values), np.empty_like(self.values)
 
     def zero_grad(self) -> None:
         """Forget the gradient, in place."""
@@ -41,11 +43,17 @@ class Adam:
     def step(self, rate: float) -> None:
         """One update with learning rate ``rate``."""
         self.steps += 1
-        gradient, mean, square = self.gradient, self.mean, self.square
-        mean += np.float32(1.0 - MEAN_DECAY) * (gradient - mean)
-        square *= np.float32(SQUARE_DECAY)
-        square += np.float32(1.0 - SQUARE_DECAY) * gradient * gradient
-        size = np.sqrt(square)
-        size /= np.float32((1.0 - SQUARE_DECAY**self.steps) ** 0.5)
-        size += np.float32(EPSILON)
-        self.values -= np.float32(rate / (1.0 - MEAN_DECAY**self.steps)) * mean / size
+        gradient, mean, square, scratch, change = self.gradient, self.mean, self.square, self._scratch, self._change
+        np.subtract(gradient, mean, out=scratch)
+        scratch *= np.float32(1.0 - MEAN_DECAY)
+        mean += scratch
+        np.multiply(gradient, gradient, out=scratch)
+        scratch -= square
+        scratch *= np.float32(1.0 - SQUARE_DECAY)
+        square += scratch
+        np.sqrt(square, out=scratch)
+        scratch /= np.float32((1.0 - SQUARE_DECAY**self.steps) ** 0.5)
+        scratch += np.float32(EPSILON)
+        np.divide(mean, scratch, out=change)
+        change *= np.float32(rate / (1.0 - MEAN_DECAY**self.steps))
+        self.values -= change

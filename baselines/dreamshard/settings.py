@@ -25,6 +25,8 @@ class Settings(settings.Settings):
     learning_rate: Positive = 5e-4
     """Of the first iteration; it falls linearly, to a tenth in the last of ten."""
     entropy_weight: NotNegative = 1e-3
+    mean_width: Positive | None = None
+    """What widths are divided to have as their mean over the training tables, a variant; None: they are fed raw."""
 
     @property
     def updates(self) -> int:

@@ -1,14 +1,15 @@
 """DreamShard's training: measure a few placements, fit the cost network, improve the policy on its estimates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from shardbench.base.arrays import Floats32
+from shardbench.base.arrays import Floats, Floats32
 from shardbench.learning.training import Training
+from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
@@ -34,11 +35,14 @@ class Iteration:
     """Sampled placements that found no room for a table."""
 
 
+SCORED = ("rows", "pooling", "size_gib")
+
+
 class DreamShardTraining(Training[Networks, Settings, Iteration]):
     """An iteration is one update; where no sampled placement ever fits, the networks stay untrained."""
 
     kind = "dreamshard"
-    version = 3
+    version = 4
     stage_type = Iteration
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
@@ -49,6 +53,14 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
         self.adams = {"cost": Adam(self.networks.cost), "policy": Adam(self.networks.policy)}
         self.measured = MeasuredPlacements(self.catalogue, max(task.devices for task in tasks))
         self._measured_ms, self._cost_loss, self._failed = 0.0, 0.0, 0
+
+    def scaling_of(self, features: Floats) -> Scaling:
+        """Width raw, as published: it tells how many tables a device holds where all are alike (deviation 2)."""
+        scaling = Scaling.fit(features, SCORED)
+        mean_width = self.settings.mean_width
+        if mean_width is None:
+            return scaling
+        return replace(scaling, spread=(float(features[:, 0].mean()) / mean_width, *scaling.spread[1:]))
 
     def draw(self, seed: int) -> Networks:
         """Cost network and policy."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from shardbench.base.arrays import Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.code import class_code, code_hash
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
@@ -79,13 +79,20 @@ class Training(ABC, Generic[N, S, L]):
         self.tasks, self.oracle, self.seed, self.settings = tuple(tasks), oracle, seed, settings
         self.key = training_key(self)
         self.catalogue = Catalogue(tasks)
-        self.scaling = Scaling.fit(self.catalogue.features)
+        self.scaling = self.scaling_of(self.catalogue.features)
         self.networks = self.draw(seed)
         self.rng = np.random.default_rng([seed, 1])
         self.history: list[L] = []
         self.updates = self.calls = 0
         self._out_of_time = False
         self.clock = CpuClock()
+
+    def scaling_of(self, features: Floats) -> Scaling:
+        """How the networks' inputs are normalised, from the raw features float64 [tables, 21] of the training tables.
+
+        All scalars are z-scored unless a subclass says otherwise.
+        """
+        return Scaling.fit(features)
 
     @abstractmethod
     def draw(self, seed: int) -> N:

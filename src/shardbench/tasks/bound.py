@@ -9,10 +9,26 @@ A device spends at least x + 2 q b(S) in the exchanges, where b(S) is the bytes 
 
     c(S) >= L + x + sum of v_t over t in S,   v_t = w({t}) + 2 q b_t.
 
-So the slowest device costs at least (1) L + x + the mean of v over devices, because the device with
-the largest sum of v holds a table; (2) by the pigeonhole principle L + x + the k + 1 smallest among
-the k W + 1 largest v; (3) c of the dearest single table, f({t}) + x + 2 q b_t, because f grows with the
-set (``shardbench.cost.bounds``). Memory limits and UVM are not used: the bound holds with any capacity.
+*No exchange is short.* Every device receives its samples' share of all vectors that it does not hold, so
+that one that sends little receives much: with B the bytes of all tables' vectors, a device that holds b of them
+in a node that holds n spends e >= 0 beside the fixed time in an exchange, with
+
+    e >= q b,   e >= (n - b) / (W r) over the links inside the node,   e >= (B - n) / (W s) over those between nodes,
+
+for W devices and bandwidths r and s (a link that nobody uses counts 0). Adding up b + (n - b) + (B - n) = B gives
+e >= E = B / (1/q + W r + W s), whatever the placement: on one node, q = (W - 1) / (W r), it is
+E = B (W - 1) / (W^2 r), what a device with an equal share of the bytes takes.
+A device of no tables at all waits for it.
+
+So the slowest device costs at least
+
+ 1. L + x + the mean of v over devices, because the device with the largest sum of v holds a table;
+ 2. by the pigeonhole principle, for any k, L + x + the k + 1 smallest among the k W + 1 largest v;
+    and as much with w for v and 2 E on top, because that device's exchanges take E each at least;
+ 3. c of the dearest single table, f({t}) + x + 2 max(q b_t, E), because f grows with the set
+    (``shardbench.cost.bounds``) and so does q b.
+
+Memory limits and UVM are not used: the bound holds with any capacity.
 """
 
 from shardbench.cost.bounds import ROUNDING, pigeonhole_ms
@@ -33,14 +49,27 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
     constants, world = machine.constants, task.devices
     fixed_ms, per_byte_ms = _exchange(machine)
     sent_ms = 2.0 * per_byte_ms * load.bag_bytes
-    weights = work_ms(load, constants) + sent_ms
+    least_ms = 2.0 * least_exchange_ms(float(load.bag_bytes.sum()), machine)
+    work = work_ms(load, constants)
     start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
     bound = max(
-        start_ms + float(weights.sum()) / world,
-        start_ms + pigeonhole_ms(weights, world),
-        2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms).max()),
+        start_ms + float((work + sent_ms).sum()) / world,
+        start_ms + pigeonhole_ms(work + sent_ms, world),
+        start_ms + pigeonhole_ms(work, world) + least_ms,
+        2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms.clip(min=least_ms)).max()),
     )
     return bound * (1.0 - ROUNDING)
+
+
+def least_exchange_ms(vector_bytes: float, machine: Machine) -> float:
+    """What an exchange of ``vector_bytes`` pooled vectors takes every device, beside its fixed time: E above."""
+    topology, constants = machine.topology, machine.constants
+    if topology.world_size == 1:
+        return 0.0
+    _, per_byte_ms = _exchange(machine)
+    inside = constants.intra_bytes_per_s if topology.devices_per_node > 1 else 0.0
+    across = constants.inter_bytes_per_s if topology.nodes > 1 else 0.0
+    return 1e3 * vector_bytes / (1e3 / per_byte_ms + topology.world_size * (inside + across))
 
 
 def _exchange(machine: Machine) -> tuple[float, float]:

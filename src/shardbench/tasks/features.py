@@ -1,6 +1,6 @@
 """The 21 numbers by which learned strategies know a table, and their normalisation over a pool."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +36,8 @@ def table_features(tables: Sequence[Table], profiles: Sequence[AccessProfile], p
 class Scaling:
     """Mean and spread of every feature over the tables a strategy was trained on.
 
-    The four scalars are z-scored; the bins are shares already and pass unchanged. Fitted once and
-    kept with the networks, so that one table looks the same in every task.
+    The scalars that a strategy scores are z-scored; the others, and the bins, which are shares already,
+    pass unchanged. Fitted once and kept with the networks, so that one table looks the same in every task.
     """
 
     mean: tuple[float, ...]
@@ -50,16 +50,20 @@ class Scaling:
             raise BadInput("a scaling needs finite means and positive spreads")
 
     @classmethod
-    def fit(cls, features: Floats) -> "Scaling":
-        """Constants of ``features`` float64 [tables, 21]; a feature that does not vary keeps spread 1."""
-        scalars = features[:, : len(SCALARS)]
-        mean, spread = scalars.mean(axis=0), scalars.std(axis=0)
+    def fit(cls, features: Floats, scored: Collection[str] = SCALARS) -> "Scaling":
+        """Constants of ``features`` float64 [tables, 21]; ``scored`` names the columns to z-score.
+
+        A feature that does not vary keeps spread 1. Raises BadInput for a name that is no feature.
+        """
+        if unknown := set(scored) - set(FEATURES):
+            raise BadInput(f"'{min(unknown)}' is no feature of a table; those are {', '.join(FEATURES)}")
+        mean, spread = features.mean(axis=0), features.std(axis=0)
         # Rounding may leave a tiny spread where all values are equal.
         varies = spread > 1e-9 * np.maximum(np.abs(mean), 1.0)
-        rest = len(FEATURES) - len(SCALARS)
+        chosen = np.isin(FEATURES, list(scored))
         return cls(
-            mean=(*mean.tolist(), *([0.0] * rest)),
-            spread=(*np.where(varies, spread, 1.0).tolist(), *([1.0] * rest)),
+            mean=tuple(np.where(chosen, mean, 0.0).tolist()),
+            spread=tuple(np.where(chosen & varies, spread, 1.0).tolist()),
         )
 
     def __call__(self, features: Floats) -> Floats32:
