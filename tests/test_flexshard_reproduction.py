@@ -2,18 +2,39 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from records import COLLECTIVES, failed, ok, planned, timing, totals
 
-from shardbench.baselines.flexshard.reproduction.claims import COMMUNICATION, observations
-from shardbench.baselines.flexshard.reproduction.conditions import cluster, condition, outcome
+from shardbench.baselines.flexshard.reproduction.claims import observations
+from shardbench.baselines.flexshard.reproduction.conditions import (
+    HISTORY_SCALE,
+    LOCAL_BATCH,
+    SHORT_LOCAL_BATCH,
+    SampledQuestion,
+    all_links_bytes,
+    between_nodes_bytes,
+    cluster,
+    communication_ms,
+    condition,
+    outcome,
+    workload,
+)
+from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS, gains
+from shardbench.baselines.flexshard.reproduction.region import KNOBS, Region, measure
 from shardbench.baselines.flexshard.reproduction.studies import FACTORS, Gap, Sensitivity, _gains, studies
+from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
 from shardbench.model.discovery import get_strategy
-from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome
+from shardbench.model.table import DenseShape
+from shardbench.records.trial import Backend
+from shardbench.runs.evaluate import answer_of
+from shardbench.runs.simulate import CountedQuestion
 from shardbench.runs.suite import load_suite
 from shardbench.studies.claim import Evidence
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.workloads.materialise import DrawnBatches
+
+SMALL = {"tables": 6, "row_scale": 0.01, "profile_samples": 512}
 
 
 def test_cells_of_a_quick_run_are_some_of_the_full_run() -> None:
@@ -49,7 +70,7 @@ def test_gains_are_those_of_the_claims_and_over_row_wise() -> None:
 
 
 def test_an_outcome_adds_up() -> None:
-    given = condition("production", cluster(2), local_batch=16, tables=6, row_scale=0.01, profile_samples=512)
+    given = condition("production", cluster(2), local_batch=16, **SMALL)
     row = outcome(get_strategy("flexshard"), given)
     parts = [name for name in row if name.endswith("_ms") and name not in ("step_ms",) and "communication" not in name]
     assert sum(float(row[name] or 0) for name in parts) == pytest.approx(row["communication_ms"])
@@ -63,59 +84,102 @@ def test_the_bandwidth_ratio_changes_the_link_between_nodes_alone() -> None:
     assert cluster(16).topology.world_size == 128
 
 
-def trial(strategy: str, ms: float, size: int, workload: str = "production") -> Record:
-    """A simulated trial that waits ``ms``, sends ``size`` bytes between nodes and holds them on its fullest device."""
-    times = timing((ms,), (1.0, 1.0), lookup=9.0, **dict.fromkeys(COMMUNICATION, ms / 4))
-    sent = COLLECTIVES | {"input_splits": (0.0, 0.0), "input_all_to_all": (0.0, 0.0), "backward_all_to_all": (0.0, 0.0)}
-    return ok(
-        strategy,
-        backend=Backend.SIMULATED,
-        workload=workload,
-        changes={
-            "timing": times,
-            "traffic": totals(collectives=sent | {"output_all_to_all": (50.0, float(size))}),
-            "planned": planned(hbm_memory_bytes=(size, 1)),
-        },
+def test_samples_scaled_up_are_the_whole_batch() -> None:
+    machine, strategy = cluster(2), get_strategy("flexshard-no-warm-tier")
+    sampled = SampledQuestion(workload("production", 16 * 32, **SMALL), machine, local_batch=128)
+    whole = CountedQuestion(
+        sampled.problem, DrawnBatches(workload("production", 16 * 128, **SMALL)), DenseShape(bottom=(512, 256, 64))
     )
+    found, exact = answer_of(sampled, strategy).judged, answer_of(whole, strategy).judged.traffic.collectives
+    assert between_nodes_bytes(found) == pytest.approx(between_nodes_bytes(exact), rel=0.05)
+    assert all_links_bytes(found) == pytest.approx(all_links_bytes(exact), rel=0.05)
+    for name in {*ALL_REDUCES, CollectiveName.INPUT_SPLITS}:
+        np.testing.assert_array_equal(found[name].sent, exact[name].sent)
+    # Fewer samples differ more by device, and a step waits for the slowest.
+    assert communication_ms(found, machine) == pytest.approx(communication_ms(exact, machine), rel=0.1)
 
 
-def test_every_claim_is_against_one_plan_the_fastest_or_the_compared() -> None:
-    # Variants of ours are no other plan, whatever they send; the best is the one that waits least, not sends least.
-    trials = [
-        trial("flexshard", 2.0, 200), trial("flexshard-no-warm-tier", 1.0, 1), trial("table-row-wise", 8.0, 400),
-        trial("row-wise", 5.0, 100), trial("torchrec-fused", 6.0, 250), failed(Outcome.TIMEOUT, "greedy-size"),
-    ]  # fmt: skip
-    found = observations(Evidence(records=tuple(trials), tables={}))
-    assert dict(found) == {
-        "traffic": [2.0], "traffic-vs-best": [0.5], "latency": [4.0], "latency-vs-best": [2.5],
-        "traffic-all-links": [pytest.approx(450 / 250)],
-        "traffic-all-links-vs-best": [pytest.approx(150 / 250)],
-        "memory": [0.5], "memory-vs-best": [2.0], "memory-vs-row-wise": [2.0],
-        "memory-vs-torchrec": [pytest.approx(0.8)],
+def test_a_point_of_the_region_is_the_ratio_of_two_plans() -> None:
+    point = {"samples": 64.0, "history_scale": 0.5, "exponent_scale": 1.4, "nodes": 2.0, "budget_pct": 150.0}
+    slow, fast = (measure(point | {"link_ratio": ratio}, 16, **SMALL) for ratio in (40.0, 2.5))
+    assert slow["traffic_x"] > 1.5 and slow["latency_x"] >= slow["latency_vs_best_x"] > 1.0
+    assert slow["latency_x"] > fast["latency_x"]
+    assert slow["lookups_a_sample"] == fast["lookups_a_sample"]
+
+
+def plan_row(strategy: str, ms: float, between: float, held: float, draw: int = 0) -> dict[str, object]:
+    """A row of ``communication`` at the base condition: all links carry 100 bytes more than those between nodes."""
+    condition = dict(zip(CONDITION, ("production", 1024, 2.0, 4, draw)))
+    copies = 10.0 if strategy.startswith("flexshard") else 0.0
+    return condition | {
+        "strategy": strategy, "communication_ms": ms, "exchanged_between_nodes_bytes": between,
+        "exchanged_bytes": between + 100.0, "synchronised_between_nodes_bytes": copies, "fullest_device_bytes": held,
     }  # fmt: skip
-    small = [trial(r.spec.strategy, t, 10, "taobao") for r, t in zip(trials, (5.0, 1.0, 10.0, 4.0))]
-    found = observations(Evidence(records=tuple(small), tables={}))
-    assert dict(found) == {"taobao-traffic": [1.0], "taobao-latency-vs-best": [0.8]}
+
+
+def test_gains_are_over_the_compared_plan_and_over_the_one_that_waits_least() -> None:
+    # Variants of ours are no other plan, whatever they send.
+    plans = [
+        plan_row("flexshard", 2.0, 200.0, 8.0), plan_row("flexshard-no-warm-tier", 1.0, 1.0, 1.0),
+        plan_row("table-row-wise", 8.0, 400.0, 8.0), plan_row("row-wise", 5.0, 100.0, 4.0),
+        plan_row("torchrec-fused", 6.0, 250.0, 10.0),
+    ]  # fmt: skip
+    table = gains(pd.DataFrame(plans), "flexshard", ["flexshard-no-warm-tier"])
+    (row,) = table.to_dict("records")
+    assert row == dict(zip(CONDITION, ("production", 1024, 2.0, 4, 0))) | {
+        "case": "production, 1024 samples", "best": "row-wise", "backend": "simulated",
+        "traffic_x": 2.0, "traffic_all_links_x": 5 / 3, "traffic_with_copies_x": pytest.approx(400 / 210),
+        "latency_x": 4.0, "traffic_vs_best_x": 0.5, "traffic_all_links_vs_best_x": pytest.approx(2 / 3),
+        "latency_vs_best_x": 2.5, "memory_vs_row_wise_x": 0.5, "memory_vs_torchrec_x": 1.25,
+    }  # fmt: skip
+
+
+def test_a_claim_has_one_number_a_draw_or_one_a_number_of_nodes() -> None:
+    def ratios(workload: str, nodes: int, draw: int, ratio: float, batch: int = LOCAL_BATCH) -> dict[str, object]:
+        condition = dict(zip(CONDITION, (workload, batch, HISTORY_SCALE, nodes, draw)))
+        return condition | dict.fromkeys(RATIOS, ratio)
+
+    table = pd.DataFrame(
+        [
+            ratios("production", 4, 1, 8.0), ratios("production", 4, 0, 2.0), ratios("production", 2, 0, 3.0),
+            ratios("production", 4, 0, 99.0, batch=SHORT_LOCAL_BATCH),
+        ]
+    )  # fmt: skip
+    taobao = pd.DataFrame([ratios("taobao", 16, 0, 0.5), ratios("taobao", 2, 0, 0.75)]).assign(history_scale=1.0)
+    found = observations(Evidence(records=(), tables={"gains": pd.concat([table, taobao])}))
+    claims = {claim.name: claim for claim in find_reproduction("flexshard").claims}
+    assert set(found) == {name for name, claim in claims.items() if not claim.not_testable}
+    for name, numbers in found.items():
+        expected = [2.0, 8.0] if claims[name].sample else [0.75, 0.5] if "taobao" in name else [3.0, 4.0]
+        assert numbers == pytest.approx(expected), name
     assert observations(Evidence(records=(), tables={})) == {}
 
 
-def test_claims_are_those_of_the_abstract() -> None:
-    claims = {claim.name: claim for claim in find_reproduction("flexshard").claims}
-    sourced = {name: claim for name, claim in claims.items() if claim.sourced}
-    assert set(sourced) == {
-        "traffic", "traffic-vs-best", "traffic-all-links", "traffic-all-links-vs-best", "latency", "latency-vs-best",
-        "memory", "memory-vs-best", "memory-vs-row-wise", "memory-vs-torchrec",
-    }  # fmt: skip
+def test_claims_are_those_of_the_abstract_and_say_whose_definition_they_take() -> None:
+    claims = find_reproduction("flexshard").claims
+    assert {claim.definition_of for claim in claims} == {"ours"}
+    sourced = {claim.name: claim for claim in claims if claim.sourced}
     assert all("abstract" in claim.source for claim in sourced.values())
-    controls = set(claims) - set(sourced)
-    assert controls == {"taobao-traffic", "taobao-latency-vs-best"}
-    assert all("no claim of the paper" in claims[name].statement for name in controls)
-    assert (claims["traffic"].paper, claims["latency"].paper, claims["memory"].paper) == (85, 6, 0)
+    assert {(c.paper, c.relation) for c in sourced.values() if c.scale == "ratio" and c.paper} == {(6.0, "about")}
+    assert {(c.paper, c.relation) for c in sourced.values() if c.paper == 85.0} == {(85.0, "at least")}
+    assert all("no claim of the paper" in c.statement and c.paper is None for c in claims if not c.sourced)
+    columns = {claim.region.column for claim in claims if claim.region is not None}
+    assert columns == set(Region.outcomes)
+
+
+def test_the_region_holds_the_base_condition_and_the_contrast() -> None:
+    for name, value in {"samples": LOCAL_BATCH, "history_scale": HISTORY_SCALE, "exponent_scale": 1.0}.items():
+        knob = next(knob for knob in KNOBS if knob.name == name)
+        assert knob.low < value < knob.high
+    (samples,) = (knob for knob in KNOBS if knob.name == "samples")
+    assert samples.low == SHORT_LOCAL_BATCH
+    assert len(Region().cells(False)) >= 64
 
 
 def test_the_suite_compares_at_the_same_samples_a_device() -> None:
     suite = load_suite("flexshard")
     for job in suite.jobs:
         world = job.load_machine().topology.world_size
-        assert suite.workload(job).batch_size // world in (256, 128)
+        simulated = job.backend is Backend.SIMULATED
+        assert suite.workload(job).batch_size // world in ((LOCAL_BATCH,) if simulated else (256, 128))
     assert any(job.quick for job in suite.jobs)

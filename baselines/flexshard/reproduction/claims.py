@@ -1,83 +1,46 @@
-"""The numbers behind FlexShard's claims, out of the suite's simulated trials."""
+"""The numbers behind FlexShard's claims: ratios theirs / ours, out of the study ``communication``."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from shardbench.cost.collectives import EXCHANGES
-from shardbench.cost.phases import WAITS
-from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome
+import pandas as pd
+
+from shardbench.base.statistics import log_mean
 from shardbench.studies.claim import Evidence
 
-WORKLOAD, CONTROL_WORKLOAD = "production", "taobao"
-OURS, COMPARED, LEAST, PLANNER = "flexshard", "table-row-wise", "row-wise", "torchrec-fused"
-COMMUNICATION = tuple(WAITS)
+from .conditions import BASE_NODES, HISTORY_SCALE, LOCAL_BATCH
 
-Measure = Callable[[Record], float]
+TABLE = "gains"
+BY_DRAW = {
+    "traffic": "traffic_x",
+    "traffic-vs-best": "traffic_vs_best_x",
+    "traffic-all-links": "traffic_all_links_x",
+    "traffic-all-links-vs-best": "traffic_all_links_vs_best_x",
+    "traffic-with-copies": "traffic_with_copies_x",
+    "latency": "latency_x",
+    "latency-vs-best": "latency_vs_best_x",
+    "memory-vs-row-wise": "memory_vs_row_wise_x",
+    "memory-vs-torchrec": "memory_vs_torchrec_x",
+}
+"""Claims of one number a draw, at the base condition, and their columns."""
+BY_NODES = ("traffic", "latency", "latency-vs-best", "memory-vs-row-wise", "memory-vs-torchrec")
+"""Of these also one number a number of nodes, as ``NAME-by-nodes``."""
+CONTROLS = {"taobao-traffic": "traffic_x", "taobao-latency-vs-best": "latency_vs_best_x"}
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One number a machine for each claim, against the compared plan and against the best other one.
-
-    The best other is the same plan in all of them: that with the smallest communication latency.
-    """
-    found: dict[str, list[float]] = defaultdict(list)
-    for ours, others in _conditions(evidence.records, WORKLOAD):
-        best = min(others.values(), key=_communication_ms)
-        for suffix, other in (("", others[COMPARED]), ("-vs-best", best)):
-            found[f"traffic{suffix}"].append(_ratio(other, ours, _between_nodes_bytes))
-            found[f"traffic-all-links{suffix}"].append(_ratio(other, ours, _exchanged_bytes))
-            found[f"latency{suffix}"].append(_communication_ms(other) / _communication_ms(ours))
-            found[f"memory{suffix}"].append(_ratio(ours, other, _fullest_device_bytes))
-        for suffix, name in (("row-wise", LEAST), ("torchrec", PLANNER)):
-            if name in others:
-                found[f"memory-vs-{suffix}"].append(_ratio(ours, others[name], _fullest_device_bytes))
-    for ours, others in _conditions(evidence.records, CONTROL_WORKLOAD):
-        best = min(others.values(), key=_communication_ms)
-        found["taobao-traffic"].append(_ratio(others[COMPARED], ours, _between_nodes_bytes))
-        found["taobao-latency-vs-best"].append(_communication_ms(best) / _communication_ms(ours))
+    """Ratios by claim: one a draw on four nodes, or one a number of nodes."""
+    if TABLE not in evidence.tables:
+        return {}
+    table = evidence.tables[TABLE]
+    judged = table[(table["local_batch"] == LOCAL_BATCH) & (table["history_scale"] == HISTORY_SCALE)]
+    production = judged[judged["workload"] == "production"]
+    base = production[production["nodes"] == BASE_NODES].sort_values("draw")
+    found = {claim: base[column].tolist() for claim, column in BY_DRAW.items()}
+    found |= {f"{claim}-by-nodes": _by_nodes(production, BY_DRAW[claim]) for claim in BY_NODES}
+    taobao = table[table["workload"] == "taobao"].sort_values("nodes")
+    found |= {claim: taobao[column].tolist() for claim, column in CONTROLS.items()}
     return found
 
 
-def _conditions(records: Sequence[Record], workload: str) -> list[tuple[Record, dict[str, Record]]]:
-    """Our simulated trial and those of all other strategies, one pair a machine; trials that did not end well aside."""
-    grouped: dict[str, dict[str, Record]] = defaultdict(dict)
-    for record in records:
-        spec = record.spec
-        if spec.workload == workload and spec.backend is Backend.SIMULATED and record.outcome is Outcome.OK:
-            grouped[spec.machine][spec.strategy] = record
-    found = []
-    for machine in sorted(grouped):
-        trials = grouped[machine]
-        others = {name: record for name, record in trials.items() if not name.startswith(OURS)}
-        if OURS in trials and COMPARED in others:
-            found.append((trials[OURS], others))
-    return found
-
-
-def _ratio(a: Record, b: Record, measure: Measure) -> float:
-    return measure(a) / measure(b)
-
-
-def _exchanged_bytes(record: Record) -> float:
-    if record.traffic is None:
-        raise ValueError(f"record {record.key} has no traffic")
-    return sum(sum(record.traffic.collectives[name]) for name in EXCHANGES)
-
-
-def _between_nodes_bytes(record: Record) -> float:
-    if record.traffic is None:
-        raise ValueError(f"record {record.key} has no traffic")
-    return sum(record.traffic.collectives[name][1] for name in EXCHANGES)
-
-
-def _communication_ms(record: Record) -> float:
-    if record.timing is None:
-        raise ValueError(f"record {record.key} has no timing")
-    return sum(record.timing.phases_ms[name] for name in COMMUNICATION)
-
-
-def _fullest_device_bytes(record: Record) -> float:
-    if record.planned is None:
-        raise ValueError(f"record {record.key} has no plan")
-    return float(max(record.planned.hbm_memory_bytes))
+def _by_nodes(rows: pd.DataFrame, column: str) -> list[float]:
+    return [log_mean(group[column].tolist()).value for _, group in rows.groupby("nodes", sort=True)]

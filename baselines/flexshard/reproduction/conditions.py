@@ -1,26 +1,43 @@
 """Conditions of the studies: the sequence workloads on clusters of any shape, and what a plan sends there."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, CollectiveName, collective_s
+from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, Collective, CollectiveName, collective_s
 from shardbench.cost.phases import WAITS, StepPhase
-from shardbench.cost.traffic import Traffic, expect
+from shardbench.cost.traffic import count, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import NodeSharded, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import DenseShape
-from shardbench.runs.evaluate import answer_of
+from shardbench.runs.evaluate import Question, answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row
 from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
 
-LOCAL_BATCH = 256
 BASE_MACHINE = "a100-40gb-2x8"
+NODES = (2, 4, 16)
+BASE_NODES = 4
+"""A few nodes are where whole models of this size fit, 16 are 128 devices; the base is the middle one."""
+LOCAL_BATCH = 1024
+"""Samples a device: the mini-batch of the public single-GPU DLRM scripts (FAE's among them), in the middle, by ratio,
+of 512 to 2,048; a global batch grows with the cluster."""
+SHORT_LOCAL_BATCH = 256
+"""The contrast: what all conditions had at first, with histories of HISTORY_SCALE 1."""
+HISTORY_SCALE = 2.0
+"""Histories of up to 40, 100 or 200, about 940 lookups a sample: the abstract speaks of long-term interests, and
+this is the middle, by ratio, of 300 to 3,000, hundreds to thousands."""
+DRAWS = tuple(range(6))
+"""Of the production form's features, each with lookups of its own: the independent units. Five are the fewest that
+a claim may rest on."""
+
+Collectives = Mapping[CollectiveName, Collective]
 
 
 def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
@@ -37,46 +54,73 @@ def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
     )
 
 
-def condition(form: str, machine: Machine, local_batch: int = LOCAL_BATCH, **parameters: float) -> CountedQuestion:
+def condition(form: str, machine: Machine, local_batch: int, **parameters: float) -> CountedQuestion:
     """One test batch of a sequence workload on a machine; ``parameters`` are those of the workload."""
+    drawn = workload(form, local_batch * machine.topology.world_size, **parameters)
+    problem = Problem.of(form, drawn.tables, drawn.profiles, machine, batch_size=drawn.batch_size)
+    return CountedQuestion(problem, DrawnBatches(drawn), drawn.dense)
+
+
+def workload(form: str, batch_size: int, **parameters: float) -> Workload:
+    """A sequence workload with one test batch, and the dense model that the suite gives it."""
     shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
-    world = machine.topology.world_size
-    config = SEQUENCE.model_validate(
-        {"form": form, "name": form, "batch_size": local_batch * world, "test_batches": 1, "dense": shape} | parameters
-    )
-    workload = config.build(Path())
-    problem = Problem.of(form, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    return CountedQuestion(problem, DrawnBatches(workload), workload.dense)
+    given = {"form": form, "name": form, "batch_size": batch_size, "test_batches": 1, "dense": shape}
+    return SEQUENCE.model_validate(given | parameters).build(Path())
 
 
-def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
-    """What a strategy's plan sends, waits for and holds, on the test batch; sent bytes are of all ranks together.
+class SampledQuestion(Question[Collectives]):
+    """A problem whose plans are counted on some of a batch's samples a device, and their exchanges scaled up to it.
 
-    ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
-    over ranks make every rank equally busy: what the rule minimises.
+    Bytes of exchanges grow with the samples, but for the splits, which are sent once a call;
+    all-reduces do not. Fewer samples differ more by device, for every plan alike.
     """
-    problem = given.problem
-    answer = answer_of(given, strategy)
-    plan, traffic, memory = answer.plan, answer.judged.traffic, answer.planned.hbm_memory_bytes
-    expected = _waits_ms(expect(plan, problem, given.dense), problem.machine)
-    return {
-        "strategy": strategy.name,
-        **_waits_ms(traffic, problem.machine),
-        "expected_communication_ms": expected["communication_ms"],
-        "step_ms": answer.judged.step_ms,
-        "exchanged_bytes": sum(float(traffic.collectives[name].sent.sum()) for name in EXCHANGES),
-        "exchanged_between_nodes_bytes": sum(float(traffic.collectives[c].sent_inter.sum()) for c in EXCHANGES),
-        "synchronised_bytes": float(traffic.collectives[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
-        "fullest_device_bytes": max(memory),
-        "mean_device_bytes": float(np.mean(memory)),
-        "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
-        "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
-        "backend": "simulated",
-    }
+
+    def __init__(self, drawn: Workload, machine: Machine, local_batch: int) -> None:
+        """``drawn`` has the samples that are counted, a whole number a device; plans are made for ``local_batch``."""
+        world = machine.topology.world_size
+        super().__init__(
+            Problem.of(drawn.name, drawn.tables, drawn.profiles, machine, batch_size=local_batch * world)
+        )  # fmt: skip
+        self._part = replace(self.problem, batch_size=drawn.batch_size)
+        self._batches, self._dense = DrawnBatches(drawn), drawn.dense
+        self._scale = local_batch * world / drawn.batch_size
+
+    def judge(self, plan: Plan) -> Collectives:
+        """The collectives of a step on the whole batch."""
+        counted = count(plan, self._part, lambda i: self._batches.bags(0, i), self._dense).collectives
+        growing = {*EXCHANGES} - {CollectiveName.INPUT_SPLITS}
+        return {name: scaled(c, self._scale) if name in growing else c for name, c in counted.items()}
 
 
-def _waits_ms(traffic: Traffic, machine: Machine) -> dict[str, float]:
-    waited_s = {name: collective_s(collective, machine) for name, collective in traffic.collectives.items()}
+def scaled(collective: Collective, factor: float) -> Collective:
+    """The same calls with so many times the bytes."""
+    return replace(
+        collective,
+        sent_intra=factor * collective.sent_intra,
+        sent_inter=factor * collective.sent_inter,
+        received_intra=factor * collective.received_intra,
+        received_inter=factor * collective.received_inter,
+    )
+
+
+def between_nodes_bytes(collectives: Collectives, names: Iterable[CollectiveName] = EXCHANGES) -> float:
+    """Bytes that leave a node in the named collectives, of all ranks together."""
+    return sum(float(collectives[name].sent_inter.sum()) for name in names)
+
+
+def all_links_bytes(collectives: Collectives) -> float:
+    """Bytes that leave a device in the exchanges, of all ranks together."""
+    return sum(float(collectives[name].sent.sum()) for name in EXCHANGES)
+
+
+def communication_ms(collectives: Collectives, machine: Machine) -> float:
+    """Milliseconds that a step waits for all its collectives, the dense model's all-reduce among them."""
+    return waits_ms(collectives, machine)["communication_ms"]
+
+
+def waits_ms(collectives: Collectives, machine: Machine) -> dict[str, float]:
+    """Milliseconds of each exchange and all-reduce, and their sum ``communication_ms``."""
+    waited_s = {name: collective_s(collective, machine) for name, collective in collectives.items()}
 
     def phase_ms(phase: StepPhase) -> float:
         return 1e3 * sum(waited_s[name] for name in WAITS[phase])
@@ -88,6 +132,32 @@ def _waits_ms(traffic: Traffic, machine: Machine) -> dict[str, float]:
     }
     waits |= {f"{name}_ms": 1e3 * waited_s[name] for name in ALL_REDUCES}
     return {"communication_ms": sum(waits.values()), **waits}
+
+
+def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
+    """What a strategy's plan sends, waits for and holds, on the test batch; sent bytes are of all ranks together.
+
+    ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
+    over ranks make every rank equally busy: what the rule minimises.
+    """
+    problem = given.problem
+    answer = answer_of(given, strategy)
+    plan, sent, memory = answer.plan, answer.judged.traffic.collectives, answer.planned.hbm_memory_bytes
+    return {
+        "strategy": strategy.name,
+        **waits_ms(sent, problem.machine),
+        "expected_communication_ms": communication_ms(expect(plan, problem, given.dense).collectives, problem.machine),
+        "step_ms": answer.judged.step_ms,
+        "exchanged_bytes": all_links_bytes(sent),
+        "exchanged_between_nodes_bytes": between_nodes_bytes(sent),
+        "synchronised_bytes": float(sent[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
+        "synchronised_between_nodes_bytes": between_nodes_bytes(sent, [CollectiveName.ROWS_ALL_REDUCE]),
+        "fullest_device_bytes": max(memory),
+        "mean_device_bytes": float(np.mean(memory)),
+        "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
+        "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
+        "backend": "simulated",
+    }
 
 
 def _lookups_pct(plan: Plan, given: CountedQuestion, kind: type[Replicated] | type[NodeSharded]) -> float:

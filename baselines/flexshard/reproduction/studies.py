@@ -17,52 +17,68 @@ from shardbench.studies.study import Cell, Plot, Row, Study
 from .. import FlexShard
 from ..search import Search, search
 from ..shape import least_bytes
-from .conditions import cluster, condition, outcome
+from .conditions import DRAWS, HISTORY_SCALE, LOCAL_BATCH, NODES, SHORT_LOCAL_BATCH, cluster, condition, outcome
 from .exact import best_of_all, bound_s
+from .gains import COMPARED, CONDITION, gains
+from .region import Region
 
 OTHERS = ("row-wise", "table-row-wise", "column-wise", "greedy-size", "greedy-lookup", "torchrec-fused")
 OURS = ("flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget")
-NODES = (2, 4, 16)
 SMALL_LOCAL_BATCH = 8
 """So that a row is looked up about once a step on a rank: there the tiers are a close choice."""
 MEMORY = ("fullest_device_bytes", "mean_device_bytes")
 
 
 class Communication(Study):
-    """Expected communication of a step and memory, by strategy, workload and nodes: tables latency and memory."""
+    """Communication of a step and memory, by strategy, workload, nodes and draw of the features.
+
+    Histories of the Taobao form keep the public scripts' bound. The contrast is the first draw at
+    fewer samples a device and shorter histories.
+    """
 
     name = "communication"
     uses = (*OURS, *OTHERS)
-    version = 2
+    version = 3
     columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Every workload on every number of nodes; on two only where quick."""
-        nodes = NODES[:1] if quick else NODES
-        return [{"workload": form, "nodes": n} for form in ("production", "taobao") for n in nodes]
+        """Every draw on every number of nodes, the contrast and the Taobao form; on two nodes, one draw where quick."""
+        nodes, draws = (NODES[:1], DRAWS[:1]) if quick else (NODES, DRAWS)
+        asked = [("production", LOCAL_BATCH, HISTORY_SCALE, draw) for draw in draws]
+        asked += [("production", SHORT_LOCAL_BATCH, 1.0, 0), ("taobao", LOCAL_BATCH, 1.0, 0)]
+        return [
+            dict(zip(CONDITION, (form, batch, scale, n, draw))) for form, batch, scale, draw in asked for n in nodes
+        ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row a strategy."""
-        given = condition(str(cell["workload"]), cluster(_whole(cell["nodes"])))
-        return [outcome(get_strategy(name), given) for name in (*OURS, *OTHERS)]
+        """One row a strategy; variants of ours are asked on the first draw alone."""
+        draw = _whole(cell["draw"])
+        given = condition(
+            str(cell["workload"]), cluster(_whole(cell["nodes"])), _whole(cell["local_batch"]),
+            history_scale=float(cell["history_scale"] or 0.0), draw=draw, seed=draw,
+        )  # fmt: skip
+        names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
+        return [outcome(get_strategy(name), given) for name in names]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """``latency``: milliseconds and bytes a step; ``memory``: bytes a device."""
-        memory = rows[["workload", "nodes", "strategy", *MEMORY, "backend"]].copy()
-        conditions = memory.groupby(["workload", "nodes"])["fullest_device_bytes"]
-        compared = memory["fullest_device_bytes"].where(memory["strategy"] == "table-row-wise")
-        keys = [memory["workload"], memory["nodes"]]
-        reference = compared.groupby(keys).transform("max")
-        memory.insert(5, "over_table_row_wise_pct", 100.0 * (memory["fullest_device_bytes"] / reference - 1.0))
-        memory.insert(6, "over_least_pct", 100.0 * (memory["fullest_device_bytes"] / conditions.transform("min") - 1.0))
-        return {"latency": rows.drop(columns=list(MEMORY)), "memory": memory}
+        """``latency``: milliseconds and bytes a step; ``memory``: bytes a device; ``gains``: ratios to other plans."""
+        memory = rows[[*CONDITION, "strategy", *MEMORY, "backend"]].copy()
+        keys = [memory[name] for name in CONDITION]
+        fullest, at = memory["fullest_device_bytes"], len(CONDITION) + 3
+        reference = fullest.where(memory["strategy"] == COMPARED).groupby(keys).transform("max")
+        memory.insert(at, "over_table_row_wise_pct", 100.0 * (fullest / reference - 1.0))
+        least = fullest.groupby(keys).transform("min")
+        memory.insert(at + 1, "over_least_pct", 100.0 * (fullest / least - 1.0))
+        return {
+            "latency": rows.drop(columns=list(MEMORY)),
+            "memory": memory,
+            "gains": gains(rows, OURS[0], OURS[1:]),
+        }
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Communication by strategy."""
-        title = "Communication latency of a step in ms, simulated, 256 samples a device"
-        return [
-            Plot(title=title, table="latency", x="nodes", y="communication_ms", series="strategy", facet="workload")
-        ]
+        """What is gained over table-row-wise sharding, by draw."""
+        title = "Communication latency of table-row-wise sharding over FlexShard's, simulated, by draw of the features"
+        return [Plot(title=title, table="gains", x="nodes", y="latency_x", series="draw", facet="case")]
 
 
 FACTORS: Mapping[str, tuple[float, ...]] = {
@@ -73,12 +89,12 @@ FACTORS: Mapping[str, tuple[float, ...]] = {
     "local_batch": (64, 128, 256, 512, 1024, 2048),
     "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
 }
-"""Values of each; the others stay as they are in the suite, on four nodes."""
+"""Values of each; the others are those of the contrast, on four nodes."""
 QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
 
 
 class Sensitivity(Study):
-    """One factor at a time on nine features of the production form: skew, length, nodes, links, batch, budget.
+    """One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget.
 
     ``skew`` multiplies all exponents, ``history`` all lengths; ``bandwidth_ratio`` is that of the
     link inside a node to the one between nodes; ``budget`` multiplies the row-wise plan's memory.
@@ -108,7 +124,7 @@ class Sensitivity(Study):
             name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor
         }
         given = condition(
-            "production", machine, int(value) if factor == "local_batch" else 256, tables=9, **scales
+            "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
         )  # fmt: skip
         ours: list[FlexShard] = [FlexShard(), FlexShard(warm_tier=False)]
         ours[1].name = OURS[1]
@@ -174,7 +190,7 @@ class Gap(Study):
         case, budget = str(cell["case"]), cell["budget"]
         machine = cluster(_whole(cell["nodes"]))
         if case == "production":
-            whole = condition("production", machine).problem
+            whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
             problem = _sequences(whole)
             suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
         else:
@@ -253,4 +269,4 @@ def _whole(value: object) -> int:
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (Communication(), Sensitivity(), Gap())
+    return (Communication(), Region(), Sensitivity(), Gap())
