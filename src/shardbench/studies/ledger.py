@@ -45,12 +45,6 @@ class Ledger:
     regions: pd.DataFrame
     pictures: Mapping[str, str]
 
-    def of(self, paper: str) -> "Ledger":
-        """Only one paper's."""
-        mine = {name: text for name, text in self.pictures.items() if name.startswith(f"{paper}-")}
-        claims, regions = (frame[frame["paper"] == paper] for frame in (self.claims, self.regions))
-        return Ledger(claims=claims, regions=regions, pictures=mine)
-
 
 def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     """All papers of which a results folder has a record; statements that need none stand with them.
