@@ -101,7 +101,9 @@ def test_an_extra_constant_is_refused() -> None:
 
 
 def test_unknown_machines_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-24gb-2x8, a100-40gb-16x8"):
+    with pytest.raises(
+        BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-24gb-2x8, a100-24gb-512th-2x8, "
+    ):
         load_machine("tpu")
     with pytest.raises(BadInput, match="does not exist"):
         load_machine(str(tmp_path / "gone.toml"))

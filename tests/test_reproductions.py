@@ -56,48 +56,41 @@ def test_committed_tables_are_what_the_records_give(name: str) -> None:
 
 
 def recshard_rows(numbers: dict[str, tuple[float, float, float]], **keys: object) -> list[dict[str, object]]:
-    """One a strategy -> slowest, spread, lookups off HBM."""
+    """One a strategy -> slowest, spread, lookups off HBM; every mean is 2 ms, and 80 % of the rows are untouched."""
+    more = {"never_touched_pct": 80.0, "off_hbm_lookups_pct": 1.0}
     return [
-        {**keys, "strategy": name, "slowest_ms": a, "std_ms": b, "off_hbm_lookups": c, "off_hbm_lookups_pct": c}
+        {**keys, **more, "strategy": name, "slowest_ms": a, "std_ms": b, "cv": b / 2.0, "off_hbm_lookups": c}
         for name, (a, b, c) in numbers.items()
     ]
 
 
 def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_against_each() -> None:
     observe = importlib.import_module("shardbench.baselines.recshard.reproduction.claims").observations
-    greedies = dict(zip(GREEDIES, ((40.0, 9.0, 500.0), (12.0, 6.0, 50.0), (20.0, 3.0, 100.0))))
-    ours = (("rm2", 0, 4.0, 5.0), ("rm3", 0, 2.0, 0.0), ("rm2", 1, 1.0, 0.0), ("rm1", 0, 99.0, 9.0))
+    greedies = dict(zip(GREEDIES, ((40.0, 9.0, 499.0), (12.0, 6.0, 49.0), (20.0, 3.0, 99.0))))
+    ours = (
+        ("rm2", "machine", 0, 4.0, 4.0), ("rm3", "machine", 0, 2.0, 0.0), ("rm2", "machine", 1, 1.0, 0.0),
+        ("rm1", "machine", 0, 99.0, 9.0), ("rm2", "quarter", 1, 3.0, 49.0),
+    )  # fmt: skip
     rows = [
         row
-        for form, draw, slowest, off in ours
-        for row in recshard_rows({**greedies, "recshard": (slowest, 1.0, off)}, workload=form, features_seed=draw)
+        for form, hbm, draw, slowest, off in ours
+        for row in recshard_rows(
+            {**greedies, "recshard": (slowest, 1.0, off)}, workload=form, hbm=hbm, features_seed=draw
+        )
     ]
     seen = observe(Evidence(records=(), tables={"draws": pd.DataFrame(rows)}))
     # Draw 0: rm2 gives 12 / 4 and rm3 12 / 2; draw 1 has rm2 alone, 12 / 1; rm1 fits and does not count.
-    assert seen["throughput"] == [4.5, 12.0]
-    assert seen["throughput-each"] == pytest.approx([(10 + 3 + 5 + 20 + 6 + 10) / 6, (40 + 12 + 20) / 3])
-    assert seen["balance"] == [3.0, 3.0]
-    # Of a model without a lookup off HBM there is no ratio, nor of a draw that has no other.
-    assert seen["slow-accesses"] == [10.0]
-    assert seen["slow-accesses-each"] == pytest.approx([(100 + 10 + 20) / 3])
-
-
-def test_recshard_sensitivity_averages_ratios_over_the_draws_that_have_one() -> None:
-    table = importlib.import_module("shardbench.baselines.recshard.reproduction.ratios").ratio_table
-    rows = []
-    for seed, ours, off in ((0, 2.0, 0.0), (1, 4.0, 5.0), (2, 3.0, 2.0)):
-        numbers = {name: (slowest, slowest / 2, 10.0) for name, slowest in zip(GREEDIES, (8.0, 12.0, 20.0))}
-        numbers |= {"recshard": (ours, ours / 2, off), "recshard-unseen": (1.0, 0.5, 0.0)}
-        rows += recshard_rows(numbers, factor="uvm_gb_per_s", value=8.0, features_seed=seed)
-    ours, unseen = table(pd.DataFrame(rows), ("factor", "value")).to_dict("records")
-    assert ours["throughput_x"] == pytest.approx((4 + 2 + 8 / 3) / 3)
-    assert (ours["throughput_low_x"], ours["throughput_high_x"]) == (2.0, 4.0)
-    assert (ours["draws"], ours["throughput_n"], ours["throughput_zero"]) == (3, 3, 0)
-    # One draw without a lookup off HBM: the mean is over the other two, and says so.
-    assert (ours["off_hbm_x"], ours["off_hbm_n"], ours["off_hbm_zero"]) == (3.5, 2, 1)
-    assert unseen["off_hbm_x"] != unseen["off_hbm_x"], "a ratio to nothing is no number"
-    assert (unseen["strategy"], unseen["throughput_x"]) == ("recshard-unseen", 8.0)
-    assert (unseen["off_hbm_n"], unseen["off_hbm_zero"]) == (0, 3)
+    assert seen["throughput"] == pytest.approx([18**0.5, 12.0])
+    assert seen["throughput-each"] == pytest.approx([(10 * 3 * 5 * 20 * 6 * 10) ** (1 / 6), (40 * 12 * 20) ** (1 / 3)])
+    assert seen["balance"] == seen["balance-cv"] == pytest.approx([3.0, 3.0])
+    # One lookup more for all: 50 to 5 and 50 to 1, and no ratio to nothing.
+    assert seen["slow-accesses"] == pytest.approx([(10 * 50) ** 0.5, 50.0])
+    assert seen["slow-accesses-each"] == pytest.approx(
+        [(100 * 10 * 20 * 500 * 50 * 100) ** (1 / 6), (500 * 50 * 100) ** (1 / 3)]
+    )
+    assert seen["throughput-quarter"] == pytest.approx([4.0])
+    assert seen["slow-accesses-quarter"] == pytest.approx([1.0])
+    assert seen["hash-under-use"] == [80.0, 80.0]
 
 
 def test_dreamshard_margins_are_over_the_best_greedy() -> None:

@@ -1,37 +1,46 @@
-"""The numbers behind RecShard's claims: full models that HBM cannot hold, several draws of their features."""
+"""The numbers behind RecShard's claims: models that HBM cannot hold, several draws of their features."""
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from shardbench.studies.claim import Evidence
 
-from .ratios import DRAW, ratios_of
+from .draws import CONSTRAINED
+from .ratios import DRAW, geometric_mean, ratios_of
 from .scaled import GREEDIES, RECSHARD
 
-CONSTRAINED = ("rm2", "rm3")
-"""Models larger than the HBM of all devices."""
-CLAIMS = {"throughput": "throughput", "balance": "balance", "slow-accesses": "off_hbm"}
+CLAIMS = {
+    "throughput": "throughput", "balance": "balance", "balance-cv": "balance_cv", "slow-accesses": "slow_accesses",
+}  # fmt: skip
 """Claim -> ratio."""
+OVER_EACH = frozenset({"throughput", "balance", "slow-accesses"})
+"""Claims that are also given against every greedy, not the best alone."""
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Ratios of the greedies to RecShard, one a draw of the features: the mean over the models.
+    """Ratios of the greedies to RecShard, one a draw of the features: the geometric mean over the models.
 
     A draw's two models have the same features in tables of other sizes, and all greedies meet the
-    same tables, so that a draw is what is independent. A ratio to zero is left out.
+    same tables, so that a draw is what is independent.
     """
     rows = evidence.tables.get("draws")
     if rows is None or rows.empty:
         return {}
     rows = rows[rows["workload"].isin(CONSTRAINED)]
-    keys = ("workload", DRAW)
-    best = ratios_of(rows, keys, RECSHARD)
-    each = pd.concat([ratios_of(rows, keys, RECSHARD, (name,)) for name in GREEDIES])
+    machine, quarter = (rows[rows["hbm"] == hbm] for hbm in ("machine", "quarter"))
+    best, short = (ratios_of(part, ("workload", DRAW), RECSHARD) for part in (machine, quarter))
+    each = pd.concat([ratios_of(machine, ("workload", DRAW), RECSHARD, (name,)) for name in GREEDIES])
     found: dict[str, list[float]] = {}
     for claim, ratio in CLAIMS.items():
-        for name, ratios in ((claim, best), (f"{claim}-each", each)):
-            numbers = ratios[ratio].groupby(level=DRAW).mean().to_numpy()
-            found[name] = numbers[np.isfinite(numbers)].tolist()
+        found[claim] = _by_draw(best[ratio])
+        found[f"{claim}-quarter"] = _by_draw(short[ratio])
+        if claim in OVER_EACH:
+            found[f"{claim}-each"] = _by_draw(each[ratio])
+    own = machine[machine["strategy"] == RECSHARD]
+    found["hash-under-use"] = own.groupby(DRAW)["never_touched_pct"].mean().tolist()
     return found
+
+
+def _by_draw(ratios: pd.Series) -> list[float]:
+    return [geometric_mean(part) for _, part in ratios.groupby(level=DRAW)]

@@ -10,7 +10,7 @@ import sys
 from shardbench.base.errors import BadInput
 from shardbench.datasets.rm_features import TOTAL_ROWS
 
-from .scaled import RECSHARD, ask, full_question
+from .scaled import RECSHARD, Condition, ask
 
 KIB = 1024
 """What Linux counts ``ru_maxrss`` in."""
@@ -34,7 +34,7 @@ def peak_rss_bytes(form: str, profile_samples: int) -> int:
 
 def main(form: str, profile_samples: str) -> None:
     """Does it in this process, and prints the bytes."""
-    ask(full_question(form, 0, profile_samples=int(profile_samples)), RECSHARD)
+    ask(Condition(form=form, row_scale=1.0, samples=int(profile_samples)).question(), RECSHARD)
     print(KIB * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 

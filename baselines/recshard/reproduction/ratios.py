@@ -1,34 +1,42 @@
-"""What RecShard gains over the greedies, as ratios; and numbers averaged over draws of the features."""
+"""What RecShard gains over the greedies, as ratios; and numbers over draws of the features."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
+
+from shardbench.base.arrays import Floats
 
 from .scaled import GREEDIES, RECSHARD, UNSEEN
 
-RATIOS = {"throughput": "slowest_ms", "balance": "std_ms", "off_hbm": "off_hbm_lookups"}
+RATIOS = {"throughput": "slowest_ms", "balance": "std_ms", "balance_cv": "cv", "slow_accesses": "off_hbm_lookups"}
 """Name of a ratio -> the column whose greedy value is divided by RecShard's."""
 DRAW = "features_seed"
+ONE_MORE = frozenset({"off_hbm_lookups"})
+"""Counts that may be zero: one is added to theirs and to ours, so that a ratio to nothing is the count itself."""
+
+
+def ratio(theirs: Floats | float, ours: Floats | float, column: str) -> Floats:
+    """Theirs over ours, broadcast; of counts that may be zero with one added to both."""
+    more = 1.0 if column in ONE_MORE else 0.0
+    return np.asarray((np.asarray(theirs) + more) / (np.asarray(ours) + more))
 
 
 def ratios_of(rows: pd.DataFrame, keys: Sequence[str], ours: str, greedies: Sequence[str] = GREEDIES) -> pd.DataFrame:
-    """Smallest of ``greedies`` over ``ours``, by ``keys`` (index), one column a ratio.
+    """Smallest of ``greedies`` over ``ours``, by ``keys`` (index), one column a ratio."""
+    theirs = rows[rows["strategy"].isin(greedies)].groupby(list(keys))[list(RATIOS.values())].min()
+    own = rows[rows["strategy"] == ours].set_index(list(keys)).loc[theirs.index]
+    found = {name: ratio(theirs[column], own[column], column) for name, column in RATIOS.items()}
+    return pd.DataFrame(found, index=theirs.index)
 
-    NaN where our own number is zero: a ratio to nothing is none.
-    """
-    theirs = rows[rows["strategy"].isin(greedies)].groupby(list(keys))
-    own = rows[rows["strategy"] == ours].set_index(list(keys))
-    return pd.DataFrame(
-        {ratio: theirs[column].min() / own[column].where(own[column] > 0) for ratio, column in RATIOS.items()}
-    )
+
+def geometric_mean(numbers: pd.Series) -> float:
+    """Of positive numbers."""
+    return float(np.exp(np.log(numbers).mean()))
 
 
 def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Ratios of the best greedy to RecShard, to the variant too, by ``keys``: mean, least, most over draws.
-
-    Each ratio has the number of draws that it is the mean of (``n``) and of those in which our own
-    number is zero, which have none (``zero``).
-    """
+    """Best greedy over RecShard, and over the variant, by ``keys``: geometric mean, least and most over draws."""
     made = []
     for name in (RECSHARD, UNSEEN):
         ratios = ratios_of(rows, (*keys, DRAW), name)
@@ -36,10 +44,10 @@ def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
         for key, part in ratios.groupby(list(keys), sort=False):
             row: dict[str, object] = dict(zip(keys, key, strict=True))
             row |= {"strategy": name, "backend": "simulated", "draws": len(part)}
-            for ratio in RATIOS:
-                spread = {"": part[ratio].mean(), "_low": part[ratio].min(), "_high": part[ratio].max()}
-                row |= {f"{ratio}{which}_x": number for which, number in spread.items()}
-                row |= {f"{ratio}_n": int(part[ratio].count()), f"{ratio}_zero": int(part[ratio].isna().sum())}
+            for which in RATIOS:
+                numbers = part[which]
+                spread = {"": geometric_mean(numbers), "_low": numbers.min(), "_high": numbers.max()}
+                row |= {f"{which}{end}_x": number for end, number in spread.items()}
             made.append({**row, "off_hbm_lookups_pct": share.loc[part.index].mean()})
     return pd.DataFrame(made)
 

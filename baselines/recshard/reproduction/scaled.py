@@ -1,4 +1,9 @@
-"""Questions for RecShard's studies: a quarter of a model on a quarter of the devices, or the whole of both."""
+"""Questions for RecShard's studies: models of the size of rm1 to rm3 in small, the whole of them or a quarter.
+
+Everything shrinks alike: rows, profiled samples and batches of the model, memory, cache and rates of every device
+(``shardbench.datasets.rm``, Scaling). So times are those of the full size, and a profile of 105 million samples is one
+of 204,800. The study ``scaling`` holds it against the full size.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -7,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.datasets.rm import Rm, RmConfig
-from shardbench.datasets.rm_features import TOTAL_ROWS, WIDTH
+from shardbench.datasets.rm_features import COVERAGE_LOW, FEATURES, POOLING_TOP, ROWS_LOG_STD, TOTAL_ROWS, WIDTH
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine, load_machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import Answer, answer_of
@@ -17,83 +22,113 @@ from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Row
 from shardbench.workloads.materialise import DrawnBatches
 
-DEVICES = 4
-TABLES = 100
-"""25 tables a device, as 397 tables on 16 devices have."""
-BATCH = 4096
-"""As many samples a device as 16,384 on 16 devices."""
-TRAIN_SAMPLES = 26_214_400
-"""The train split whose shares are stated as sample rates, a quarter of the full models': 262,144 samples are 1 %."""
+MACHINE = "a100-24gb-2x8"
+ROW_SCALE = 1 / 512
+"""Of whole models: profiling one takes seconds, and a device still has two samples of a batch."""
+QUARTER_SCALE = 1 / 256
+"""Of quarters of them: four samples of a batch a device."""
+BATCH = 16_384
+"""Samples of a batch at full size, of all devices."""
+TEST_BATCHES = 32
+"""Plans are judged on so many test batches, unless fewer are as many samples as a batch of full size."""
+SAMPLES = 104_857_600
+"""Profiled, at full size: 1 % of 10.5 billion, a training set 2.4 times Criteo Terabyte's 4.4 billion samples."""
+SMALL_SAMPLES = 1_048_576
+"""A hundredth of it."""
+QUARTER = 4
+"""Of the features and of the devices: 100 tables on 4 devices."""
 WEIGHT_BYTES = 4
 """fp32."""
-PROFILE_SAMPLES = 1 << 20
-"""Of the full models, as in the suite: 1 % of a train split of 105 million."""
-MACHINE = "a100-24gb-2x8"
 RECSHARD = "recshard"
 UNSEEN = "recshard-unseen"
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 """The whole-table heuristics that the paper compares with."""
+_RATES = (
+    "hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s", "host_bytes_per_s",
+    "intra_bytes_per_s", "inter_bytes_per_s", "dense_flop_per_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What is varied; the defaults are the base that one factor at a time departs from."""
+    """One question; samples, HBM and rates are meant at full size."""
 
     form: str = "rm2"
-    features: int = 0
-    """Seed that draws the features."""
-    exponent_scale: float = 1.0
-    off_hbm_share: float | None = None
-    """Share of the bytes that HBM cannot hold; None: as on the full machine."""
+    draw: int = 0
+    """Pairs the features' quantities, seeds the lookups, and picks the features of a quarter."""
+    parts: int = 1
+    """1: the whole model on all devices; 4: a quarter of both."""
+    row_scale: float = ROW_SCALE
+    samples: int = SAMPLES
+    """That profiles are counted over (deviation 6)."""
+    hbm: float = 1.0
+    """Multiple of the machine's HBM."""
+    hbm_share: float | None = None
+    """Share of the bytes that HBM holds, instead."""
     uvm_gb_per_s: float | None = None
     """Host reads of a device; None: the machine's."""
-    sample_pct: float = 1.0
-    """Share of the train split that profiles are counted over."""
+    exponent_scale: float = 1.0
+    rows_log_std: float = ROWS_LOG_STD
+    pooling_top: float = POOLING_TOP
+    coverage_low: float = COVERAGE_LOW
 
     def question(self) -> CountedQuestion:
         """The problem and its test lookups."""
-        config = RmConfig.model_validate(
+        config = self._config()
+        workload, batches = _lookups(config.model_dump_json())
+        machine = self._machine(sum(table.rows for table in workload.tables) * WIDTH * WEIGHT_BYTES)
+        problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=config.batch_size)
+        return CountedQuestion(problem, batches, workload.dense, len(batches.numbers))
+
+    def _config(self) -> RmConfig:
+        batch = round(BATCH * self.row_scale / self.parts)
+        part = {"tables": -(-FEATURES // self.parts), "subset_seed": self.draw} if self.parts > 1 else {}
+        return RmConfig.model_validate(
             {
                 "name": self.form,
                 "form": self.form,
-                "tables": TABLES,
-                "subset_seed": self.features,
-                "batch_size": BATCH,
-                "profile_samples": round(TRAIN_SAMPLES * self.sample_pct / 100.0),  # deviation 6
+                "pairing": self.draw,
+                "seed": self.draw,
+                "batch_size": batch,
+                "test_batches": min(TEST_BATCHES, BATCH // batch),
+                "profile_samples": round(self.samples * self.row_scale),
+                "row_scale": self.row_scale,
                 "exponent_scale": self.exponent_scale,
+                "rows_log_std": self.rows_log_std,
+                "pooling_top": self.pooling_top,
+                "coverage_low": self.coverage_low,
             }
+            | part
         )
-        source, _ = _lookups(config.model_dump_json())
-        needed = sum(table.rows * table.dim * WEIGHT_BYTES for table in source.tables)
-        return _question(config, self._machine(needed))
 
     def _machine(self, needed_bytes: int) -> Machine:
         machine = load_machine(MACHINE)
-        # Drawn features are not a quarter of the bytes: HBM shrinks with them, so that as much of them fits.
-        share = 1.0 - self.off_hbm_share if self.off_hbm_share is not None else _full_share(self.form)
-        topology = replace(
-            machine.topology, nodes=1, devices_per_node=DEVICES, hbm_bytes=round(share * needed_bytes / DEVICES)
-        )
-        constants = machine.constants
         if self.uvm_gb_per_s is not None:
-            constants = replace(constants, uvm_bytes_per_s=1e9 * self.uvm_gb_per_s)
-        return replace(machine, topology=topology, constants=constants)
+            constants = replace(machine.constants, uvm_bytes_per_s=1e9 * self.uvm_gb_per_s)
+            machine = replace(machine, constants=constants)
+        machine = slice_of(machine, self.row_scale)
+        # Features of a quarter are not a quarter of the bytes: HBM goes with them, so that as much of them fits.
+        share = self.hbm_share if self.hbm_share is not None else self.hbm * _full_share(self.form)
+        topology = machine.topology
+        if self.parts > 1:
+            topology = replace(topology, nodes=1, devices_per_node=topology.world_size // self.parts)
+        topology = replace(topology, hbm_bytes=round(share * needed_bytes / topology.world_size))
+        return replace(machine, topology=topology)
 
 
-def full_question(form: str, pairing: int, profile_samples: int = PROFILE_SAMPLES) -> CountedQuestion:
-    """All 397 features of ``form`` on the full machine, paired (and their lookups drawn) by ``pairing``.
+def slice_of(machine: Machine, share: float) -> Machine:
+    """The machine with ``share`` of every device's memory, cache and rates, and the same fixed times.
 
-    As in the suite, whose models are those of pairing 0.
+    With as small a share of a workload's rows and batch it takes the same milliseconds.
     """
-    config = RmConfig.model_validate(
-        {"name": form, "form": form, "pairing": pairing, "seed": pairing, "profile_samples": profile_samples}
-    )
-    return _question(config, load_machine(MACHINE))
+    topology = machine.topology
+    sizes = {name: round(share * getattr(topology, name)) for name in ("hbm_bytes", "uvm_bytes", "host_bytes")}
+    return replace(scaled(machine, dict.fromkeys(_RATES, share)), topology=replace(topology, **sizes))
 
 
 @lru_cache(maxsize=1)
 def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
-    """The workload of a configuration (JSON) and its first test batch; cells that differ in the machine share them.
+    """The workload of a configuration (JSON) and its test batches; cells that differ in the machine share them.
 
     Its raw values are hashed into rows by no bijection (deviation 8).
 
@@ -101,15 +136,9 @@ def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
     way round the rankings, of which few are kept, would be made twice.
     """
     workload = RmConfig.model_validate_json(config).build(Path())
-    batches = DrawnBatches(workload)
+    batches = DrawnBatches(workload, workload.test_batches)
     batches.draw()
     return workload, batches
-
-
-def _question(config: RmConfig, machine: Machine) -> CountedQuestion:
-    workload, batches = _lookups(config.model_dump_json())
-    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    return CountedQuestion(problem, batches, workload.dense)
 
 
 def _full_share(form: str) -> float:
@@ -123,21 +152,42 @@ def ask(question: CountedQuestion, strategy: str, plan_s: float = 60.0) -> Answe
     return answer_of(question, get_strategy(strategy), Budget(plan_s=plan_s))
 
 
-def max_over_mean(simulation: Simulation) -> float:
-    """Slowest over mean embedding time of the devices."""
-    times = simulation.embedding_ms
-    return float(times.max() / np.mean(times))
+def never_touched_pct(problem: Problem) -> float:
+    """Rows that the sample never looked up, in per cent of all."""
+    seen = sum(profile.seen_rows for profile in problem.profiles)
+    return 100.0 * (1.0 - seen / sum(profile.rows for profile in problem.profiles))
 
 
 def metrics(simulation: Simulation) -> Row:
-    """What a plan is judged on; milliseconds are of embedding kernels, forward and backward."""
+    """What a plan is judged on; milliseconds are of embedding kernels, forward and backward.
+
+    ``off_hbm_lookups`` are those of all test batches together.
+    """
     times = simulation.embedding_ms
+    mean, std = float(np.mean(times)), float(np.std(times))
     return {
         "backend": "simulated",
         "slowest_ms": float(times.max()),
-        "mean_ms": float(np.mean(times)),
-        "std_ms": float(np.std(times)),
-        "max_over_mean": max_over_mean(simulation),
+        "mean_ms": mean,
+        "std_ms": std,
+        "cv": std / mean,
+        "max_over_mean": float(times.max()) / mean,
         "off_hbm_lookups_pct": 100.0 * simulation.off_hbm_share,
-        "off_hbm_lookups": simulation.totals.off_hbm_lookups,
+        "off_hbm_lookups": round(simulation.totals.off_hbm_lookups * len(simulation.times)),
     }
+
+
+def plan_metrics(answer: Answer[Simulation], problem: Problem) -> Row:
+    """HBM used by a plan, and how its search ended; nothing of the search for a greedy."""
+    notes = answer.plan.notes
+    hbm = problem.world_size * problem.topology.hbm_bytes
+    return {
+        "hbm_used_pct": 100.0 * sum(answer.planned.hbm_memory_bytes) / hbm,
+        "gap_pct": notes.get("gap_pct"),
+        "status": notes.get("status"),
+        "left_out_lookups_pct": _percent(notes.get("unseen_rows_lookups_share")),
+    }
+
+
+def _percent(share: float | int | str | None) -> float | None:
+    return 100.0 * float(share) if share is not None else None

@@ -1,12 +1,10 @@
-"""Studies of RecShard on the whole of rm1 to rm3: other draws of the features, time and memory of planning."""
+"""Studies of RecShard's planning of the whole of rm1 to rm3: its time and its memory."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-
-import pandas as pd
 
 from shardbench.model.discovery import get_strategy
 from shardbench.model.problem import Problem
@@ -14,58 +12,14 @@ from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.study import Cell, Row, Study
 
+from .draws import FORMS
 from .peak import peak_rss_bytes
 from .production_like import SIZES_GIB, production_like
-from .ratios import ratio_table, summary
-from .scaled import GREEDIES, PROFILE_SAMPLES, RECSHARD, UNSEEN, ask, full_question, metrics
+from .scaled import RECSHARD, SMALL_SAMPLES, Condition
 
-FORMS = ("rm1", "rm2", "rm3")
-PAIRINGS = (0, 1, 2, 3)
-"""Draws of the features; 0 is the suite's."""
 SEEDS = (0, 1, 2)
 """Of the search."""
 MADE_UP = "made-up-"
-
-
-class Draws(Study):
-    """RecShard and the greedies on full rm1 to rm3 whose features are paired in several ways."""
-
-    name = "draws"
-    uses = (*GREEDIES, RECSHARD, UNSEEN)
-    version = 2
-    columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "off_hbm_lookups", "off_hbm_lookups_pct")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a model and draw of its features."""
-        forms, pairings = (("rm2",), PAIRINGS[:1]) if quick else (FORMS, PAIRINGS)
-        return [{"workload": form, "features_seed": pairing} for form in forms for pairing in pairings]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """All strategies on the same problem and test batch."""
-        question = full_question(str(cell["workload"]), int(cell["features_seed"] or 0))
-        rows: list[Row] = []
-        for name in (*GREEDIES, RECSHARD, UNSEEN):
-            answer = ask(question, name)
-            hbm = question.problem.world_size * question.problem.topology.hbm_bytes
-            rows.append(
-                {
-                    "strategy": name,
-                    **metrics(answer.judged),
-                    "hbm_used_pct": 100.0 * sum(answer.planned.hbm_memory_bytes) / hbm,
-                    "gap_pct": answer.plan.notes.get("gap_pct"),
-                    "status": answer.plan.notes.get("status"),
-                }
-            )
-        return rows
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """All rows; by model and strategy their mean and range over draws; and the ratios by model."""
-        metrics = ("slowest_ms", "std_ms", "off_hbm_lookups_pct", "hbm_used_pct")
-        return {
-            self.name: rows,
-            f"{self.name}_summary": summary(rows, ("workload", "strategy"), metrics),
-            f"{self.name}_ratios": ratio_table(rows, ("workload",)),
-        }
 
 
 class Solve(Study):
@@ -121,8 +75,8 @@ class Memory(Study):
     name = "memory"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """The largest model, profiled over as many samples as in the suite."""
-        return [] if quick else [{"workload": "rm3", "profile_samples": PROFILE_SAMPLES}]
+        """The largest model, profiled over a small sample."""
+        return [] if quick else [{"workload": "rm3", "profile_samples": SMALL_SAMPLES}]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Bytes and seconds of a child process."""
@@ -136,4 +90,4 @@ def _problem(workload: str) -> Problem:
     """Cells of one model run one after the other and share it: profiling 397 tables takes a minute."""
     if workload.startswith(MADE_UP):
         return production_like(float(workload.removeprefix(MADE_UP)))
-    return full_question(workload, 0).problem
+    return Condition(form=workload, row_scale=1.0, samples=SMALL_SAMPLES).question().problem

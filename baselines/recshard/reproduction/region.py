@@ -1,0 +1,120 @@
+"""Where RecShard's gain over the best greedy holds: all knobs at once that no source fixes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.study import Cell, Scalar
+
+from .ratios import RATIOS, ratios_of
+from .scaled import (
+    GREEDIES,
+    QUARTER,
+    QUARTER_SCALE,
+    RECSHARD,
+    SAMPLES,
+    SMALL_SAMPLES,
+    Condition,
+    ask,
+    metrics,
+    never_touched_pct,
+)
+
+
+class Region(RegionStudy):
+    """RecShard and the greedies on a quarter of rm2 in small (100 tables on 4 devices), every point a draw of its own.
+
+    So the share of the region counts draws of the features too, and its noise is theirs. A model of
+    other sizes than rm2 is one with another share of its bytes in HBM.
+    """
+
+    knobs = (
+        Knob(
+            name="rows_log_std",
+            low=1.0,
+            high=3.0,
+            reason="spread of the tables' rows: rm assumes 2; the 856 tables of dlrm_datasets, as `synthetic` fits "
+            "them, have 2.7; with 3 one of a hundred tables may hold a quarter of the bytes",
+        ),
+        Knob(
+            name="pooling_top",
+            low=10.0,
+            high=200.0,
+            scale="log",
+            reason="spread of the pooling factors: rm assumes 1 to 100; the longest mean bags of dlrm_datasets' 856 "
+            "tables have 199 lookups; below 10 features are nearly one-hot, as Criteo's are",
+        ),
+        Knob(
+            name="coverage_low",
+            low=0.01,
+            high=1.0,
+            scale="log",
+            reason="presence: rm assumes 1 % to 100 % of the samples; `synthetic` has 10 % to 100 %; at 1 every "
+            "feature is always there, as Criteo's nearly are",
+        ),
+        Knob(
+            name="exponent_scale",
+            low=0.5,
+            high=1.5,
+            reason="skew: times rm's exponents of 0.6 to 1.4, so 0.3 to 2.1; nine tenths of the exponents that "
+            "`synthetic` fits to dlrm_datasets' tables lie in 0.2 to 1.7",
+        ),
+        Knob(
+            name="uvm_gb_per_s",
+            low=4.0,
+            high=32.0,
+            scale="log",
+            reason="random reads of host memory: 8 GB/s on PCIe 4.0 x16 (UGache's artifact); half of it for "
+            "PCIe 3.0, two and four times for 5.0 and 6.0, by the links' rates",
+        ),
+        Knob(
+            name="hbm_share",
+            low=0.05,
+            high=0.75,
+            reason="share of the bytes that HBM holds: rm2 and rm3 have 60 % and 30 % with the machine's HBM, 15 % and "
+            "8 % with a quarter of it; near 1 a model is no longer constrained",
+        ),
+        Knob(
+            name="samples",
+            low=float(SMALL_SAMPLES),
+            high=2.0 * SAMPLES,
+            scale="log",
+            reason="samples profiled: from a million, seconds of a data loader, to twice the 105 million that are "
+            "1 % of 10.5 billion; more cannot be counted here in time",
+        ),
+    )
+    outcomes = tuple(f"{name}_x" for name in RATIOS)
+    uses = (*GREEDIES, RECSHARD)
+
+    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
+        """Best greedy over RecShard, and what RecShard's plan leaves off HBM."""
+        knobs = {knob.name: float(cell[knob.name] or 0) for knob in self.knobs}
+        return gains(int(cell["point"] or 0), knobs)
+
+
+def gains(draw: int, knobs: Mapping[str, float]) -> dict[str, Scalar]:
+    """Ratios of the best greedy to RecShard, ``<ratio>_x``, at one point, and what stands behind them."""
+    condition = Condition(
+        draw=draw,
+        parts=QUARTER,
+        row_scale=QUARTER_SCALE,
+        samples=round(knobs["samples"]),
+        hbm_share=knobs["hbm_share"],
+        uvm_gb_per_s=knobs["uvm_gb_per_s"],
+        exponent_scale=knobs["exponent_scale"],
+        rows_log_std=knobs["rows_log_std"],
+        pooling_top=knobs["pooling_top"],
+        coverage_low=knobs["coverage_low"],
+    )
+    question = condition.question()
+    rows = [{"draw": draw, "strategy": name, **metrics(ask(question, name).judged)} for name in (*GREEDIES, RECSHARD)]
+    ratios = ratios_of(pd.DataFrame(rows), ("draw",), RECSHARD).iloc[0]
+    ours = rows[-1]
+    return {
+        **{f"{name}_x": float(ratios[name]) for name in RATIOS},
+        "slowest_ms": ours["slowest_ms"],
+        "off_hbm_lookups_pct": ours["off_hbm_lookups_pct"],
+        "never_touched_pct": never_touched_pct(question.problem),
+    }
