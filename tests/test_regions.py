@@ -1,6 +1,6 @@
 """Regions: designs over knobs, what a response surface says of them, and their pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -9,10 +9,15 @@ import pandas as pd
 import pytest
 from test_claims import claim
 
+from shardbench.base.arrays import Ints
 from shardbench.records.cell import Cell, Scalar
+from shardbench.studies import placement_region
+from shardbench.studies.placement_region import PlacementRegion
 from shardbench.studies.region import Knob, RegionStudy, design, knob_table
 from shardbench.studies.region_picture import region_svg
 from shardbench.studies.surface import fit_surface
+from shardbench.tasks.pools import Pool, Side, load_pool
+from shardbench.tasks.task import Task
 
 KNOBS = (
     Knob(name="skew", low=0.5, high=1.5, reason="as seen"),
@@ -102,3 +107,33 @@ def test_the_picture_has_a_mark_for_every_point() -> None:
     assert names.count("circle") == right + 2
     assert names.count("path") == 64 - right + 2
     assert text == region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+
+
+class AllOnOne(PlacementRegion):
+    """A policy that learns nothing, beside one heuristic."""
+
+    uses = ("greedy-lookup",)
+    judged = "kernel_ms"
+
+    def placed(self, train: Sequence[Task], test: Sequence[Task], effort: float, seed: int) -> tuple[list[Ints], int]:
+        assert {table.name for table in train[0].problem.tables}.isdisjoint(t.name for t in test[0].problem.tables)
+        return [np.zeros(task.tables, dtype=np.int64) for task in test], round(1000 * effort)
+
+
+def test_a_point_of_a_placement_region_is_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
+        return load_pool(side, folder, widths=widths, tables=24, batch_size=64)
+
+    monkeypatch.setattr(placement_region, "_pool", small)
+    cell: Cell = {"point": 3, "widths": 2, "tables_a_device": 5, "device": "v100-32gb-1x8", "effort": 0.25}
+    train, test = placement_region.point_tasks(cell, tmp_path / "mine")
+    assert len(train) == len(test) == placement_region.TASKS
+    assert {(task.tables, task.devices) for task in (*train, *test)} == {(20, 4)}
+    assert {table.dim for task in test for table in task.problem.tables} == {16, 32}
+    other, _ = placement_region.point_tasks({**cell, "point": 4}, tmp_path / "mine")
+    assert other[0].key != train[0].key
+    (row,) = AllOnOne().run(cell, tmp_path / "mine")
+    # All on one of four devices is slower, if little: at this size the launch is most of it.
+    assert 0.2 < float(row["margin_x"] or 0) < 0.99
+    assert row["margin_x"] == pytest.approx(float(row["best_greedy_ms"] or 0) / float(row["ours_ms"] or 1))
+    assert (row["best_greedy"], row["oracle_calls"]) == ("greedy-lookup", 250)

@@ -148,21 +148,43 @@ def test_autoshard_is_held_against_the_best_greedy_on_all_of_its_rows() -> None:
     own, equal = pd.DataFrame(rows("Auto-40 (4)", 10.0, 12.0)), pd.DataFrame(rows("DLRM-20 (4)", 10.0, 9.0))
     seen = observe(Evidence(records=(), tables={"table": own, "equal": equal}))
     assert seen["beats-heuristics"] == pytest.approx([1.2, 0.9])
-    assert seen["rows-ahead"] == [100.0, 0.0]
     transfer = pd.DataFrame(
         {
-            "trained_on": ["a"] * 5,
-            "used_on": ["b", "b", "a", "a", "a"],
-            "task_set": ["test", "test", "test", "shares", "shares"],
-            "unseen_tables_pct": [100.0, 100.0, 100.0, 50.0, 100.0],
-            "kernel_ms": [9.0, 11.0, 10.0, 10.0, 10.0],
-            "best_greedy_ms": [11.0, 11.0, 12.0, 50.0, 9.0],
+            "trained_on": ["a"] * 6,
+            "used_on": ["b", "b", "a", "a", "a", "a"],
+            "task_set": ["test", "test", "test", "shares", "shares", "shares"],
+            "unseen_tables_pct": [100.0, 100.0, 100.0, 50.0, 100.0, 0.0],
+            "kernel_ms": [9.0, 11.0, 10.0, 10.0, 10.0, 1.0],
+            "best_greedy_ms": [11.0, 11.0, 12.0, 50.0, 9.0, 9.0],
         }
     )
     seen = observe(Evidence(records=(), tables={"transfer": transfer}))
-    # Two seeds of one pair are one number; of shares only the tasks without a table seen in training count.
+    # Two seeds of one pair are one number; of shares only tasks with a table that was not seen in training count.
     assert seen["transfers"] == pytest.approx([1.1])
-    assert sorted(seen["unseen-tables"]) == pytest.approx([0.9, 1.2])
+    assert seen["unseen-tables"] == pytest.approx([5.0, 0.9])
+
+
+def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
+    observe = importlib.import_module("shardbench.baselines.rnn_placer.reproduction.claims").observations
+    costs = {
+        "best device": 10.0,
+        "one sample": 11.0,
+        "best of 64 samples": 8.0,
+        "best of 64 random placements": 9.0,
+        "dealt out": 12.0,
+    }
+    rows = [
+        {"task": task, "order": order, "acting": acting, "cost_ms_mean": scale * cost, "random_ms": 15.0}
+        for task in ("DLRM-20 (4)", "DLRM-80 (8)")
+        for order, scale in (("as given", 2.0), ("by cost", 1.0))
+        for acting, cost in costs.items()
+    ]
+    seen = observe(Evidence(records=(), tables={"acting": pd.DataFrame(rows)}))
+    assert seen["ahead-on-4-devices"] == pytest.approx([0.75])
+    assert seen["behind-on-8-devices"] == pytest.approx([0.75])
+    assert seen["order-decides"] == pytest.approx([2.0, 2.0])
+    assert seen["more-than-its-order"] == pytest.approx([1.2] * 4)
+    assert seen["samples-beat-chance"] == pytest.approx([9.0 / 8.0] * 4)
 
 
 def test_dreamshard_knows_the_papers_table() -> None:

@@ -10,6 +10,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.rnn_placer.decoder import Decoder, place, play
 from shardbench.baselines.rnn_placer.networks import Networks
+from shardbench.baselines.rnn_placer.reproduction import acting, studies
 from shardbench.baselines.rnn_placer.settings import Settings, settings_for
 from shardbench.baselines.rnn_placer.training import RnnTraining, reinforce_loss
 from shardbench.model.strategy import Budget
@@ -163,3 +164,61 @@ def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
         Settings(**{field: value})
     assert "\n" not in str(error.value)
+
+
+def test_tables_by_cost_are_the_same_task_in_another_order():
+    task = make_task(9, 3, 4)
+    ordered = acting.by_cost(task)
+    costs = ordered.features[:, acting.DIM] * ordered.features[:, acting.POOLING]
+    assert (np.diff(costs) <= 0).all()
+    assert costs[0] > costs[-1]
+    names = [table.name for table in task.problem.tables]
+    back = [names.index(table.name) for table in ordered.problem.tables]
+    assert sorted(back) == list(range(9))
+    placement = np.arange(9) % 3
+    (before,), (after,) = (
+        SimulatedOracle().measure(t, p[None]).overall_ms for t, p in ((task, placement), (ordered, placement[back]))
+    )
+    assert after == pytest.approx(before)
+
+
+def test_dealing_out_is_round_robin_past_full_devices():
+    roomy = make_task(8, 3, 4)
+    assert acting.dealt(roomy).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert acting.in_turn_pct(roomy, acting.dealt(roomy)) == 100.0
+    assert acting.in_turn_pct(roomy, np.array([0, 1, 2, 2, 1, 0, 0, 0])) == pytest.approx(100 * 2 / 6)
+    tight = make_task(9, 2, 4, share=0.6)
+    placement = acting.dealt(tight)
+    tight.check(placement[None])
+    assert placement.tolist() != (np.arange(9) % 2).tolist()
+
+
+def test_the_cheapest_sample_is_the_one_that_the_oracle_prefers():
+    tasks = [make_task(8, 2, seed, share=0.6, slow=True) for seed in range(3)]
+    trained = RnnTraining(tasks, SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
+    draws = acting.sampled(trained, tasks, 16, np.random.default_rng(0))
+    for task, drawn, best in zip(tasks, draws, acting.cheapest_of(tasks, draws), strict=True):
+        assert 1 < len(drawn) <= 16
+        costs_ms = SimulatedOracle().measure(task, drawn).overall_ms
+        assert SimulatedOracle().measure(task, best[None]).overall_ms[0] == costs_ms.min() < costs_ms.max()
+
+
+def test_no_sample_that_fits_is_said():
+    task = make_task(9, 2, 4, share=0.45)
+    trained = RnnTraining([task], SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
+    with pytest.raises(BadInput, match="none of 4 sampled placements fits"):
+        acting.sampled(trained, [task], 4, np.random.default_rng(0))
+
+
+def test_the_study_tells_ways_of_acting_apart():
+    tasks = [make_task(8, 2, seed) for seed in range(3)]
+    trained = RnnTraining(tasks, SimulatedOracle(), 0, SMALL).train()
+    counted = [replace(task, counted=task.expected) for task in tasks]
+    rows = studies.acted(trained, counted, 0)
+    assert rows["dealt out"]["in_turn_pct"] == 100.0
+    assert rows["dealt out"]["different_plans"] == 1
+    assert rows["best of 64 samples"]["cost_ms"] <= rows["one sample"]["cost_ms"]
+    assert rows["best of 64 random placements"]["oracle_calls_a_task"] == 64
+    assert rows["best device"]["cost_ms"] == pytest.approx(
+        np.mean([SimulatedOracle().measure(t, p[None]).overall_ms[0] for t, p in zip(tasks, place(trained, tasks))])
+    )

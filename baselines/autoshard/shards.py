@@ -63,10 +63,10 @@ def learn_costs(
     losses = []
     for held, measured in zip(holds, ms):
         encoded = networks.encoder(tables)
-        predicted = networks.device_ms(held.float() @ encoded[:-1] + encoded[-1])
+        predicted = networks.device_ms(held.float() @ encoded[:-1] + encoded[-1])  # deviation 10
         loss = (predicted - measured).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        optimizer.step()  # deviation 9
         losses.append(loss.detach())
     return torch.stack(losses).tolist()

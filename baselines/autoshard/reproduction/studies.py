@@ -1,4 +1,4 @@
-"""Studies of AutoShard: its own tasks, DreamShard's, transfer, what training does, and how long placing takes."""
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, training, unrolls, its region, and seconds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contest import (
@@ -26,6 +27,9 @@ from shardbench.studies.training_study import TrainingStudy
 from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_pool, machine_of
 from shardbench.tasks.task import Task
 
+from .region import Region
+from .unroll import Unroll
+
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
@@ -39,7 +43,7 @@ ASKING = ("greedy-cost", "search", BEST_FOUND)
 DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", OURS, "greedy-cost", "dreamshard", "search", BEST_FOUND)
 """In plots; a strategy far below random would flatten all others."""
 SEEDED = frozenset({"shuffle", OURS, "autoshard-untrained", "dreamshard"})
-CAP_BYTES = 7 * 2**30
+CAP_BYTES = 7 * 2**30  # deviation 11
 ROOMY_BYTES = 40 << 30
 """Memory of a device that holds its share of all 856 tables."""
 WIDTHS = (16, 32)
@@ -52,6 +56,8 @@ ROWS = {
 }
 """The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
 JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
+BESIDE = "greedy-lookup"
+"""Whose time placing is held against, in the same process: the papers' best heuristic on tables of one width."""
 
 
 class KernelContest(ContestStudy):
@@ -225,11 +231,13 @@ class Training(TrainingStudy):
 
 
 class Placing(Study):
-    """CPU seconds to place 80, 400 and 856 tables on 8 devices with a trained policy."""
+    """CPU seconds to place 80, 400 and 856 tables on 8 devices with a trained policy, beside the lookup heuristic's."""
 
     name = "placing"
+    version = 2
     exclusive = True
-    columns = ("backend", "plan_cpu_s_median", "plan_cpu_s_max", "n")
+    uses = (BESIDE,)
+    columns = ("backend", "plan_cpu_s_median", "plan_cpu_s_max", "busy_threads", "beside_cpu_s_median", "times_beside")
     REPEATS = 7
 
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -237,7 +245,11 @@ class Placing(Study):
         return [{"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 400, 856))]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train briefly (placing costs the same whatever was learned), place a few times."""
+        """Train briefly (placing costs the same whatever was learned), place a few times, each after the heuristic.
+
+        ``busy_threads`` are CPU seconds over wall seconds of our plans; ``times_beside`` is the median of ours over
+        the heuristic's CPU seconds, pair by pair.
+        """
         budget, row = Budget(fit_s=20.0), ROWS[JUDGED[1]]
         strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0, folder)
         pools = [load_pool(side, shared_pools(folder), widths=WIDTHS) for side in ("train", "test")]
@@ -245,14 +257,21 @@ class Placing(Study):
         own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
         parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
         problem = join(parts, machine_of(row.machine, int(cell["devices"] or 0), ROOMY_BYTES), "placing").problem
-        question = RulesOnly(problem)
-        answers = [answer_of(question, strategy, budget, fitted=True) for _ in range(self.REPEATS)]
-        spent = [answer.spent.plan_cpu_s for answer in answers]
+        question, heuristic = RulesOnly(problem), get_strategy(BESIDE)
+        pairs = [
+            (answer_of(question, heuristic, budget).spent, answer_of(question, strategy, budget, fitted=True).spent)
+            for _ in range(self.REPEATS)
+        ]
+        ours, beside = np.array([[our.plan_cpu_s, its.plan_cpu_s] for its, our in pairs]).T
         return [
             {
                 "backend": "measured",
-                "plan_cpu_s_median": float(np.median(spent)),
-                "plan_cpu_s_max": max(spent),
+                "plan_cpu_s_median": float(np.median(ours)),
+                "plan_cpu_s_max": float(ours.max()),
+                "busy_threads": float(ours.sum() / sum(our.plan_s for _, our in pairs)),
+                "beside": BESIDE,
+                "beside_cpu_s_median": float(np.median(beside)),
+                "times_beside": float(np.median(ours / beside)),
                 "n": self.REPEATS,
             }
         ]
@@ -260,4 +279,4 @@ class Placing(Study):
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (Contest(), EqualWidths(), Transfer(), Training(), Placing())
+    return (Contest(), EqualWidths(), Transfer(), Training(), Unroll(), Region(), Placing())

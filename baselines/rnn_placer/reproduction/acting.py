@@ -1,0 +1,75 @@
+"""Ways to get a placement out of a trained RNN, and the two that use its order of tables alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.learning.clocks import one_thread
+from shardbench.learning.episodes import Placing
+from shardbench.learning.training import Trained
+from shardbench.tasks.features import SCALARS
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.subsets import part
+from shardbench.tasks.task import Task
+
+from ..decoder import play
+from ..networks import Networks
+
+DIM, POOLING = SCALARS.index("dim"), SCALARS.index("pooling")
+
+
+def by_cost(task: Task) -> Task:
+    """The same task with its tables listed by width times pooling factor, dearest first.
+
+    That is the cost of the papers' lookup heuristic: it asks no oracle, and the RNN has no cost network.
+    """
+    costs = task.features[:, DIM] * task.features[:, POOLING]
+    return part(task, np.argsort(-costs, kind="stable"))
+
+
+@one_thread()
+def sampled(
+    trained: Trained[Networks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
+) -> list[Ints]:
+    """``count`` placements a task drawn from the policy, int64 [at most count, tables]: those in which all tables fit.
+
+    Raises BadInput where none of a task's does.
+    """
+    found = []
+    for task in tasks:
+        scaled, order = trained.scaling(task.features), np.arange(task.tables)
+        placing = play(trained.networks, task, scaled, order, episodes=count, rng=rng).placing
+        if placing.failed.all():
+            raise BadInput(f"task {task.problem.name}: none of {count} sampled placements fits; draw more of them")
+        found.append(np.stack(placing.placements())[~placing.failed])
+    return found
+
+
+def cheapest_of(tasks: Sequence[Task], placements: Sequence[Ints]) -> list[Ints]:
+    """Of each task's placements int64 [n, tables] the one that the oracle calls cheapest, under training profiles."""
+    oracle = SimulatedOracle()
+    return [each[int(oracle.measure(task, each).overall_ms.argmin())] for task, each in zip(tasks, placements)]
+
+
+def dealt(task: Task) -> Ints:
+    """Round robin, int64 [tables]: tables dealt out in turn as they are listed, past devices without room."""
+    placing = Placing([task], [np.arange(task.tables)], np.zeros((1, task.tables, 0), dtype=np.float32))
+    for table in range(task.tables):
+        turns = (np.arange(task.devices) - table) % task.devices
+        placing.put(np.where(placing.legal(), turns, task.devices).argmin(axis=1))
+    if placing.failed[0]:
+        raise BadInput(f"task {task.problem.name}: dealing its tables out leaves one without room")
+    return placing.placements()[0]
+
+
+def in_turn_pct(task: Task, placement: Ints) -> float:
+    """Of each as many tables in a row as there are devices, how many use every device once, in per cent.
+
+    100 is round robin; of random placements it is ``D! / D^D``.
+    """
+    rows = np.lib.stride_tricks.sliding_window_view(placement, task.devices)
+    different = (np.diff(np.sort(rows, axis=1), axis=1) > 0).all(axis=1)
+    return 100.0 * float(different.mean())

@@ -1,0 +1,151 @@
+"""A study of the RNN baseline: its best devices beside its samples, and tables as they come beside sorted ones."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.arrays import Ints
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
+from shardbench.studies.contest import Placed, cheapest, judge, place_all, tasks_of
+from shardbench.studies.contest_study import FIT_S, SEEDS
+from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import DLRM_ROWS
+from shardbench.tasks.task import Task, random_placements
+
+if TYPE_CHECKING:
+    from shardbench.learning.training import AnyTrained
+
+OURS = "rnn-rl"
+RANDOM = "shuffle"
+GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
+AS_GIVEN, BY_COST = "as given", "by cost"
+SAMPLES = 64
+"""Placements drawn from the policy for a task; asking the oracle for the cheapest is as many calls."""
+ROWS = MappingProxyType(
+    {row.name: row for row in DLRM_ROWS if row.name in ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-40 (8)", "DLRM-80 (8)")}
+)
+"""Two numbers of tables on each number of devices; larger rows take minutes a training."""
+
+
+class Acting(Study):
+    """The RNN's plans for test tasks by how it acts, trained on tables in the task's order and on tables by cost."""
+
+    name = "acting"
+    uses = (*GREEDIES, RANDOM)
+    columns = ("backend", "acting", "cost_ms", "random_ms", "best_greedy", "best_greedy_ms")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a row, order of tables and seed."""
+        return [
+            {"task": name, "strategy": OURS, "order": order, "seed": seed}
+            for name in (list(ROWS)[:1] if quick else ROWS)
+            for order in (AS_GIVEN, BY_COST)
+            for seed in (SEEDS[:1] if quick else SEEDS)
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Train once, then one row a way of acting."""
+        from ..settings import Settings  # noqa: PLC0415
+        from ..training import RnnTraining  # noqa: PLC0415 - needs torch, which listing does not
+        from .acting import by_cost  # noqa: PLC0415
+
+        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
+        given = {split: tasks_of(row, split, folder) for split in ("train", "test")}
+        best, best_ms = cheapest(GREEDIES, given["test"], "cost_ms")
+        shuffled = place_all(get_strategy(RANDOM), given["test"], Budget(fit_s=FIT_S), seed)
+        beside = {
+            "random_ms": judge(shuffled, given["test"])["cost_ms"],
+            "best_greedy": best,
+            "best_greedy_ms": best_ms,
+        }
+        if cell["order"] == BY_COST:
+            given = {split: tuple(map(by_cost, tasks)) for split, tasks in given.items()}
+        training = RnnTraining(given["train"], SimulatedOracle(), seed, Settings())
+        trained = training.train(folder=folder / "training")
+        return [
+            {"backend": "simulated", "acting": acting, **numbers, **beside}
+            for acting, numbers in acted(trained, given["test"], seed).items()
+        ]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """One row a task, order and way of acting: mean and spread over seeds."""
+        made = []
+        for (task, order, acting), part in rows.groupby(["task", "order", "acting"], sort=False):
+            mean_ms = float(part["cost_ms"].mean())
+            made.append(
+                {
+                    "task": task,
+                    "order": order,
+                    "acting": acting,
+                    "backend": "simulated",
+                    "cost_ms_mean": mean_ms,
+                    "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
+                    "n": len(part),
+                    "random_ms": float(part["random_ms"].mean()),
+                    "best_greedy": part["best_greedy"].iloc[0],
+                    "best_greedy_ms": float(part["best_greedy_ms"].mean()),
+                    "in_turn_pct": float(part["in_turn_pct"].mean()),
+                    "different_plans": float(part["different_plans"].mean()),
+                    "oracle_calls_a_task": int(part["oracle_calls_a_task"].max()),
+                }
+            )
+        return {self.name: pd.DataFrame(made)}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Cost by way of acting."""
+        return [
+            Plot(
+                title="Cost (ms) of the RNN's plans for test tasks by how it acts; means over seeds.",
+                table=self.name, x="task", y="cost_ms_mean", series="acting", facet="order", bars=True,
+            )
+        ]  # fmt: skip
+
+
+def acted(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
+    """Mean cost over test tasks, and how like round robin the plans are, by way of acting.
+
+    ``in_turn_pct`` as ``acting.in_turn_pct``; ``different_plans`` of as many tasks; ``oracle_calls_a_task`` in placing.
+    """
+    from ..decoder import place  # noqa: PLC0415 - needs torch, which listing does not
+    from .acting import cheapest_of, dealt, sampled  # noqa: PLC0415
+
+    rng = np.random.default_rng([seed, 3])
+    draws = sampled(trained, tasks, SAMPLES, rng)
+    randoms = [random_placements(task, SAMPLES, rng) for task in tasks]
+    return {
+        "best device": _row(tasks, place(trained, tasks), 0),
+        "one sample": _row_of_all(tasks, draws),
+        f"best of {SAMPLES} samples": _row(tasks, cheapest_of(tasks, draws), SAMPLES),
+        f"best of {SAMPLES} random placements": _row(tasks, cheapest_of(tasks, randoms), SAMPLES),
+        "dealt out": _row(tasks, [dealt(task) for task in tasks], 0),
+    }
+
+
+def _row(tasks: Sequence[Task], placements: Sequence[Ints], calls: int) -> Row:
+    from .acting import in_turn_pct  # noqa: PLC0415
+
+    judged = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), tasks)
+    return {
+        "cost_ms": judged["cost_ms"],
+        "in_turn_pct": float(np.mean([in_turn_pct(*each) for each in zip(tasks, placements, strict=True)])),
+        "different_plans": len({placement.tobytes() for placement in placements}),
+        "oracle_calls_a_task": calls,
+    }
+
+
+def _row_of_all(tasks: Sequence[Task], draws: Sequence[Ints]) -> Row:
+    """Expected cost of one sample: the mean over all of them."""
+    oracle = SimulatedOracle(counted=True)
+    means = [float(oracle.measure(task, each).overall_ms.mean()) for task, each in zip(tasks, draws, strict=True)]
+    return {**_row(tasks, [each[0] for each in draws], 0), "cost_ms": float(np.mean(means))}
+
+
+def studies() -> Iterable[Study]:
+    """The one study."""
+    return (Acting(),)

@@ -1,0 +1,93 @@
+"""The region of a learned placement policy: widths, tables a device, device and training, each point trained anew."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from shardbench.base.arrays import Ints
+from shardbench.records.cell import Cell, Scalar
+from shardbench.studies.contest import Placed, cheapest, judge, shared_pools
+from shardbench.studies.region import Knob, RegionStudy
+from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
+from shardbench.tasks.task import Task
+
+DEVICES = 4
+"""The papers' smaller number: a training on four is the cheaper one."""
+TASKS = 20
+"""Training tasks and test tasks of a point; the papers have 50 of each."""
+WIDTHS = (16, 32, 64, 128)
+ROOMY_BYTES = 40 * 2**30
+"""Memory of a device: more than a quarter of any point's tables takes, so that it decides nothing."""
+KNOBS = (
+    Knob(
+        name="widths", low=1, high=len(WIDTHS), scale="integer",
+        reason="How many of 16, 32, 64, 128 a table's width is drawn from: open tasks have 1 (DreamShard) or 2 "
+        "(AutoShard); those of production tables are not public, 16 to 128 is what systems of the time support.",
+    ),
+    Knob(
+        name="tables_a_device", low=5, high=25, scale="integer",
+        reason="DreamShard's rows have 5 (DLRM-20 on 4 devices, DLRM-40 on 8) to 25 (DLRM-100 on 4, DLRM-200 on 8).",
+    ),
+    Knob(
+        name="device", scale="choice", values=("2080ti-1x4", "v100-32gb-1x8", "a100-40gb-2x8"),
+        reason="Comments in AutoShard's code name cache sizes of 2080 class and V100 devices; A100 is the next one.",
+    ),
+    Knob(
+        name="effort", low=0.1, high=1.0, scale="log",
+        reason="Share of the published updates. At most all of them; a tenth keeps a point at seconds.",
+    ),
+)  # fmt: skip
+
+
+class PlacementRegion(RegionStudy):
+    """Tasks of unseen tables: the best of some heuristics over a policy that was trained for the point.
+
+    ``uses`` names the heuristics. A point is one training (its number is the seed of tables, tasks
+    and training) of 20 tasks in place of 50, on 4 devices; other points draw other tables.
+    """
+
+    knobs = KNOBS
+    outcomes = ("margin_x",)
+    columns = ("backend", "margin_x", "ours_ms", "best_greedy", "best_greedy_ms", "oracle_calls")
+    judged: str
+    """What is compared, a key of ``judge``: ``cost_ms`` or ``kernel_ms``."""
+
+    @abstractmethod
+    def placed(self, train: Sequence[Task], test: Sequence[Task], effort: float, seed: int) -> tuple[list[Ints], int]:
+        """Placements int64 [tables] of the test tasks after that share of the published training; its oracle calls."""
+
+    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
+        """Mean milliseconds over the test tasks, the best heuristic's over ours; that heuristic is best in the mean."""
+        train, test = point_tasks(cell, folder)
+        placements, calls = self.placed(train, test, float(cell["effort"] or 0.0), int(cell["point"] or 0))
+        ours = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), test)[self.judged]
+        best, best_ms = cheapest(tuple(self.uses), test, self.judged)
+        return {
+            "margin_x": best_ms / ours,
+            "ours_ms": ours,
+            "best_greedy": best,
+            "best_greedy_ms": best_ms,
+            "oracle_calls": calls,
+        }
+
+
+def point_tasks(cell: Cell, folder: Path) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+    """Training tasks and test tasks of a point, of disjoint pools."""
+    tables = DEVICES * int(cell["tables_a_device"] or 0)
+    row = TaskRow(
+        name=f"region-{tables}",
+        tables=tables,
+        devices=DEVICES,
+        widths=WIDTHS[: int(cell["widths"] or 0)],
+        machine=str(cell["device"]),
+        cap_bytes=ROOMY_BYTES,
+    )
+    seed, pools = int(cell["point"] or 0), shared_pools(folder)
+    train, test = (draw_tasks(row, _pool(side, pools, row.widths), TASKS, seed=seed) for side in ("train", "test"))
+    return train, test
+
+
+@lru_cache(maxsize=2 * len(WIDTHS))
+def _pool(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
+    return load_pool(side, folder, widths=widths)
