@@ -1,12 +1,15 @@
 """Contests and studies of trainings: none is made twice, the cheapest of some is named, every stage is judged."""
 
+import numpy as np
+import pandas as pd
 import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
-from shardbench.studies.contest import cheapest, fitted, judge, place_all
+from shardbench.studies.contest import Placed, cheapest, fitted, judge, judge_tasks, place_all
+from shardbench.studies.contest_tasks import best_of, over_rows, ratios, task_table
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.tasks.task import Task
 
@@ -70,3 +73,44 @@ def test_a_study_of_a_training_needs_a_learner(tmp_path):
     training.strategy = "greedy-size"
     with pytest.raises(BadInput, match="greedy-size does not learn"):
         training.learning_curve(counted(tasks(1)), counted(tasks(1)), 0, tmp_path)
+
+
+def test_a_contest_keeps_the_cost_of_every_task():
+    some = counted(tasks(3))
+    every = place_all(get_strategy("greedy-dim"), some, Budget(fit_s=1.0), 0)
+    two_of_three = Placed(placements=(*every.placements[:2], None), plan_cpu_s=0.0)
+    judged = judge_tasks(two_of_three, some)
+    row = judged.of_tasks()
+    assert row["task_cost_ms"][2] is None
+    assert judged.means() == judge(two_of_three, some)
+    assert np.mean(row["task_cost_ms"][:2]) == pytest.approx(judged.means()["cost_ms"], abs=1e-6)
+    assert np.mean(row["task_kernel_ms"][:2]) == pytest.approx(judged.means()["kernel_ms"], abs=1e-6)
+    assert (judged.means()["tasks"], judged.means()["infeasible"]) == (2, 1)
+    with pytest.raises(BadInput, match="no task was placed"):
+        judge_tasks(Placed(placements=(None,) * 3, plan_cpu_s=0.0), some)
+
+
+def test_tasks_are_paired_with_seeds_averaged_and_rows_weighted_alike():
+    def rows(task, **of_strategies):
+        return [
+            {"task": task, "split": "test", "strategy": name, "seed": seed, "task_cost_ms": costs}
+            for name, seeds in of_strategies.items()
+            for seed, costs in enumerate(seeds)
+        ]
+
+    table = task_table(
+        pd.DataFrame(
+            [
+                *rows("a", ours=[(1.0, 2.0, 4.0), (3.0, 2.0, None)], dim=[(4.0, 1.0, 8.0)], size=[(9.0, 9.0, 9.0)]),
+                *rows("b", ours=[(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)], dim=[(8.0, 2.0, 1.0)]),
+            ]
+        )
+    )
+    assert table.columns.tolist() == ["task", "split", "number", "ours", "dim", "size"]
+    a, b = (table[table["task"] == name] for name in "ab")
+    assert a["ours"].tolist()[:2] == [2.0, 2.0]
+    assert (best_of(a, ("size", "dim")), best_of(b, ("size", "dim")), best_of(b, ("size",))) == ("dim", "dim", None)
+    assert ratios(a, "dim", "ours").tolist() == [2.0, 0.5], "a task that one seed did not place is no pair"
+    # Task 0: 2 on row a and 8 on row b; task 1: a half and 2.
+    assert over_rows(table, {"a": "dim", "b": "dim"}, "ours") == pytest.approx([4.0, 1.0])
+    assert over_rows(table, {"a": "dim", "c": "dim"}, "ours") == []

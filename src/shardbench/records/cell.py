@@ -1,5 +1,6 @@
 """A cell of a study, and the record that it ends in."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
@@ -12,6 +13,10 @@ Cell = dict[str, Scalar]
 """Parameters of one unit of work: small, plain, and complete (a seed among them where one is used)."""
 Row = dict[str, Scalar]
 """One row of numbers and words that a cell gives."""
+Series = tuple[float | None, ...]
+"""A number for each of several alike things, such as the tasks that a row's mean is over; None where there is none."""
+SeriesRow = Mapping[str, Scalar | Series]
+"""A row that may have series beside its numbers and words."""
 
 BACKENDS = ("simulated", "measured", "counted")
 """``backend`` of a row: the cost model's, timed here, or exact counting and arithmetic."""
@@ -26,7 +31,7 @@ class CellRecord(BaseRecord):
     wall_s: NonNegativeFloat
     cpu_s: NonNegativeFloat
     """CPU seconds of the process that ran it."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SeriesRow, ...] = ()
     failure: Annotated[str, Field(min_length=1)] | None = None
     """One line; a failed cell has no rows."""
 

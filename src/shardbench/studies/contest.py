@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.base.arrays import Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Role, Strategy
+from shardbench.records.cell import Series, SeriesRow
 from shardbench.records.trial import Outcome
 from shardbench.runs.evaluate import Answer, Question, evaluate, fit, learns
-from shardbench.studies.study import Row
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
@@ -28,6 +28,7 @@ TASKS = 50
 TASK_SEED = 0
 """All strategies and seeds get the same tasks."""
 SPLITS = ("train", "test")
+JUDGED_SPLIT = "test"
 BEST_FOUND = "best-found"
 PROGRESS = "progress.log"
 """In the folder of trainings: a line after every stage of each."""
@@ -131,49 +132,82 @@ def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: i
     return Placed(placements=tuple(placements), plan_cpu_s=plan_cpu_s / len(tasks), notes=notes)
 
 
-def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
-    """Mean costs over the tasks that were placed, and mean bound over the same; milliseconds.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """What placements of tasks cost, float64 [tasks] each; NaN where a task was not placed.
 
     ``cost_ms`` is the papers' (slowest device's forward, exchanges and backward), ``kernel_ms`` the
-    slowest device's kernels alone, ``balance`` the fastest over the slowest device's kernels.
-    Raises BadInput where none was placed.
+    slowest device's kernels alone, ``balance`` the fastest over the slowest device's kernels,
+    ``bound_ms`` what no placement can cost less than.
     """
+
+    cost_ms: Floats
+    kernel_ms: Floats
+    balance: Floats
+    bound_ms: Floats
+
+    def means(self) -> dict[str, float | int]:
+        """Over the tasks that were placed, and how many those are."""
+        placed = ~np.isnan(self.cost_ms)
+        return {
+            "cost_ms": float(self.cost_ms[placed].mean()),
+            "kernel_ms": float(self.kernel_ms[placed].mean()),
+            "balance": float(self.balance[placed].mean()),
+            "bound_ms": float(self.bound_ms[placed].mean()),
+            "tasks": int(placed.sum()),
+            "infeasible": int((~placed).sum()),
+        }
+
+    def of_tasks(self) -> dict[str, Series]:
+        """Costs task by task, so that strategies can be compared in pairs; to a nanosecond."""
+        return {
+            f"task_{name}": tuple(None if np.isnan(ms) else round(float(ms), 6) for ms in values)
+            for name, values in (("cost_ms", self.cost_ms), ("kernel_ms", self.kernel_ms))
+        }
+
+
+def judge_tasks(placed: Placed, tasks: Sequence[Task]) -> Judged:
+    """Costs of placements on a counted batch; raises BadInput where none was placed."""
     oracle = SimulatedOracle(counted=True)
-    costs, kernels, balances, bounds = [], [], [], []
-    for placement, task in zip(placed.placements, tasks, strict=True):
+    found = np.full((4, len(tasks)), np.nan)
+    for number, (placement, task) in enumerate(zip(placed.placements, tasks, strict=True)):
         if placement is None:
             continue
         measured = oracle.measure(task, placement[None])
         device_ms = (measured.forward_ms + measured.backward_ms)[0]
-        costs.append(float(measured.overall_ms[0]))
-        kernels.append(float(device_ms.max()))
-        balances.append(float(device_ms.min() / device_ms.max()))
-        bounds.append(placement_bound_ms(task, counted=True))
-    if not costs:
+        slowest_ms = device_ms.max()
+        bound_ms = placement_bound_ms(task, counted=True)
+        found[:, number] = measured.overall_ms[0], slowest_ms, device_ms.min() / slowest_ms, bound_ms
+    if np.isnan(found[0]).all():
         raise BadInput("no task was placed: all are infeasible for the strategy")
+    return Judged(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=found[3])
+
+
+def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
+    """Mean costs over the tasks that were placed, and mean bound over the same; milliseconds."""
+    return judge_tasks(placed, tasks).means()
+
+
+def best_found_rows(row: TaskRow, folder: Path) -> list[SeriesRow]:
+    """The best that local search finds on a row's test tasks: it knows the very batch that it is judged on."""
+    tasks = tasks_of(row, JUDGED_SPLIT, folder)
+    start = time.process_time()
+    found = tuple(best_found(task, counted=True) for task in tasks)
+    spent = (time.process_time() - start) / len(tasks)
+    judged = judge_tasks(Placed(placements=found, plan_cpu_s=spent), tasks)
+    return [_row(JUDGED_SPLIT, judged, fit_cpu_s=0.0, plan_cpu_s=spent, oracle_calls=0)]
+
+
+def _row(split: str, judged: Judged, *, fit_cpu_s: float, plan_cpu_s: float, oracle_calls: int) -> SeriesRow:
     return {
-        "cost_ms": float(np.mean(costs)),
-        "kernel_ms": float(np.mean(kernels)),
-        "balance": float(np.mean(balances)),
-        "bound_ms": float(np.mean(bounds)),
-        "tasks": len(costs),
-        "infeasible": len(tasks) - len(costs),
+        "backend": "simulated",
+        "split": split,
+        **judged.means(),
+        **judged.of_tasks(),
+        "fit_cpu_s": fit_cpu_s,
+        "plan_cpu_s": plan_cpu_s,
+        "oracle_calls": oracle_calls,
     }
-
-
-def best_found_rows(row: TaskRow, folder: Path) -> list[Row]:
-    """The best that local search finds on a row: it knows the very batch that it is judged on."""
-    rows: list[Row] = []
-    for split in SPLITS:
-        tasks = tasks_of(row, split, folder)
-        start = time.process_time()
-        found = tuple(best_found(task, counted=True) for task in tasks)
-        spent = (time.process_time() - start) / len(tasks)
-        judged = judge(Placed(placements=found, plan_cpu_s=spent), tasks)
-        rows.append({
-            "backend": "simulated", "split": split, **judged, "fit_cpu_s": 0.0, "plan_cpu_s": spent, "oracle_calls": 0,
-        })  # fmt: skip
-    return rows
 
 
 def only_searches(name: str) -> bool:
@@ -181,25 +215,20 @@ def only_searches(name: str) -> bool:
     return name != BEST_FOUND and get_strategy(name).role is Role.SEARCH
 
 
-def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[Row]:
+def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[SeriesRow]:
     """One strategy and seed on a row: fitted on its training tasks, judged on training and test tasks.
 
-    ``BEST_FOUND`` is no strategy, but the best that local search finds.
+    ``BEST_FOUND`` is no strategy, but the best that local search finds, on test tasks only.
     """
     if name == BEST_FOUND:
         return best_found_rows(row, folder)
     strategy, fit_cpu_s = fitted(name, tasks_of(row, "train", folder), budget, seed, folder)
-    rows: list[Row] = []
+    rows: list[SeriesRow] = []
     for split in SPLITS:
         tasks = tasks_of(row, split, folder)
         placed = place_all(strategy, tasks, budget, seed)
-        rows.append({
-            "backend": "simulated",
-            "split": split,
-            **judge(placed, tasks),
-            "fit_cpu_s": fit_cpu_s,
-            "plan_cpu_s": placed.plan_cpu_s,
-            # Oracle calls that the strategy states to have spent on learning.
-            "oracle_calls": int(str(placed.notes.get("oracle_calls", 0))) if learns(strategy) else 0,
-        })  # fmt: skip
+        # Oracle calls that the strategy states to have spent on learning.
+        calls = int(str(placed.notes.get("oracle_calls", 0))) if learns(strategy) else 0
+        judged = judge_tasks(placed, tasks)
+        rows.append(_row(split, judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=placed.plan_cpu_s, oracle_calls=calls))
     return rows

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from shardbench.model.strategy import Budget
-from shardbench.records.cell import Cell, Row, cell_key
+from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
 from shardbench.studies.contest import contest, only_searches
 from shardbench.studies.reproduction import find_reproduction
@@ -24,25 +25,28 @@ SEARCH_PLAN_S = 1.0
 class ContestStudy(Study):
     """Every strategy on every row of tasks, trained on the row's training tasks."""
 
+    version = 2
     task_rows: Mapping[str, TaskRow]
     quick_rows: tuple[str, ...]
     strategies: tuple[str, ...]
     seeded: frozenset[str]
     """Strategies with randomness."""
+    seeds: Mapping[str, Sequence[int]] = MappingProxyType({})
+    """Of those that have others than SEEDS."""
     same_as: tuple[str, str] | None = None
     """Owner and name of another contest of the very same cells: what it has on record by this code is not run again."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row, strategy and seed."""
+        """One a strategy, row and seed: a strategy after the other."""
         return [
             {"task": name, "strategy": strategy, "seed": seed}
+            for strategy in self.strategies
             for name in self.task_rows
             if name in self.quick_rows or not quick
-            for strategy in self.strategies
-            for seed in (SEEDS[:1] if quick or strategy not in self.seeded else SEEDS)
+            for seed in (SEEDS[:1] if quick or strategy not in self.seeded else self.seeds.get(strategy, SEEDS))
         ]
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Fit on the row's training tasks, place and judge training and test tasks."""
         known = self._recorded(cell, folder)
         if known:
@@ -51,7 +55,7 @@ class ContestStudy(Study):
         budget = Budget(fit_s=FIT_S, plan_s=SEARCH_PLAN_S if only_searches(strategy) else PLAN_S)
         return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
 
-    def _recorded(self, cell: Cell, folder: Path) -> Sequence[Row]:
+    def _recorded(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Rows of the cell in the results of the study that has the same; none where it was not run there."""
         if self.same_as is None:
             return ()

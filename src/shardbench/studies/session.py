@@ -10,7 +10,7 @@ from shardbench.base.code import class_code
 from shardbench.base.serialise import content_hash
 from shardbench.engine.failures import failure_of
 from shardbench.model.discovery import strategy_codes
-from shardbench.records.cell import Cell, CellRecord, Row, cell_key
+from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.runs.session import Listener, Work, run_session, side_by_side
@@ -95,7 +95,7 @@ def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str)
     begun = Provenance.begin(cell_code(found, cell))
     wall, cpu = time.perf_counter(), time.process_time()
 
-    def record(rows: Sequence[Row] = (), failure: str | None = None) -> CellRecord:
+    def record(rows: Sequence[SeriesRow] = (), failure: str | None = None) -> CellRecord:
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         outcome = {"rows": rows, "failure": failure, "provenance": begun.ended()}
         return CellRecord.model_validate({**draft, **spent, **outcome})

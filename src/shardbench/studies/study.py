@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.records.cell import Cell, Row, Scalar
+from shardbench.records.cell import Cell, Row, Scalar, SeriesRow
 from shardbench.report.plot import Plot
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
@@ -38,7 +38,7 @@ class Study(ABC):
         """What to run; ``quick`` asks for minutes. Cells of a quick run are some of the full run's."""
 
     @abstractmethod
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Rows of one cell, each with its ``backend``; the same for the same cell, times apart.
 
         ``folder`` is there for what may be kept between runs (checkpoints, by content key).

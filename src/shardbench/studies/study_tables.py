@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.records.cell import Cell, CellRecord, Row, cell_key
+from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key
 from shardbench.records.store import cell_store
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study import Study
@@ -14,7 +14,7 @@ from shardbench.studies.study import Study
 def rows_frame(study: Study, cells: Iterable[Cell], known: Mapping[str, CellRecord]) -> pd.DataFrame:
     """Rows of all cells that have some, in the cells' order; the cells' columns come first, then the study's."""
     cells = list(cells)
-    rows: list[Row] = []
+    rows: list[SeriesRow] = []
     for cell in cells:
         record = known.get(cell_key(study.name, study.version, cell))
         rows += [{**cell, **row} for row in record.rows] if record else []

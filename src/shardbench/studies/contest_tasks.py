@@ -1,0 +1,62 @@
+"""Costs of a contest task by task: strategies are compared on the same tasks, one pair a task.
+
+The unit is the task. Tasks are independent draws of tables from one pool, 50 to a row; seeds of one strategy place the
+same tasks, so that they are averaged over first. Rows are chosen (numbers of tables and devices): over several rows the
+unit is the i-th task of each of them, its number the geometric mean over the rows, which are so all weighted alike.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.arrays import Floats
+
+KEYS = ("task", "split", "number")
+"""Columns of a task table before those of the strategies: row of tasks, split, and which of the row's tasks."""
+
+
+def task_table(rows: pd.DataFrame, measure: str = "cost_ms") -> pd.DataFrame:
+    """One row a task, a column a strategy: milliseconds, means over seeds; empty where a seed did not place it.
+
+    ``rows`` are a contest's (by ``task``, ``split``, ``strategy``), ``measure`` is one of ``Judged.of_tasks``.
+    """
+    made: dict[tuple[str, str], dict[str, Floats]] = {}
+    for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
+        of_seeds = np.array(part[f"task_{measure}"].tolist(), dtype=np.float64)
+        made.setdefault((task, split), {})[strategy] = of_seeds.mean(axis=0)
+    frames = [
+        pd.DataFrame({"task": task, "split": split, **costs}).rename_axis("number").reset_index()
+        for (task, split), costs in made.items()
+    ]
+    table = pd.concat(frames, ignore_index=True)
+    return table[[*KEYS, *table.columns.drop(list(KEYS))]]
+
+
+def best_of(tasks: pd.DataFrame, names: Sequence[str]) -> str | None:
+    """Of strategies the one with the smallest mean on these tasks, as the papers' tables compare; None of none."""
+    known = [name for name in names if name in tasks and tasks[name].notna().all()]
+    return min(known, key=lambda name: float(tasks[name].mean())) if known else None
+
+
+def ratios(tasks: pd.DataFrame, theirs: str, ours: str) -> Floats:
+    """Theirs over ours task by task, for the tasks that both placed."""
+    if theirs not in tasks or ours not in tasks:
+        return np.zeros(0)
+    return np.asarray((tasks[theirs] / tasks[ours]).dropna(), dtype=np.float64)
+
+
+def over_rows(tasks: pd.DataFrame, theirs: Mapping[str, str], ours: str) -> list[float]:
+    """Theirs over ours, one number for the i-th task of all rows: the geometric mean over the rows.
+
+    ``theirs`` names the strategy of each row that ours is held against; other rows do not count. A number i that some
+    row lacks, because either did not place the task, is left out.
+    """
+    logs = {}
+    for row, name in theirs.items():
+        own = tasks[tasks["task"] == row].set_index("number")
+        if name in own and ours in own:
+            logs[row] = np.log(own[name] / own[ours])
+    if len(logs) < len(theirs) or not logs:
+        return []
+    return [float(x) for x in np.exp(pd.DataFrame(logs).dropna().mean(axis=1))]
