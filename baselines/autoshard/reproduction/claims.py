@@ -2,26 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
+from shardbench.base.arrays import Floats
 from shardbench.studies.claim import Evidence
+from shardbench.studies.contest_tasks import best_of, ratios
 
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 OURS, UNTRAINED = "autoshard", "autoshard-untrained"
 HUNDREDS = 400
+OWN_ROW = "Auto-80 (8)"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One number a row, a pair of rows or a size."""
+    """One number a task, a row of tasks, a pair of rows or a size."""
     found: dict[str, list[float]] = {}
-    own, equal = evidence.tables.get("table"), evidence.tables.get("equal")
-    contests = [_kernel_ms(table) for table in (own, equal) if table is not None]
+    own = evidence.tables.get("table_tasks")
+    contests = [
+        _test(table) for name in ("table", "equal") if (table := evidence.tables.get(f"{name}_tasks")) is not None
+    ]
     if contests:
-        found["beats-heuristics"] = [
-            gain for ms in contests for gain in _numbers(ms[_known(ms, GREEDIES)].min(axis=1) / ms[OURS])
+        found["beats-heuristics-rows"] = [
+            float(np.exp(np.log(over).mean()))
+            for tasks in contests
+            for _, row in tasks.groupby("task", sort=False)
+            if len(over := _over_best(row))
         ]
-    if own is not None and UNTRAINED in (ms := _kernel_ms(own)).columns:
-        found["learning-helps"] = _numbers(ms[UNTRAINED] / ms[OURS])
+    if own is not None:
+        row = _test(own)[_test(own)["task"] == OWN_ROW]
+        found["beats-heuristics"] = _over_best(row).tolist()
+        found["learning-helps"] = ratios(row, UNTRAINED, OURS).tolist()
     transfer = evidence.tables.get("transfer")
     if transfer is not None:
         tests, own_row = transfer["task_set"] == "test", transfer["used_on"] == transfer["trained_on"]
@@ -33,20 +44,20 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     return found
 
 
-def _kernel_ms(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean kernel time on test tasks, a row a task and a column a strategy; tasks without AutoShard are left out."""
-    test = table[table["split"] == "test"]
-    return test.pivot_table(index="task", columns="strategy", values="kernel_ms_mean").dropna(subset=[OURS])
+def _test(tasks: pd.DataFrame) -> pd.DataFrame:
+    return tasks[tasks["split"] == "test"]
+
+
+def _over_best(row: pd.DataFrame) -> Floats:
+    """Kernel times, task by task, of the heuristic that is best in the mean over AutoShard's; none without either."""
+    best = best_of(row, GREEDIES)
+    return ratios(row, best, OURS) if best is not None else np.zeros(0)
 
 
 def _ratios(transfer: pd.DataFrame) -> "pd.Series[float]":
     """Best greedy over AutoShard: one number a pair of rows and share of unseen tables, in the mean over seeds."""
     means = transfer.groupby(["trained_on", "used_on", "unseen_tables_pct"])[["best_greedy_ms", "kernel_ms"]].mean()
     return means["best_greedy_ms"] / means["kernel_ms"]
-
-
-def _known(costs: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in costs.columns]
 
 
 def _numbers(ratios: "pd.Series[float]") -> list[float]:

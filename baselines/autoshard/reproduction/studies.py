@@ -22,6 +22,7 @@ from shardbench.studies.contest import (
     tasks_of,
 )
 from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
+from shardbench.studies.contest_tasks import task_table
 from shardbench.studies.study import Cell, Plot, Row, Study
 from shardbench.studies.training_study import TrainingStudy
 from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, load_pool, machine_of
@@ -66,7 +67,7 @@ class KernelContest(ContestStudy):
     seeded = SEEDED
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task, split and strategy; kernel time is what AutoShard balances."""
+        """One row a row of tasks, split and strategy; and kernel times, which AutoShard balances, task by task."""
         made = []
         random_ms = rows[rows["strategy"] == "shuffle"].groupby(["task", "split"])["kernel_ms"].mean().to_dict()
         for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
@@ -95,13 +96,12 @@ class KernelContest(ContestStudy):
                 }
             )
         order = {name: number for number, name in enumerate(self.task_rows)}
-        return {
-            self.name: pd.DataFrame(made).sort_values(
-                ["task", "split", "kernel_ms_mean"],
-                key=lambda column: column.map(order) if column.name == "task" else column,
-                kind="stable",
-            )
-        }
+        means = pd.DataFrame(made).sort_values(
+            ["task", "split", "kernel_ms_mean"],
+            key=lambda column: column.map(order) if column.name == "task" else column,
+            kind="stable",
+        )
+        return {self.name: means, f"{self.name}_tasks": task_table(rows, "kernel_ms")}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
         """Gain over random."""
