@@ -1,11 +1,13 @@
 """The studies and claims that baselines bring: well-formed, and their numbers are what their definitions say."""
 
 import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from shardbench.base.statistics import log_mean
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.files import frame_csv
@@ -68,9 +70,12 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
     observe = importlib.import_module("shardbench.baselines.recshard.reproduction.claims").observations
     greedies = dict(zip(GREEDIES, ((40.0, 9.0, 499.0), (12.0, 6.0, 49.0), (20.0, 3.0, 99.0))))
     ours = (
-        ("rm2", "machine", 0, 4.0, 4.0), ("rm3", "machine", 0, 2.0, 0.0), ("rm2", "machine", 1, 1.0, 0.0),
-        ("rm1", "machine", 0, 99.0, 9.0), ("rm2", "quarter", 1, 3.0, 49.0),
-    )  # fmt: skip
+        ("rm2", "machine", 0, 4.0, 4.0),
+        ("rm3", "machine", 0, 2.0, 0.0),
+        ("rm2", "machine", 1, 1.0, 0.0),
+        ("rm1", "machine", 0, 99.0, 9.0),
+        ("rm2", "quarter", 1, 3.0, 49.0),
+    )
     rows = [
         row
         for form, hbm, draw, slowest, off in ours
@@ -93,49 +98,125 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
     assert seen["hash-under-use"] == [80.0, 80.0]
 
 
-def test_dreamshard_margins_are_over_the_best_greedy() -> None:
-    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
-    costs = {
-        "shuffle": 30.0,
-        "greedy-size": 26.0,
-        "greedy-lookup": 22.0,
-        "dreamshard": 20.0,
-        "dreamshard-untrained": 25.0,
-        "greedy-cost": 19.0,
-    }
-    rows = [
-        {"task": "DLRM-20 (4)", "split": split, "strategy": name, "cost_ms_mean": cost * scale}
-        for split, scale in (("train", 1.0), ("test", 2.0))
-        for name, cost in costs.items()
+def task_rows(task: str, split: str, **costs: tuple[float, ...]) -> list[dict[str, object]]:
+    """A task table's lines: costs by strategy, one a task."""
+    return [
+        {"task": task, "split": split, "number": number, **dict(zip(costs, of_task))}
+        for number, of_task in enumerate(zip(*costs.values(), strict=True))
     ]
-    seen = observe(Evidence(records=(), tables={"table": pd.DataFrame(rows), "mixed": pd.DataFrame(rows)}))
-    assert seen["gain-over-random"] == pytest.approx([1.5])
-    assert seen["margin-equal-widths"] == pytest.approx([1.1])
-    assert seen["largest-margin"] == pytest.approx([1.1])
-    assert seen["rows-ahead"] == [100.0]
-    assert seen["generalises"] == pytest.approx([1.0])
-    assert seen["learning-helps"] == pytest.approx([1.25, 1.25])
-    assert seen["beats-greedy-cost"] == pytest.approx([0.95, 0.95])
+
+
+def dreamshards_numbers(table: pd.DataFrame, mixed: pd.DataFrame) -> Mapping[str, Sequence[float]]:
+    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
+    beside = importlib.import_module("shardbench.baselines.dreamshard.reproduction.beside_paper")
+    rows = beside.row_table(table[table["split"] == "test"])
+    return observe(Evidence(records=(), tables={"table_tasks": table, "mixed_tasks": mixed, "table_rows": rows}))
+
+
+def test_dreamshard_is_held_against_the_strongest_baseline_task_by_task() -> None:
+    table = pd.DataFrame(
+        [
+            # greedy-dim is the cheapest in the mean of the first row, though not on its second task.
+            *task_rows(
+                "DLRM-20 (4)",
+                "test",
+                **{"dreamshard": (10.0, 10.0), "greedy-dim": (11.0, 12.0), "shuffle": (30.0, 11.0)},
+            ),
+            *task_rows(
+                "DLRM-40 (4)", "test", **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (8.0, 8.0)}
+            ),
+            *task_rows(
+                "DLRM-20 (4)",
+                "train",
+                **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (20.0, 20.0)},
+            ),
+            *task_rows(
+                "DLRM-40 (4)",
+                "train",
+                **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (20.0, 20.0)},
+            ),
+        ]
+    )
+    mixed = pd.DataFrame(task_rows("Mixed-80 (8)", "test", **{"dreamshard": (10.0, 10.0), "rnn-rl": (12.0, 5.0)}))
+    seen = dreamshards_numbers(table, mixed)
+    assert seen["margin-open-tables"] == pytest.approx([(1.1 * 0.8) ** 0.5, (1.2 * 0.8) ** 0.5])
+    assert seen["over-random"] == pytest.approx([(3.0 * 0.8) ** 0.5, (1.1 * 0.8) ** 0.5])
+    assert seen["unseen-tables"] == pytest.approx([(3.0 * 0.8) ** 0.5 / 2.0, (1.1 * 0.8) ** 0.5 / 2.0])
+    assert seen["every-row-ahead"] == pytest.approx([(1.1 * 1.2) ** 0.5, 0.8])
+    assert seen["largest-margin"] == seen["margin-production"] == pytest.approx([1.2, 0.5])
+    # Two rows: the paper's margins fall from the first to the second, as ours do.
+    assert seen["order-of-margins"] == pytest.approx([1.0])
+    assert "over-rnn" not in seen
+    assert "learning-helps" not in seen
+
+
+def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> None:
+    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
+    transfer = pd.DataFrame(
+        {
+            "trained_on": ["a", "a", "b", "b", "a"],
+            "used_on": ["a", "b", "a", "b", "a"],
+            "task_set": ["test", "test", "test", "test", "shares"],
+            "over_trained_there_pct": [0.0, 25.0, -20.0, 0.0, 7.0],
+        }
+    )
+    assert observe(Evidence(records=(), tables={"transfer": transfer})) == {"other-sizes": pytest.approx([0.8, 1.25])}
 
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
-    found = find_reproduction("dreamshard")
     published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.paper_table")
     rows = [
-        {"task": task, "split": split, "strategy": name, "cost_ms_mean": ms}
+        {"task": task, "split": split, "number": 0, **{name: ms for name, (ms, _) in cells.items()}}
         for (task, split), cells in published.published_rows().items()
-        for name, (ms, _) in cells.items()
     ]
     table = pd.DataFrame(rows)
     mixed = table["task"].str.startswith("Mixed")
-    assert found.observe is not None
-    seen = found.observe(Evidence(records=(), tables={"table": table[~mixed], "mixed": table[mixed]}))
-    for name in ("gain-over-random", "margin-equal-widths", "rows-ahead", "generalises", "margin-mixed-widths"):
-        (claim,) = [claim for claim in found.claims if claim.name == name]
-        numbers = [claim.scale.shown(number) for number in seen[name]]
-        assert claim.paper == pytest.approx(sum(numbers) / len(numbers), abs=6e-3), name
+    seen = dreamshards_numbers(table[~mixed], table[mixed])
+    claims = {claim.name: claim for claim in find_reproduction("dreamshard").claims}
+    for name in ("margin-open-tables", "margin-production", "largest-margin", "over-random", "over-rnn"):
+        (number,) = [log_mean(seen[name]).value]
+        assert claims[name].paper == pytest.approx(claims[name].scale.shown(number), abs=0.06), name
+    assert seen["order-of-margins"] == pytest.approx([1.0])
+    assert min(seen["every-row-ahead"]) > 1.01
     assert published.published_as("Mixed-80 (8)") == "Prod-80 (8)"
     assert published.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
+
+
+def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared() -> None:
+    beside = importlib.import_module("shardbench.baselines.dreamshard.reproduction.beside_paper")
+    # The paper: 17.6, 32.4 and 9.4 ms; over the strongest baseline 4.0, 1.9 and 1.1 %.
+    ours = {
+        "DLRM-20 (4)": ((8.8, 8.8), (8.8, 8.8)),
+        "DLRM-40 (4)": ((16.2, 16.2), (17.82, 17.82)),
+        "DLRM-40 (8)": ((18.8, 18.8), (22.56, 22.56)),
+    }
+    tasks = pd.DataFrame(
+        [
+            row
+            for task, (own, dim) in ours.items()
+            for row in task_rows(task, "test", **{"dreamshard": own, "greedy-dim": dim})
+        ]
+    )
+    table = beside.row_table(tasks)
+    assert table["ours_over_paper"].tolist() == pytest.approx([0.5, 0.5, 2.0])
+    assert table["gain_strongest_pct"].tolist() == pytest.approx([0.0, 10.0, 20.0])
+    assert table["gain_strongest_paper_pct"].tolist() == pytest.approx([3.977, 1.852, 1.064], abs=1e-3)
+    assert table["strongest_paper"].tolist() == ["greedy-lookup"] * 3
+    agreement = beside.agreement_table(table).set_index(["quantity", "rows"])
+    margins, costs = (agreement.loc[name] for name in ("gain over the strongest baseline", "cost"))
+    assert margins["spearman"].tolist() == pytest.approx([-1.0, -1.0])
+    assert (margins.loc["all", "ours_ahead_pct"], margins.loc["all", "paper_ahead_pct"]) == pytest.approx(
+        (200 / 3, 100)
+    )
+    assert costs.loc["4 devices", "ours_over_paper_most"] == pytest.approx(0.5)
+    assert costs.loc["all", "ours_over_paper_most"] == pytest.approx(2.0)
+    assert "8 devices" not in costs.index, "one row has no order"
+    assert beside.spearman([1.0, 1.0], [1.0, 2.0]) is None
+    machines = beside.machine_table(
+        pd.DataFrame({"task": ["DLRM-20 (4)", "DLRM-40 (4)"], "machine": "m", "cost_ms": [18.3, 132.0]})
+    )
+    assert machines["ours_over_paper_mean"].tolist() == pytest.approx([2.0])
+    assert machines["ours_over_paper_least"].tolist() == pytest.approx([1.0])
 
 
 def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:

@@ -5,47 +5,67 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from shardbench.studies.claim import Evidence
+from shardbench.studies.contest_tasks import best_of, over_rows, ratios
 
-GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
-OURS, UNTRAINED, ALONE = "dreamshard", "dreamshard-untrained", "greedy-cost"
+from .beside_paper import spearman
+from .names import BASELINES, COST_GREEDY, OURS, RANDOM, RNN, UNTRAINED
+
+LARGEST = "Mixed-80 (8)"
+"""Stands beside the row of the paper's largest margin."""
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One number a row of the tables; the largest margin is one number."""
-    found: dict[str, list[float]] = {}
-    equal, mixed = evidence.tables.get("table"), evidence.tables.get("mixed")
+    """Ratios theirs / ours: one for the i-th task of all rows, or one a row where claims say so."""
+    tables = evidence.tables
+    equal, mixed = tables.get("table_tasks"), tables.get("mixed_tasks")
+    found: dict[str, Sequence[float]] = {}
     if equal is not None:
-        test, train = _costs(equal, "test"), _costs(equal, "train")
-        found["gain-over-random"] = _gain(test, "shuffle")
-        found["margin-equal-widths"] = _margin(test)
-        found["rows-ahead"] = [100.0 if margin > 1.0 else 0.0 for margin in _margin(test)]
-        both = zip(_gain(test, "shuffle"), _gain(train, "shuffle"), strict=True)
-        found["generalises"] = [(on_test - 1.0) / (on_train - 1.0) for on_test, on_train in both]
-        found["learning-helps"] = _gain(test, UNTRAINED)
-        found["beats-greedy-cost"] = _gain(test, ALONE)
+        test = _split(equal, "test")
+        found["margin-open-tables"] = over_rows(test, _strongest(test), OURS)
+        found["over-random"] = over_rows(test, _all(test, RANDOM), OURS)
+        found["over-rnn"] = over_rows(test, _all(test, RNN), OURS)
+        found["unseen-tables"] = _held_up(test, _split(equal, "train"))
+        found["learning-helps"] = over_rows(test, _all(test, UNTRAINED), OURS)
+        found["beats-greedy-cost"] = over_rows(test, _all(test, COST_GREEDY), OURS)
     if mixed is not None:
-        test = _costs(mixed, "test")
-        found["margin-mixed-widths"] = _margin(test)
-        found["largest-margin"] = [max(_margin(test))] if _margin(test) else []
-        found["learning-helps"] = [*found.get("learning-helps", []), *_gain(test, UNTRAINED)]
-        found["beats-greedy-cost"] = [*found.get("beats-greedy-cost", []), *_gain(test, ALONE)]
-    return found
+        test = _split(mixed, "test")
+        strongest = _strongest(test)
+        found["margin-production"] = over_rows(test, strongest, OURS)
+        if LARGEST in strongest:
+            found["largest-margin"] = ratios(test[test["task"] == LARGEST], strongest[LARGEST], OURS).tolist()
+    if (rows := tables.get("table_rows")) is not None and len(rows):
+        ours, paper = (rows[f"gain_strongest_{whose}"].tolist() for whose in ("pct", "paper_pct"))
+        found["every-row-ahead"] = [1.0 + pct / 100.0 for pct in ours]
+        correlation = spearman(ours, paper) if len(rows) > 1 else None
+        found["order-of-margins"] = [] if correlation is None else [correlation]
+    if (transfer := tables.get("transfer")) is not None:
+        found["other-sizes"] = _transferred(transfer)
+    return {name: numbers for name, numbers in found.items() if len(numbers)}
 
 
-def _costs(table: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Mean cost, a row a task and a column a strategy; rows without DreamShard are left out."""
-    part = table[table["split"] == split].pivot_table(index="task", columns="strategy", values="cost_ms_mean")
-    return part.dropna(subset=[OURS]) if OURS in part.columns else part.iloc[:0]
+def _split(tasks: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Tasks of a split on rows where DreamShard is."""
+    part = tasks[tasks["split"] == split]
+    return part[part["task"].isin(part.dropna(subset=[OURS])["task"])] if OURS in part else part.iloc[:0]
 
 
-def _gain(costs: pd.DataFrame, over: str) -> list[float]:
-    if over not in costs.columns:
-        return []
-    return [float(x) for x in (costs[over] / costs[OURS]).dropna()]
+def _strongest(tasks: pd.DataFrame) -> dict[str, str]:
+    """Of every row the paper's baseline with the smallest mean."""
+    found = {str(row): best_of(part, BASELINES) for row, part in tasks.groupby("task", sort=False)}
+    return {row: name for row, name in found.items() if name is not None}
 
 
-def _margin(costs: pd.DataFrame) -> list[float]:
-    known = [name for name in GREEDIES if name in costs.columns]
-    if not known:
-        return []
-    return [float(x) for x in (costs[known].min(axis=1) / costs[OURS]).dropna()]
+def _all(tasks: pd.DataFrame, name: str) -> dict[str, str]:
+    return {str(row): name for row in tasks["task"].unique()}
+
+
+def _held_up(test: pd.DataFrame, train: pd.DataFrame) -> list[float]:
+    """Gain over random on the i-th test task over that on the i-th training task, both means over rows."""
+    both = [over_rows(part, _all(part, RANDOM), OURS) for part in (test, train)]
+    return [on_test / on_train for on_test, on_train in zip(*both)]
+
+
+def _transferred(transfer: pd.DataFrame) -> list[float]:
+    """Cost of the policy trained on a row over that of one trained elsewhere, one number a pair of rows."""
+    used = transfer[(transfer["task_set"] == "test") & (transfer["trained_on"] != transfer["used_on"])]
+    return [1.0 / (1.0 + pct / 100.0) for pct in used["over_trained_there_pct"].dropna()]

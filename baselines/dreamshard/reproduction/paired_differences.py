@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from shardbench.base.statistics import mean
+from shardbench.base.statistics import t_mean
 
 OURS = "dreamshard"
 PARTS = ("kernel_ms", "exchange_ms_modelled", "cost_ms_partly_modelled", "modelled_cost_ms")
@@ -13,7 +13,7 @@ def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a strategy, out of rows by ``strategy`` and ``test_task``: means of PARTS over the tasks.
 
     ``kernel_over_ours_ms`` and ``cost_over_ours_ms`` are means over tasks of what the strategy takes
-    longer than DreamShard, with 95 % bootstrap intervals over the tasks; absent where DreamShard is.
+    longer than DreamShard, with 95 % intervals by t over the tasks; absent where DreamShard is.
     """
     ours = rows[rows["strategy"] == OURS].set_index("test_task")
     made = []
@@ -24,7 +24,7 @@ def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
         row["kernel_ms_sem"] = float(part["kernel_ms"].sem())
         if len(ours):
             for short, name in (("kernel", "kernel_ms"), ("cost", "cost_ms_partly_modelled")):
-                found = mean([float(x) for x in of_task[name] - ours[name]])
+                found = t_mean([float(x) for x in of_task[name] - ours[name]])
                 row |= {
                     f"{short}_over_ours_ms": found.value,
                     f"{short}_over_ours_low_ms": found.low,

@@ -1,7 +1,8 @@
 """Studies of DreamShard: its result table, mixed widths, transfer, what training does to it."""
 
-import time
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import pandas as pd
 from shardbench.base.arrays import Floats, Ints
 from shardbench.model.strategy import Budget
 from shardbench.studies.contest import (
-    BEST_FOUND,
+    JUDGED_SPLIT,
     SPLITS,
     TASKS,
     Placed,
@@ -21,115 +22,27 @@ from shardbench.studies.contest import (
     place_all,
     tasks_of,
 )
-from shardbench.studies.contest_study import FIT_S, SEEDS, ContestStudy
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.contest_study import FIT_S, SEEDS
+from shardbench.studies.study import Cell, Plot, Row, Scalar, Study
 from shardbench.studies.training_study import TrainingStudy
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.tasks.task import Task
 
 from .. import DreamShard
+from .beside_paper import machine_table
+from .contests import ROWS, EqualWidths, MixedWidths
+from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
-from .paper_table import published_as, published_ms
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
-OURS = "dreamshard"
-UNTRAINED = "dreamshard-untrained"
-RANDOM = "shuffle"
-GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
-RNN = "rnn-rl"
-PUBLISHED = (RANDOM, *GREEDIES, RNN, OURS)
-CONTROLS = (UNTRAINED, "greedy-cost", "autoshard", "autoshard-untrained", "search", BEST_FOUND)
-"""What the paper's table lacks: untrained networks, greedy on single-table costs, AutoShard, the best found."""
-ASKING = ("greedy-cost", "search", BEST_FOUND)
-"""Learn nothing, but ask the cost model about every task that they place: their calls are left empty."""
-DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", UNTRAINED, OURS, "greedy-cost", BEST_FOUND)
-"""In plots; a strategy far below random would flatten all others."""
-SEEDED = frozenset({RANDOM, RNN, OURS, UNTRAINED, "autoshard", "autoshard-untrained"})
-QUICK_ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "Mixed-20 (2)")
-ROWS = {row.name: row for row in (*DLRM_ROWS, *MIXED_ROWS)}
+    from ..settings import Settings
 
-
-class Contest(ContestStudy):
-    """Every strategy on the paper's rows: mean cost over 50 tasks, mean and spread over seeds, beside the paper's."""
-
-    quick_rows = QUICK_ROWS
-    strategies = (*PUBLISHED, *CONTROLS)
-    seeded = SEEDED
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task, split and strategy."""
-        return {self.name: contest_table(rows)}
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Gain over random and distance to the bound of the strategies that matter, all of them in the table."""
-        return [
-            Plot(
-                title="Speed-up over random placement on test and training tasks, in percent.",
-                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=DRAWN,
-            ),
-            Plot(
-                title="Cost over the proven lower bound on test and training tasks, in percent.",
-                table=self.name, x="task", y="over_bound_pct", series="strategy", facet="split", shown=DRAWN,
-            ),
-        ]  # fmt: skip
-
-
-class EqualWidths(Contest):
-    """The paper's rows on open tables (width 16): mean cost over 50 tasks, mean and std over seeds."""
-
-    name = "table"
-    task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
-
-
-class MixedWidths(Contest):
-    """Stand-ins for the paper's production rows: widths 16 to 128 drawn for every open table."""
-
-    name = "mixed"
-    task_rows = MappingProxyType({row.name: row for row in MIXED_ROWS})
-
-
-def contest_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, the relation to random and to the bound, and the paper's numbers."""
-    made = []
-    random_ms = rows[rows["strategy"] == RANDOM].groupby(["task", "split"])["cost_ms"].mean().to_dict()
-    for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
-        mean_ms = float(part["cost_ms"].mean())
-        ours = random_ms.get((task, split))
-        paper = published_ms(task, split, strategy)
-        paper_random = published_ms(task, split, RANDOM)
-        bound = float(part["bound_ms"].mean())
-        made.append(
-            {
-                "task": task,
-                "devices": ROWS[task].devices,
-                "split": split,
-                "strategy": strategy,
-                "backend": "simulated",
-                "cost_ms_mean": mean_ms,
-                "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
-                "n": len(part),
-                "vs_random_pct": 100.0 * (ours / mean_ms - 1.0) if ours else None,
-                "published_as": published_as(task),
-                "paper_ms": paper,
-                "paper_vs_random_pct": 100.0 * (paper_random / paper - 1.0) if paper and paper_random else None,
-                "bound_ms": bound,
-                "over_bound_pct": 100.0 * (mean_ms / bound - 1.0),
-                "kernel_ms_mean": float(part["kernel_ms"].mean()),
-                "balance_mean": float(part["balance"].mean()),
-                "tasks": int(part["tasks"].min()),
-                "infeasible": int(part["infeasible"].max()),
-                "oracle_calls": None if strategy in ASKING else int(part["oracle_calls"].max()),
-                "fit_cpu_s": float(part["fit_cpu_s"].mean()),
-                "plan_cpu_s": float(part["plan_cpu_s"].mean()),
-            }
-        )
-    order = {name: number for number, name in enumerate(ROWS)}
-    return pd.DataFrame(made).sort_values(
-        ["task", "split", "cost_ms_mean"], key=lambda c: c.map(order) if c.name == "task" else c, kind="stable"
-    )
+MEAN_WIDTH = 4.0
+"""Of the variant with relative widths: of the size of the other scores."""
+QUICK_TASKS = ("DLRM-40 (4)",)
 
 
 class Transfer(Study):
@@ -137,17 +50,17 @@ class Transfer(Study):
 
     name = "transfer"
     uses = GREEDIES
-    version = 2
+    version = 3
     columns = ("backend", "split", "cost_ms")
-    ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-80 (4)", "DLRM-40 (8)", "DLRM-80 (8)", "DLRM-160 (8)")
+    NAMES = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-40 (8)", "DLRM-160 (8)")
     UNSEEN_ROW = "DLRM-40 (4)"
     SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One a training row and seed; each is used on all rows."""
         if quick:
-            return [{"trained_on": self.ROWS[0], "seed": 0}]
-        return [{"trained_on": name, "seed": seed} for name in self.ROWS for seed in SEEDS]
+            return [{"trained_on": self.NAMES[0], "seed": 0}]
+        return [{"trained_on": name, "seed": seed} for name in self.NAMES for seed in SEEDS]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train once; cost on the test tasks of every row, and by share of unseen tables on one of them.
@@ -158,7 +71,7 @@ class Transfer(Study):
         trained_on = ROWS[str(cell["trained_on"])]
         strategy, _ = fitted(OURS, tasks_of(trained_on, "train", folder), budget, seed, folder)
         sets: list[tuple[str, float | None, tuple[Task, ...]]] = [
-            (name, None, tasks_of(ROWS[name], "test", folder)) for name in self.ROWS
+            (name, None, tasks_of(ROWS[name], "test", folder)) for name in self.NAMES
         ]
         sets += [
             (self.UNSEEN_ROW, share, tasks_of(ROWS[self.UNSEEN_ROW], "train", folder, TASKS, share))
@@ -216,11 +129,11 @@ class Transfer(Study):
 class Training(TrainingStudy):
     """Cost of the policy's plans and error of the cost network after each iteration of training."""
 
-    version = 2
+    version = 3
     columns = ("backend", "iteration", "train_cost_ms", "test_cost_ms", "test_bound_ms", "test_over_bound_pct")
     strategy = OURS
     task_rows = MappingProxyType({name: ROWS[name] for name in ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")})
-    quick_rows = QUICK_ROWS[1:2]
+    quick_rows = QUICK_TASKS
 
     def stage_row(
         self,
@@ -259,36 +172,42 @@ class Training(TrainingStudy):
         ]  # fmt: skip
 
 
-class Effort(Study):
-    """How the margin over the greedy heuristics moves with more training than the paper's 10 iterations."""
+class Trainings(Study):
+    """DreamShard with other settings than the paper's: margins over the greedy heuristics."""
 
-    name = "effort"
     uses = GREEDIES
     columns = ("backend", "train_cost_ms", "test_cost_ms", "best_greedy_train_ms", "best_greedy_test_ms")
-    ITERATIONS = (10, 30, 100)
+    knob: str
+    """Name of the cells' parameter that says which settings."""
+    names: Sequence[str]
+    """Rows of tasks."""
+    values: Sequence[str | int]
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Two rows of equal and two of mixed widths; none in a quick run."""
-        names = () if quick else ("DLRM-40 (4)", "DLRM-100 (4)", "Mixed-20 (2)", "Mixed-40 (4)")
+        """Rows, values of the knob, seeds; none in a quick run."""
+        if quick:
+            return []
         return [
-            {"task": name, "iterations": iterations, "seed": seed}
-            for name in names
-            for iterations in self.ITERATIONS
+            {"task": name, self.knob: value, "seed": seed}
+            for name in self.names
+            for value in self.values
             for seed in SEEDS
         ]
 
+    @abstractmethod
+    def settings(self, value: Scalar) -> "Settings":
+        """What a value of the knob means."""
+
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train so long, all else as published; cost on training and test tasks, and the best heuristic's."""
-        from ..settings import Settings  # noqa: PLC0415
+        """Train so, all else as published; cost on training and test tasks, and the best heuristic's."""
         from ..training import DreamShardTraining  # noqa: PLC0415 - needs torch, which listing does not
 
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
         tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
         greedy_ms = {f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS}
-        start = time.process_time()
-        settings = Settings(iterations=int(cell["iterations"] or 0))
-        trained = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, settings).train()
-        fit_cpu_s = time.process_time() - start
+        training = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, self.settings(cell[self.knob]))
+        trained = training.train(folder=folder / "training")
+        fit_cpu_s = training.clock.seconds
         placed = {s: Placed(placements=tuple(DreamShard().place(trained, tasks[s])), plan_cpu_s=0.0) for s in SPLITS}
         return [
             {
@@ -301,13 +220,13 @@ class Effort(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task and number of iterations: margins over the best greedy, means over seeds."""
+        """One row a set of tasks and value: margins over the best greedy, means over seeds."""
         made = []
-        for (task, iterations), part in rows.groupby(["task", "iterations"], sort=False):
+        for (task, value), part in rows.groupby(["task", self.knob], sort=False):
             made.append(
                 {
                     "task": task,
-                    "iterations": iterations,
+                    self.knob: value,
                     "backend": "simulated",
                     "n": len(part),
                     **{
@@ -323,21 +242,67 @@ class Effort(Study):
             )
         return {self.name: pd.DataFrame(made)}
 
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Margin against iterations."""
-        return [
-            Plot(
-                title="Margin (%) over the best of four greedies on test tasks, against iterations of training.",
-                table=self.name, x="iterations", y="margin_test_pct", series="task", log_x=True,
-            )
-        ]  # fmt: skip
+
+class Effort(Trainings):
+    """How the margin over the greedy heuristics moves with more training than the paper's 10 iterations."""
+
+    name = "effort"
+    version = 2
+    knob = "iterations"
+    names = ("DLRM-100 (4)", "Mixed-40 (4)")
+    values = (10, 40)
+
+    def settings(self, value: Scalar) -> "Settings":
+        """So many iterations."""
+        from ..settings import Settings  # noqa: PLC0415 - needs pydantic's models of learning
+
+        return Settings(iterations=int(value or 0))
+
+
+class Widths(Trainings):
+    """Widths fed raw, as published, and divided by a quarter of their mean: 4 for the mean table."""
+
+    name = "widths"
+    knob = "width"
+    names = tuple(row.name for row in MIXED_ROWS)
+    values = ("raw", "relative")
+
+    def settings(self, value: Scalar) -> "Settings":
+        """With widths so."""
+        from ..settings import Settings  # noqa: PLC0415 - needs pydantic's models of learning
+
+        return Settings(mean_width=None if value == "raw" else MEAN_WIDTH)
+
+
+class Machines(Study):
+    """The equal-width rows under two devices' constants, beside the paper's: which of them its rows may have run on."""
+
+    name = "machines"
+    uses = (LOOKUP,)
+    columns = ("backend", "cost_ms")
+    MACHINES = ("2080ti-1x4", "v100-32gb-1x8")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Rows and machines."""
+        rows = DLRM_ROWS[:1] if quick else DLRM_ROWS
+        return [{"task": row.name, "machine": machine} for machine in self.MACHINES for row in rows]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Mean cost of lookup-greedy's placements of the test tasks: it needs no training, and is the paper's best."""
+        row = replace(ROWS[str(cell["task"])], machine=str(cell["machine"]))
+        _, cost_ms = cheapest((LOOKUP,), tasks_of(row, JUDGED_SPLIT, folder), "cost_ms")
+        return [{"backend": "simulated", "cost_ms": cost_ms}]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """Least, geometric mean and most of ours over the paper's milliseconds, by number of devices and machine."""
+        return {self.name: machine_table(rows)}
 
 
 class MeasuredKernels(Study):
     """DreamShard trained and judged on real FBGEMM kernel times of this machine (DLRM-20 on 4); exchanges modelled."""
 
     name = "measured"
-    uses = (RANDOM, *GREEDIES, "greedy-cost", OURS, UNTRAINED)
+    uses = (RANDOM, *GREEDIES, COST_GREEDY, OURS, UNTRAINED)
     version = 2
     exclusive = True
     columns = ("strategy", "test_task", "backend", *PARTS)
@@ -361,4 +326,4 @@ class MeasuredKernels(Study):
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (EqualWidths(), MixedWidths(), Transfer(), Training(), Effort(), MeasuredKernels())
+    return (EqualWidths(), MixedWidths(), Transfer(), Training(), Effort(), Widths(), Machines(), MeasuredKernels())

@@ -1,0 +1,143 @@
+"""Our rows beside the paper's: milliseconds, margins, and how far their orders agree."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.statistics import log_mean
+from shardbench.studies.contest_tasks import best_of, ratios
+from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
+
+from .names import BASELINES, LOOKUP, OURS, RANDOM, RNN
+from .paper_table import published_as, published_ms
+
+DEVICES = {row.name: row.devices for row in (*DLRM_ROWS, *MIXED_ROWS)}
+SPLIT = "test"
+COMPARED = ("strongest", RANDOM, RNN)
+"""What DreamShard's gain is over: the strongest baseline of each row, and two by name."""
+
+
+def row_table(tasks: pd.DataFrame) -> pd.DataFrame:
+    """One row a set of test tasks: our milliseconds and gains in percent, and the paper's.
+
+    ``gain_*_pct`` are 100 (theirs / ours - 1), the geometric mean over the tasks with its 95 % interval by t over the
+    tasks, seeds averaged; the paper's are quotients of its printed means. The strongest baseline is the one with the
+    smallest mean on the row, ours of ours and the paper's of the paper's.
+    """
+    made = []
+    for name, part in tasks.groupby("task", sort=False):
+        task = str(name)
+        if OURS not in part or part[OURS].isna().all():
+            continue
+        ours_ms, paper_ms = float(part[OURS].mean()), published_ms(task, SPLIT, OURS)
+        row: dict[str, object] = {
+            "task": task,
+            "published_as": published_as(task),
+            "devices": DEVICES[task],
+            "backend": "simulated",
+            "ours_ms": ours_ms,
+            "paper_ms": paper_ms,
+            "ours_over_paper": ours_ms / paper_ms if paper_ms else None,
+            "strongest": best_of(part, BASELINES),
+            "strongest_paper": strongest_published(task),
+        }
+        for compared in COMPARED:
+            own, published = (row["strongest"], row["strongest_paper"]) if compared == "strongest" else (compared,) * 2
+            row |= _gain(part, str(own), compared)
+            theirs_ms = published_ms(task, SPLIT, str(published))
+            row[f"gain_{compared}_paper_pct"] = 100.0 * (theirs_ms / paper_ms - 1.0) if theirs_ms and paper_ms else None
+        made.append(row)
+    return pd.DataFrame(made)
+
+
+def strongest_published(task: str) -> str:
+    """The paper's baseline with the smallest mean on a row's test tasks."""
+    known = {name: ms for name in BASELINES if (ms := published_ms(task, SPLIT, name)) is not None}
+    return min(known, key=known.__getitem__)
+
+
+def _gain(part: pd.DataFrame, theirs: str, compared: str) -> dict[str, object]:
+    found = ratios(part, theirs, OURS)
+    if not len(found):
+        return {f"gain_{compared}_{what}": None for what in ("pct", "low_pct", "high_pct", "tasks")}
+    average = log_mean(found.tolist())
+    low, high = (None if end is None else 100.0 * (end - 1.0) for end in (average.low, average.high))
+    return {
+        f"gain_{compared}_pct": 100.0 * (average.value - 1.0),
+        f"gain_{compared}_low_pct": low,
+        f"gain_{compared}_high_pct": high,
+        f"gain_{compared}_tasks": average.n,
+    }
+
+
+def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """How far our rows are the paper's: all of them, and by number of devices where several rows share one.
+
+    ``spearman`` is the rank correlation over the rows; ``ours`` and ``paper`` are means (geometric: of milliseconds, or
+    of ratios and then in percent), ``*_ahead_pct`` the share of rows in which DreamShard gains.
+    """
+    groups = [("all", rows), *((f"{n} devices", part) for n, part in rows.groupby("devices"))]
+    made: list[dict[str, object]] = []
+    for group, part in groups:
+        if len(part) < 2:
+            continue
+        made.append({"quantity": "cost", "unit": "ms", **_agreement(group, part["ours_ms"], part["paper_ms"])})
+        for compared in COMPARED:
+            ours, paper = part[f"gain_{compared}_pct"], part[f"gain_{compared}_paper_pct"]
+            if ours.isna().any():
+                continue
+            quantity = f"gain over {'the strongest baseline' if compared == 'strongest' else compared}"
+            made.append({"quantity": quantity, "unit": "%", **_agreement(group, 1 + ours / 100, 1 + paper / 100)})
+    for line in made:
+        if line["unit"] == "%":
+            line |= {name: 100.0 * (float(str(line[name])) - 1.0) for name in ("ours", "paper")}
+            line |= {"ours_over_paper_least": None, "ours_over_paper_most": None}
+        else:
+            line |= {"ours_ahead_pct": None, "paper_ahead_pct": None}
+    return pd.DataFrame(made)
+
+
+def spearman(ours: Sequence[float], paper: Sequence[float]) -> float | None:
+    """Rank correlation, ties at their mean rank; None where either does not vary."""
+    ranks = [pd.Series(values).rank().to_numpy() for values in (ours, paper)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return None
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _agreement(group: str, ours: pd.Series, paper: pd.Series) -> dict[str, object]:
+    quotients = (ours / paper).astype(float)
+    return {
+        "rows": group,
+        "n": len(ours),
+        "backend": "simulated",
+        "spearman": spearman(ours.tolist(), paper.tolist()),
+        "ours": float(np.exp(np.log(ours.astype(float)).mean())),
+        "paper": float(np.exp(np.log(paper.astype(float)).mean())),
+        "ours_over_paper_least": float(quotients.min()),
+        "ours_over_paper_most": float(quotients.max()),
+        "ours_ahead_pct": 100.0 * float((ours > 1.0).mean()),
+        "paper_ahead_pct": 100.0 * float((paper > 1.0).mean()),
+    }
+
+
+def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a machine and number of devices: ours over the paper's milliseconds of lookup-greedy on test tasks."""
+    paper_ms = [published_ms(task, SPLIT, LOOKUP) or float("nan") for task in rows["task"]]
+    quotients = rows.assign(devices=rows["task"].map(DEVICES), quotient=rows["cost_ms"] / paper_ms)
+    made = []
+    for (devices, machine), part in quotients.groupby(["devices", "machine"], sort=False):
+        made.append(
+            {
+                "devices": devices,
+                "machine": machine,
+                "strategy": LOOKUP,
+                "backend": "simulated",
+                "rows": len(part),
+                "ours_over_paper_least": float(part["quotient"].min()),
+                "ours_over_paper_mean": float(np.exp(np.log(part["quotient"]).mean())),
+                "ours_over_paper_most": float(part["quotient"].max()),
+            }
+        )
+    return pd.DataFrame(made).sort_values(["devices", "machine"], kind="stable")

@@ -1,0 +1,13 @@
+"""Names of the strategies that DreamShard is compared with."""
+
+OURS = "dreamshard"
+UNTRAINED = "dreamshard-untrained"
+RANDOM = "shuffle"
+LOOKUP = "greedy-lookup"
+GREEDIES = ("greedy-size", "greedy-dim", LOOKUP, "greedy-size-lookup")
+RNN = "rnn-rl"
+COST_GREEDY = "greedy-cost"
+"""On the oracle's own costs of single tables."""
+AUTOSHARD = "autoshard"
+BASELINES = (RANDOM, *GREEDIES, RNN)
+"""The paper's: the strongest of them is what a margin is over."""
