@@ -5,19 +5,31 @@ Form ``kaggle`` has Criteo Kaggle's 26 cardinalities and the measured counts of 
 multi-hot sizes; nothing is measured of its skew, so the table of k-th most rows takes the
 skew of Kaggle's k-th most rows, and the lookups of a bag are independent (assumptions). Form
 ``terabyte_one_hot`` is the same with one lookup a feature, as models were trained before MLPerf's.
+
+Columns of an input with one lookup a feature depend on each other as published of Criteo Kaggle's
+(``criteo_dependence``); with ``column_dependence`` 0 they are independent, and so are multi-hot bags always.
 """
 
 import gzip
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.datasets.criteo_dependence import (
+    ABSENCE,
+    ABSENT_TOGETHER,
+    FEATURES,
+    SAME_PLACE,
+    Dependence,
+    RecentInputs,
+    fitted,
+)
 from shardbench.datasets.drawn import DrawnWorkload, bag_offsets
 from shardbench.datasets.power_law import CHUNK, PowerLaw
 from shardbench.model.table import Name, Table
@@ -25,7 +37,8 @@ from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig
 
 _DATA = Path(__file__).parent / "data"
-FEATURES = 26
+_FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
+"""Random streams of what an input's columns share, and of the first score; columns have 0..25, absences 26..51."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,19 +59,28 @@ class HeadTailLaw:
 
     def sample(self, generator: np.random.Generator, draws: int) -> Ints:
         """``draws`` independent ranks, int64 [draws]."""
-        ends = np.cumsum(self.head)
         ranks = np.empty(draws, dtype=np.int64)
         for start in range(0, draws, CHUNK):
-            weights = generator.random(min(CHUNK, draws - start)) * (ends[-1] + self.tail_weight)
-            found = np.searchsorted(ends, weights, side="right")
-            cold = np.flatnonzero(found == len(ends))
-            if self.tail is None:
-                # Only rounding at the very end of the interval gets here.
-                found[cold] = len(ends) - 1
-            else:
-                found[cold] += self.tail.inverse((weights[cold] - ends[-1]) / self.tail_weight)
-            ranks[start : start + len(found)] = found
+            places = generator.random(min(CHUNK, draws - start))
+            ranks[start : start + len(places)] = self.inverse(places)
         return ranks
+
+    def inverse(self, shares: Floats) -> Ints:
+        """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+        ends = self._ends
+        shares *= ends[-1] + self.tail_weight
+        found = np.searchsorted(ends, shares, side="right").astype(np.int64)
+        cold = np.flatnonzero(found == len(ends))
+        if self.tail is None:
+            # Only rounding at the very end of the interval gets here.
+            found[cold] = len(ends) - 1
+        else:
+            found[cold] += self.tail.inverse((shares[cold] - ends[-1]) / self.tail_weight)
+        return found
+
+    @cached_property
+    def _ends(self) -> Floats:
+        return np.asarray(np.cumsum(self.head))
 
 
 @lru_cache(maxsize=1)
@@ -104,6 +126,24 @@ class CriteoLikeConfig(WorkloadConfig):
     seed: NonNegativeInt = 0
     profile_samples: PositiveInt = 65_536
     """Train samples that profiles are counted over."""
+    column_dependence: float | None = Field(default=None, ge=0, le=1)
+    """Scale of how columns of an input depend on each other: 1 as published, 0 not at all, as multi-hot bags always.
+
+    None: 1 with one lookup a feature, 0 with many.
+    """
+
+    @model_validator(mode="after")
+    def _multi_hot_is_independent(self) -> "CriteoLikeConfig":
+        if self.form == "terabyte_dcnv2" and self.column_dependence:
+            raise ValueError("nothing is known of how multi-hot bags depend on each other: column_dependence must be 0")
+        return self
+
+    @property
+    def dependence(self) -> float:
+        """The scale in force."""
+        if self.column_dependence is None:
+            return 0.0 if self.form == "terabyte_dcnv2" else 1.0
+        return self.column_dependence
 
     def build(self, data: Path) -> "CriteoLike":
         """The workload; needs no files."""
@@ -122,6 +162,10 @@ class CriteoLike(DrawnWorkload):
         self.hotness: list[int] = [1] * FEATURES if one_hot else shape.get("multi_hot", [1] * FEATURES)
         skews = _skews(config.form, rows, [f["cardinality"] for f in fields])
         self.laws = [field_law(fields[skews[i]], rows[i]) for i in range(FEATURES)]
+        self._skews = skews
+        self._dependence: Dependence | None = fitted().scaled(config.dependence) if config.dependence else None
+        self._inputs = RecentInputs(self._common)
+        self._where_present: dict[int, tuple[Floats, Floats]] = {}
         missing = [f["missing"] for f in fields] if config.form == "kaggle" else [0] * FEATURES
         self.coverage = [1.0 - count / measured_fields()["rows"] for count in missing]
         # Features missing equally often are taken to be missing together.
@@ -136,19 +180,51 @@ class CriteoLike(DrawnWorkload):
         self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        offsets = bag_offsets(self._present(split, batch, table) * self.hotness[table])
+        present = self._present(split, batch, table)
+        offsets = bag_offsets(present * self.hotness[table])
+        if self._dependence is not None:
+            score = SAME_PLACE.get(self._skews[table], self._skews[table])
+            places = self._places(self._dependence, split, batch, score)[present > 0]
+            if score in ABSENT_TOGETHER and self.coverage[table] < 1.0:
+                places = np.interp(places, *self._present_places(score, 1.0 - self.coverage[table]))
+            return Bags(values=self.laws[table].inverse(places), offsets=offsets)
         generator = self._generator(split, batch, table)
         return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
+
+    def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
+        """See Dependence.places_where_present; made once a column."""
+        if score not in self._where_present:
+            dependence = fitted() if self._dependence is None else self._dependence
+            self._where_present[score] = dependence.places_where_present(score, missing)
+        return self._where_present[score]
+
+    def _common(self, key: tuple[Split, int]) -> tuple[Floats32, Ints]:
+        """What the columns of a batch's inputs share: factors float32 [batch, factors] and kinds int64 [batch]."""
+        dependence = fitted() if self._dependence is None else self._dependence
+        shape = (self.batch_size, dependence.factors)
+        factors = self._generator(*key, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
+        return factors, dependence.kinds(self._generator(*key, _KINDS_STREAM).random(self.batch_size))
+
+    def _places(self, dependence: Dependence, split: Split, batch: int, score: int) -> Floats:
+        factors, kinds = self._inputs[split, batch]
+        noise = self._generator(split, batch, _SCORES_STREAM + score).standard_normal(self.batch_size)
+        return dependence.places(score, factors, kinds, noise)
 
     def _present(self, split: Split, batch: int, table: int) -> Ints:
         if self.coverage[table] == 1.0:
             return np.ones(self.batch_size, dtype=np.int64)
+        if self._dependence is not None and self._skews[table] in ABSENT_TOGETHER:
+            together = self._places(self._dependence, split, batch, ABSENCE)
+            return np.asarray(together >= 1.0 - self.coverage[table], dtype=np.int64)
         draws = self._generator(split, batch, self._absence_stream[table]).random(self.batch_size)
         return np.asarray(draws < self.coverage[table], dtype=np.int64)
 
     def recipe(self) -> object:
         """The configuration; the laws show in the fingerprint's first lookups."""
-        return self._config.model_dump(mode="json")
+        scale = self._config.dependence
+        plain = self._config.model_dump(mode="json", exclude={"column_dependence"})
+        # Independent columns are drawn as they were before there was a choice: they are the same workload.
+        return {**plain, "column_dependence": scale} if scale else plain
 
 
 def _skews(form: str, rows: list[int], measured: list[int]) -> list[int]:

@@ -9,9 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_data
 from shardbench.datasets.card import load_card
-from shardbench.datasets.criteo_like import CONFIG, CriteoLike, cardinalities, field_law, measured_fields
+from shardbench.datasets.criteo_dependence import (
+    ABSENCE,
+    ABSENT_TOGETHER,
+    Dependence,
+    RecentInputs,
+    fitted,
+    published,
+)
+from shardbench.datasets.criteo_like import (
+    CONFIG,
+    CriteoLike,
+    CriteoLikeConfig,
+    cardinalities,
+    field_law,
+    measured_fields,
+)
+from shardbench.datasets.fit_criteo_dependence import INPUTS, ceilings, clusters, factorised
 from shardbench.datasets.fit_criteo_like import SOURCE, feature
+from shardbench.datasets.joint import MISSING, hot_shares, normal_scores, one_hot_values, score_correlations
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -37,7 +56,8 @@ def test_card_restates_shapes() -> None:
 
 def test_as_many_draws_meet_as_many_distinct_values_as_were_measured() -> None:
     numbers = load_card("criteo_like").numbers
-    workload = build(batch_size=MEASURED_ROWS, profile_samples=MEASURED_ROWS)
+    # That dependence changes no law is a test of its own.
+    workload = build(batch_size=MEASURED_ROWS, profile_samples=MEASURED_ROWS, column_dependence=0)
     for table, profile, field in zip(workload.tables, workload.profiles, measured_fields()["fields"].values()):
         allowed = numbers["distinct_relative_tolerance"] * field["distinct"] + numbers["distinct_absolute_tolerance"]
         assert abs(profile.seen_rows - field["distinct"]) <= allowed, table.name
@@ -107,3 +127,98 @@ def test_fields_without_source_counts_are_not_invented() -> None:
         kept = measured_fields()["fields"][name]
         assert kept["distinct"] == len(field["counts_desc"])
         assert kept["cardinality"] == field["kaggle_cardinality"]
+
+
+def published_curve() -> tuple[list[int], np.ndarray]:
+    points = published()["hot_inputs"]["curve"]
+    return [p["log_inputs"] for p in points], np.array([p["hot_input_share"] for p in points])
+
+
+def test_columns_depend_as_published() -> None:
+    numbers, rng = load_card("criteo_like").numbers, np.random.default_rng(0)
+    workload = build(batch_size=INPUTS, profile_samples=1)
+    drawn = [one_hot_values(workload, Split.TEST, batch) for batch in range(2)]
+    logs, wanted = published_curve()
+    shares = np.mean([hot_shares(values, logs, rng, 3) for values in drawn], axis=0)
+    allowed = numbers["hot_share_absolute_tolerance"] + numbers["hot_share_relative_tolerance"] * wanted
+    assert (np.abs(shares - wanted) <= allowed).all(), (shares, wanted)
+    matrix = np.array(published()["normal_score_correlation"]["matrix"])
+    found = np.mean([score_correlations(values, rng, 2) for values in drawn], axis=0)
+    error = (found - matrix)[np.triu_indices(26, 1)]
+    assert np.sqrt((error**2).mean()) <= numbers["correlation_rms_tolerance"]
+    assert np.abs(error).max() <= numbers["correlation_tolerance"]
+
+
+def test_independent_columns_are_neither() -> None:
+    rng = np.random.default_rng(0)
+    values = one_hot_values(build(batch_size=INPUTS, profile_samples=1, column_dependence=0), Split.TEST, 0)
+    assert hot_shares(values, [8000], rng, 3)[0] < 0.03
+    error = score_correlations(values, rng, 1) - np.eye(26)
+    apart = [c for c in range(26) if c not in (2, 3, 11, 15, 20, 23, 18, 19, 24, 25)]
+    assert np.abs(error[np.ix_(apart, apart)]).max() < 0.05, "all but columns that are missing together"
+
+
+def test_no_law_of_a_column_changes() -> None:
+    """Places are uniform over inputs of all kinds, whatever the columns depend on."""
+    dependence, rng = fitted(), np.random.default_rng(0)
+    inputs = 200_000
+    factors = rng.standard_normal((inputs, dependence.factors), dtype=np.float32)
+    kinds = dependence.kinds(rng.random(inputs))
+    np.testing.assert_allclose(np.bincount(kinds)[1:] / inputs, dependence.shares, atol=0.004)
+    for score in range(27):
+        places = dependence.places(score, factors, kinds, rng.standard_normal(inputs))
+        counts = np.histogram(places, bins=50, range=(0.0, 1.0))[0]
+        assert counts.sum() == inputs
+        # Chi-squared of 49 degrees: mean 49, standard deviation 9.9.
+        assert ((counts - inputs / 50) ** 2 / (inputs / 50)).sum() < 49 + 6 * 9.9, score
+    absence = dependence.places(ABSENCE, factors, kinds, rng.standard_normal(inputs))
+    for column in ABSENT_TOGETHER:
+        places = dependence.places(column, factors, kinds, rng.standard_normal(inputs))[absence >= 0.41]
+        uniform = np.interp(places, *dependence.places_where_present(column, 0.41))
+        counts, wanted = np.histogram(uniform, bins=50, range=(0.0, 1.0))[0], len(places) / 50
+        assert ((counts - wanted) ** 2 / wanted).sum() < 49 + 6 * 9.9, column
+    whole, half = dependence.loadings, dependence.scaled(0.25)
+    np.testing.assert_allclose(half.loadings @ half.loadings.T, 0.25 * whole @ whole.T)
+    with pytest.raises(ValueError, match="more of a column's first places than it has"):
+        Dependence(
+            loadings=np.zeros((1, 1)), shares=np.array([0.5]), ceilings=np.array([[0.4]])
+        ).places(0, np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64), np.zeros(1))  # fmt: skip
+
+
+def test_what_the_fit_rests_on() -> None:
+    assert [c for c in clusters() if len(c) > 1] == [[14, 17], [6, 10, 12], [2, 3, 11, 15, 20, 23]]
+    np.testing.assert_allclose(ceilings(), fitted().ceilings, atol=1e-6)
+    wanted = np.full((4, 4), 0.5)
+    found = factorised(wanted, 1.0 - np.eye(4), np.full((4, 2), 0.1) + 0.01 * np.eye(4, 2))
+    np.testing.assert_allclose((found @ found.T)[np.triu_indices(4, 1)], 0.5, atol=0.01)
+
+
+def test_scores_by_hand() -> None:
+    values = np.array([[7, MISSING], [7, 1], [7, 2], [3, 3]])
+    scores = normal_scores(np.repeat(values, 50, axis=0), np.random.default_rng(0))
+    assert (scores[:150, 0] < scores[150:, 0].min()).all(), "the most frequent value comes first"
+    assert np.corrcoef(scores[:, 0], scores[:, 1])[0, 1] < 0.95
+    shares = hot_shares(np.array([[1, MISSING]] * 9 + [[2, 5]]), [5], np.random.default_rng(0), 200)
+    # The odd input is cold wherever it is not in the log: half of the splits, one of five inputs.
+    assert shares[0] == pytest.approx(0.9, abs=0.03)
+
+
+def test_what_inputs_share_is_made_once_and_forgotten_in_time() -> None:
+    made: list[int] = []
+
+    def make(key: int) -> tuple[np.ndarray, np.ndarray]:
+        made.append(key)
+        return np.zeros((1 << 20, 8), dtype=np.float32), np.zeros(1, dtype=np.int64)
+
+    kept = RecentInputs(make)
+    for _ in range(2):
+        for key in range(6):
+            assert kept[key][0].shape == (1 << 20, 8)
+    assert made[:6] == list(range(6))
+    assert {0, 1}.isdisjoint(made[6:]), "32 MiB each: the first stay, the newest goes"
+
+
+def test_multi_hot_bags_are_independent() -> None:
+    assert CONFIG(form="terabyte_dcnv2").dependence == 0.0
+    with pytest.raises(BadInput, match="nothing is known of how multi-hot bags depend"):
+        from_data(CriteoLikeConfig, {"form": "terabyte_dcnv2", "column_dependence": 1.0}, "suite")
