@@ -181,7 +181,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert "consistent" in text
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
-    assert claims.numeric[4]
+    assert claims.rows[0][3:7] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:

@@ -50,15 +50,16 @@ def write_page(
     extras: Sequence[Extra] = (),
     environments: Iterable[str] = (),
     code: Sequence[str] = (),
+    cells: int = 0,
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` (about 5 MB, plotly included) and give its path.
 
-    ``environments`` (hashes) and ``code`` (lines about other code) are what ``extras`` rest on.
+    ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` rest on.
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
     known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
-    write_atomically(path, page(name, records, known, extras, code), encoding="utf-8")
+    write_atomically(path, page(name, records, known, extras, code, cells=cells), encoding="utf-8")
     return path
 
 
@@ -68,6 +69,8 @@ def page(
     environments: dict[str, Environment | None],
     extras: Sequence[Extra] = (),
     code: Sequence[str] = (),
+    *,
+    cells: int = 0,
 ) -> str:
     """The page as HTML; ``environments`` by hash, None where the file is not there."""
     frames = tables(records)
@@ -89,6 +92,7 @@ def page(
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
         trials=len(current(records)),
+        cells=cells,
         other_code=[*other_code(current(records)).lines(), *code],
         plotly=plotly.offline.get_plotlyjs(),
     )

@@ -7,6 +7,7 @@ import pandas as pd
 
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
+from shardbench.report.claim_text import claim_row
 from shardbench.report.code_differences import OtherCode, compared
 from shardbench.report.figures import plot_figure
 from shardbench.report.files import cell_text, frame_csv, suite_paths, suite_records
@@ -16,10 +17,6 @@ from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_code
 from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
 
-PAGE_COLUMNS = (
-    "paper", "statement", "direction", "magnitude", "paper_value", "ours", "low", "high", "unit", "region_share",
-    "n", "n_unit", "strength", "conditions", "defined_in", "judged_in",
-)  # fmt: skip
 SHOWN_ROWS = 60
 """Rows of a study's table on the page; the file has all."""
 
@@ -65,6 +62,7 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
         extras=extras(reproduction, results),
         environments={record.environment for _, record in recorded_cells(reproduction, results)},
         code=study_code(reproduction, results).lines(),
+        cells=len(recorded_cells(reproduction, results)),
     )
 
 
@@ -101,14 +99,20 @@ def claims_sections(found: Ledger) -> list[Extra]:
         "What papers state, and what was found. Direction and magnitude are judged each by itself: 'reproduced' needs "
         "five independent units and a whole 95 % interval, 'consistent' is all of fewer units or of chosen conditions "
         "(whose range is the least and the most). Region: the share of a design over all knobs that no source fixes "
-        "in which the statement holds. An empty cell under 'paper': the number was not seen in the paper itself."
+        "in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen in it."
     )
-    plots = [
-        {"caption": f"Where '{name.removesuffix('.svg')}' holds, over the two knobs that decide most.", "html": svg}
-        for name, svg in found.pictures.items()
-    ]
-    extra = _extra("Claims", note, found.claims[list(PAGE_COLUMNS)], "claims")
-    return [replace(extra, plots=tuple(plots))]
+    rows = [{str(name): value for name, value in row.items()} for row in found.claims.to_dict("records")]
+    shown = pd.DataFrame([claim_row(row) for row in rows])
+    made = [_extra("Claims", note, shown, "claims")]
+    if found.pictures:
+        pictures = tuple({"caption": name.removesuffix(".svg"), "html": svg} for name, svg in found.pictures.items())
+        note = (
+            "A mark is a point of the design, drawn over the two knobs that decide most; tables/regions.csv has shares."
+        )
+        made.append(
+            Extra(id="regions", title="Where claims hold", note=note, headers=(), rows=(), numeric=(), plots=pictures)
+        )
+    return made
 
 
 def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
