@@ -34,6 +34,7 @@ from .beside_paper import machine_table
 from .contests import ROWS, EqualWidths, MixedWidths
 from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
+from .region import Region
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
@@ -326,4 +327,14 @@ class MeasuredKernels(Study):
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (EqualWidths(), MixedWidths(), Transfer(), Training(), Effort(), Widths(), Machines(), MeasuredKernels())
+    return (
+        EqualWidths(),
+        MixedWidths(),
+        Transfer(),
+        Training(),
+        Effort(),
+        Widths(),
+        Machines(),
+        Region(),
+        MeasuredKernels(),
+    )
