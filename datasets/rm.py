@@ -4,14 +4,16 @@ The totals are UNVERIFIED MEMORY of RecShard's evaluation (ASPLOS 2022), the fea
 assumptions: see ``rm_features`` and the card. So these are workloads of that shape and size,
 not the paper's, and no figure found on them is the paper's.
 
-**Scaling** (``row_scale``). A share of the rows with the same share of the samples profiled, of the batch and of
-each device's HBM, host memory, cache and bandwidths is the same question in small. Every law of ranks keeps its
-form when ranks, values and shift shrink together, and a row then expects as many accesses. So in expectation these
-stay: the share of a table's rows that the profile saw, of its accesses that go to rows never seen, the access CDF over
-the share of the rows, the hash's under-use; coverage and bag lengths; a batch's lookups, distinct rows and bytes,
-each over those of the full size, and with them times under the cost model, whose fixed times are not scaled. What
-does not stay: the head below 1 / ``row_scale`` ranks, which becomes one row; tables of so few rows that rounding
-shows; chance, which is larger with fewer samples (several test batches make up for it).
+**Scaling** (``row_scale``). A share of the rows with the same share of the samples profiled, of the batch and of each
+device's HBM, host memory, cache and bandwidths is the same question in small. Every law of ranks keeps its form when
+ranks, values and shift shrink together, and a row then expects as many accesses. So in expectation these stay: the
+share of a table's rows that the profile saw, of its accesses that go to rows never seen, the access CDF over the share
+of the rows, the hash's under-use; coverage and bag lengths; a batch's lookups, distinct rows and bytes, each over
+those of the full size, and with them times of embeddings and exchanges under the cost model, whose fixed times are not
+scaled. The dense model is not a part of it: its parameters stay as many, and their all-reduce takes as many times
+longer, unless ``dense`` is made as much smaller. What does not stay: the head below 1 / ``row_scale`` ranks, which
+becomes one row; tables of so few rows that rounding shows; chance, which is larger with fewer samples (several test
+batches make up for it).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """RecShard's models in small: the slice of the machine, the same milliseconds, and what a condition asks."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,10 @@ from shardbench.baselines.recshard.reproduction import ratios, scaled
 from shardbench.baselines.recshard.reproduction.scaled import Condition, ask, metrics, never_touched_pct, slice_of
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
+from shardbench.datasets.rm import RmConfig
 from shardbench.model.machine import Constants, load_machine
+from shardbench.model.table import DenseShape
+from shardbench.runs.suite import load_suite
 
 WHOLE = load_machine(scaled.MACHINE)
 
@@ -22,6 +26,20 @@ def test_the_suites_machine_is_the_slice_that_models_in_small_take() -> None:
         ours, expected = (getattr(machine.constants, field.name) for machine in (part, made))
         assert ours == pytest.approx(expected, rel=1e-12), field.name
     assert part.errors == WHOLE.errors
+
+
+def test_the_suites_dense_model_is_as_much_smaller_as_its_models() -> None:
+    configs = [
+        RmConfig.model_validate(fields) for fields in load_suite("recshard").workloads if fields["dataset"] == "rm"
+    ]
+    assert len(configs) == 3
+    for config in configs:
+        tables = config.build(Path()).tables
+        usual, own = (shape.parameters(tables) for shape in (DenseShape(), config.dense))
+        assert own / usual == pytest.approx(config.row_scale, rel=0.01)
+        assert config.row_scale == scaled.ROW_SCALE
+        assert config.profile_samples == scaled.ROW_SCALE * scaled.SAMPLES
+        assert config.batch_size == scaled.ROW_SCALE * scaled.BATCH
 
 
 def test_a_slice_takes_the_same_time_for_as_small_a_share_of_a_load() -> None:

@@ -1,8 +1,8 @@
 """Questions for RecShard's studies: models of the size of rm1 to rm3 in small, the whole of them or a quarter.
 
 Everything shrinks alike: rows, profiled samples and batches of the model, memory, cache and rates of every device
-(``shardbench.datasets.rm``, Scaling). So times are those of the full size, and a profile of 105 million samples is one
-of 204,800. The study ``scaling`` holds it against the full size.
+(``shardbench.datasets.rm``, Scaling). So times of embeddings are those of the full size, and a profile of 105 million
+samples is one of 204,800. The study ``scaling`` holds it against the full size.
 """
 
 from dataclasses import dataclass, replace
