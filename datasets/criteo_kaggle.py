@@ -37,6 +37,8 @@ class CriteoKaggleConfig(WorkloadConfig):
     """How the folder was prepared: rows by stable hash, or by vocabulary."""
     dim: PositiveInt = 16
     train_share: float = Field(default=TRAIN_SHARE, gt=0, lt=1)
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "CriteoKaggle":
         """Maps the prepared folder; raises BadInput that says how to prepare it."""
@@ -60,7 +62,7 @@ class CriteoKaggle(RecordedWorkload):
         self.tables = tuple(
             Table(name=f"C{c + 1}", rows=self.prepared.rows[c], dim=config.dim) for c in range(CATEGORIES)
         )
-        self._split_samples(self.prepared.samples, config.train_share)
+        self._split_samples(self.prepared.samples, config.train_share, config.profile_samples)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         return bags_of(self._columns[table][start:stop])

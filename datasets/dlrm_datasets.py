@@ -58,6 +58,8 @@ class DlrmDatasetsConfig(SelectedTablesConfig):
     file_tables: PositiveInt = 856
     """Tables in the file."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "DlrmDatasets":
         """Loads the file; raises BadInput where it is missing or its parts do not fit together."""
@@ -128,7 +130,7 @@ class DlrmDatasets(RecordedWorkload):
         self._stride = (len(self._ends) - 1) // config.file_tables
         dims = config.table_dims(config.file_tables)
         self.tables = tuple(Table(name=f"t{i:03d}", rows=self._rows(i), dim=dims[i]) for i in self._ids)
-        self._split_samples(self._stride, config.train_share)
+        self._split_samples(self._stride, config.train_share, config.profile_samples)
 
     def _rows(self, table_id: int) -> int:
         start, stop = self._ends[table_id * self._stride], self._ends[(table_id + 1) * self._stride]

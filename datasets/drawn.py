@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardbench.base.arrays import Ints
 from shardbench.datasets.ranking_cache import CompactRanking, RecentRankings
 from shardbench.model.profile import AccessProfile
+from shardbench.workloads.hotness import join
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload, rng
 
@@ -42,6 +43,11 @@ class DrawnWorkload(Workload):
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._draw(split, batch, table)
         return replace(drawn, values=self._surveys[table][0](drawn.values))
+
+    def _unprofiled(self, table: int, inputs: int) -> Bags | None:
+        first = -(-self.profile_samples // self.batch_size)
+        batches = range(first, first + -(-inputs // self.batch_size))
+        return join([self._bags(Split.TRAIN, batch, table) for batch in batches]).samples(0, inputs)
 
     def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
         return rng(self.seed, split, batch, stream)

@@ -98,6 +98,8 @@ class TraceConfig(WorkloadConfig):
     """Files of bag lengths, one a file, a bag a line (0: an empty bag), instead of ``pooling``."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
     """First share of the bags that trains; the rest tests."""
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "Trace":
         """Reads and checks every file; raises BadInput naming file and line."""
@@ -130,7 +132,7 @@ class Trace(RecordedWorkload):
         stops = np.cumsum([0, *shared]).tolist()
         self._files = [range(start, stop) for start, stop in zip(stops, stops[1:])]
         self.tables = tuple(self._read(number, data) for number in range(len(shared)))
-        self._split_samples(min(len(ends) for ends in self._ends) - 1, config.train_share)
+        self._split_samples(min(len(ends) for ends in self._ends) - 1, config.train_share, config.profile_samples)
 
     def _read(self, number: int, data: Path) -> Table:
         """Keeps the lookups of a table's files."""

@@ -20,7 +20,7 @@ from shardbench.baselines.fae.scheduler import RateRule, next_turn, turns
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, PhaseKind, Replicated
 from shardbench.model.problem import Problem
-from shardbench.model.profile import AccessProfile
+from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Table
 from shardbench.model.validate import validate
@@ -146,6 +146,36 @@ def test_shares_are_judged_without_the_lookup_itself():
     half = AccessProfile(rows=2000, samples=100, present=50, counts=(5, 1), row_counts=(5, 25))
     found = calibrate([half], [1000], 10**9)
     assert expected_hot_share([half], found) == pytest.approx(1 - 0.5 * (1 - 0.5))
+
+
+def test_never_seen_rows_fill_the_budget_where_asked() -> None:
+    # 612 and 46 seen rows of 1,000 bytes and the small table's 700 bytes; then the tables' never-seen rows in turn.
+    assert calibrate(TABLES, BYTES, 700_700, fill=True).rows == (654, 46, 70)
+    whole = calibrate(TABLES, BYTES, 10**9, fill=True)
+    assert whole.rows == (2000, 5000, 70)
+    assert calibrate(TABLES, BYTES, 2_700, fill=True) == calibrate(TABLES, BYTES, 2_700), "no seen row is passed over"
+
+
+def test_the_hot_share_is_counted_on_inputs_and_an_epoch_is_the_data_set() -> None:
+    columns = ((0, 1, 500, -1), (3, 0, 0, 0), (-1, 0, 5, 69))
+    on = problem(
+        (
+            profile(2000, [(500, 2), (90, 10), (1, 100)], samples=1000),
+            profile(5000, [(20, 1), (9, 5), (2, 40)], samples=1000),
+            profile(70, [(4, 3)], samples=1000),
+        ),
+        inputs=InputSample(coldest=columns, train_inputs=4000),
+    )
+    plan, _ = planned(Fae(budget_bytes=20_000, sample_rate=0.5), on)
+    assert plan.notes["expected_hot_pct"] == 75.0, "the third input asks for a cold row of the first table"
+    assert (plan.notes["hot_batches"], plan.notes["cold_batches"]) == (300, 100), "4,000 inputs, 10 a batch"
+    drawn = problem(on.profiles, inputs=InputSample(coldest=columns))
+    plan, _ = planned(Fae(budget_bytes=20_000, sample_rate=0.5), drawn)
+    assert plan.notes["hot_batches"] + plan.notes["cold_batches"] == 200, "a log of 1,000 is half of an epoch"
+    with pytest.raises(BadInput, match="3 tables, inputs of 1"):
+        problem(on.profiles, inputs=InputSample(coldest=columns[:1]))
+    with pytest.raises(BadInput, match="as many inputs for each"):
+        InputSample(coldest=((0, 1), (0,)))
 
 
 def test_rates_follow_the_test_loss():

@@ -11,14 +11,14 @@ from .calibrator import BUDGET_BYTES, HotChoice, calibrate, expected_hot_share
 from .scheduler import START_RATE_PCT, check_rate, turns
 
 SAMPLE_RATE = 0.05
-"""Share of an epoch's inputs that the calibrator logs; the profile is that log (deviation 5)."""
+"""Share of an epoch's inputs that the calibrator logs; the profile is that log (deviations 5 and 15)."""
 
 
 class Fae(Strategy):
     """Replicate the rows above an access threshold within a budget; schedule pure mini-batches at a rate."""
 
     name = "fae"
-    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.INPUTS})
     moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.HOST, Move.SCHEDULE})
 
     def __init__(
@@ -27,6 +27,7 @@ class Fae(Strategy):
         budget_bytes: int = BUDGET_BYTES,
         rate_pct: float = START_RATE_PCT,
         sample_rate: float = SAMPLE_RATE,
+        fill: bool = False,
     ) -> None:
         check_rate(rate_pct)
         if not 0.0 < sample_rate <= 1.0:
@@ -34,6 +35,7 @@ class Fae(Strategy):
         self.budget_bytes = budget_bytes
         self.rate_pct = rate_pct
         self.sample_rate = sample_rate
+        self.fill = fill
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Hot prefixes on all devices, the rest on hosts (no randomness).
@@ -43,7 +45,9 @@ class Fae(Strategy):
         row, or the hosts not the rest.
         """
         choice = self._choose(problem)
-        share = expected_hot_share(problem.profiles, choice)
+        # Counted on inputs that chose no row, or, where there are none to look at, by columns (deviation 3).
+        sample = problem.inputs
+        share = expected_hot_share(problem.profiles, choice) if sample is None else sample.hot_share(choice.rows)
         cold, hot = self._epoch(problem, choice, share)
         nodes = _nodes(problem, choice.rows)
         ranks = tuple(range(problem.world_size))
@@ -71,6 +75,7 @@ class Fae(Strategy):
                 "hot_bytes": choice.bytes if hot else 0,
                 "least_count": choice.least_count,
                 "expected_hot_pct": 100.0 * share,
+                "expected_from_inputs": int(sample is not None),
                 "rate_pct": self.rate_pct,
                 "hot_batches": hot,
                 "cold_batches": cold,
@@ -81,14 +86,17 @@ class Fae(Strategy):
         row_bytes = [problem.weight_bytes(table) // table.rows for table in problem.tables]
         allowed = min(self.budget_bytes, problem.topology.hbm_bytes)
         try:
-            return calibrate(problem.profiles, row_bytes, allowed)
+            return calibrate(problem.profiles, row_bytes, allowed, fill=self.fill)
         except BadInput as error:
             raise Infeasible(str(error)) from error
 
     def _epoch(self, problem: Problem, choice: HotChoice, share: float) -> tuple[int, int]:
         """Cold and hot mini-batches that an epoch is expected to have."""
-        logged = max(profile.samples for profile in problem.profiles)
-        total = max(1, round(logged / self.sample_rate / problem.batch_size))
+        inputs = problem.inputs.train_inputs if problem.inputs is not None else None
+        if inputs is None:
+            # No data set has an end here: the log is said to be a share of one (deviation 5).
+            inputs = round(max(profile.samples for profile in problem.profiles) / self.sample_rate)
+        total = max(1, round(inputs / problem.batch_size))
         if all(rows == table.rows for rows, table in zip(choice.rows, problem.tables)):
             return 0, total
         if not any(choice.rows):
@@ -129,6 +137,36 @@ class Fae512(Fae):
         super().__init__(budget_bytes=2 * BUDGET_BYTES)
 
 
+class FaeFilled(Fae):
+    """The same, with never-seen rows in what room is left, as the public code has it (deviation 14)."""
+
+    name = "fae-filled"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(fill=True)
+
+
+class Fae20(Fae):
+    """The same with a log of 20 % of an epoch, as the public Taobao script has it (deviation 15)."""
+
+    name = "fae-20pct"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(sample_rate=0.2)
+
+
+class Fae20Filled(Fae):
+    """Both."""
+
+    name = "fae-20pct-filled"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__(sample_rate=0.2, fill=True)
+
+
 def strategies() -> Iterable[Strategy]:
-    """FAE with the public code's budget, and with twice as much."""
-    return (Fae(), Fae512())
+    """FAE with the public code's budget, and with twice as much, its log for Taobao, and its full budget."""
+    return (Fae(), Fae512(), FaeFilled(), Fae20(), Fae20Filled())

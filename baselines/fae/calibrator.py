@@ -46,9 +46,12 @@ def is_small(row_bytes: Sequence[int], rows: Sequence[int], budget_bytes: int) -
     return [chosen and fits for chosen in small]  # deviation 1
 
 
-def calibrate(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> HotChoice:
+def calibrate(
+    profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int, *, fill: bool = False
+) -> HotChoice:
     """Hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
 
+    With ``fill``, rows that were never seen take what room is left, table by table (deviation 14).
     Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
     holds not one row.
     """
@@ -61,6 +64,11 @@ def calibrate(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budge
     for i in large:
         counts = np.asarray(profiles[i].counts)
         rows[i] = int(sum(profiles[i].row_counts[: int(np.count_nonzero(counts >= least))])) if least else 0
+    if fill and least <= 1:
+        left = budget_bytes - sum(n * size for n, size in zip(rows, row_bytes))
+        for i in large:  # deviation 14
+            more = min(profiles[i].rows - rows[i], left // row_bytes[i])
+            rows[i], left = rows[i] + more, left - more * row_bytes[i]
     return HotChoice(
         rows=tuple(rows),
         bytes=sum(n * size for n, size in zip(rows, row_bytes)),
@@ -131,7 +139,7 @@ def estimate_hot_rows(
 
 
 def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> float:
-    """Share of new inputs whose lookups are all hot, 0..1, if lookups were independent (deviation 3).
+    """Share of new inputs whose lookups are all hot, 0..1, were they independent: of profiles alone (deviation 3).
 
     A table's present bags are taken to have their mean length. Rows are chosen by the very lookups
     that would judge them, so each lookup is judged by the log without it (see ``hot_access_share``).

@@ -73,7 +73,9 @@ class Condition:
         source, batches = _drawn(self.workload, self.batch_size, round(EPOCH_INPUTS * self.sample_pct / 100.0))
         override = {"host_link": f"{self.host_link_gb_per_s} GB/s", "intra_bandwidth": f"{self.intra_gb_per_s} GB/s"}
         machine = overridden(load_machine(MACHINE), override)
-        problem = Problem.of(source.name, source.tables, source.profiles, machine, batch_size=self.batch_size)
+        problem = Problem.of(
+            source.name, source.tables, source.profiles, machine, batch_size=self.batch_size, inputs=source.input_sample
+        )
         return CountedQuestion(problem, batches, source.dense, iterations=len(batches.numbers))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 from shardbench.base.errors import BadInput, Undeclared
 from shardbench.base.serialise import content_hash, from_json, to_json
 from shardbench.model.machine import Machine, Topology
-from shardbench.model.profile import AccessProfile
+from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.table import Optimizer, Precision, Table
 
 
@@ -20,6 +20,8 @@ class Sees(StrEnum):
     """Rows, widths, pooling mode of every table."""
     ACCESS_PROFILE = "access_profile"
     """Train-split counts, mean pooling factor, coverage."""
+    INPUTS = "inputs"
+    """Which rows single train inputs ask for together (a sample), and how many inputs there are."""
     MACHINE = "machine"
     """Bandwidths, latencies and kernel constants (shape and capacities are always visible)."""
 
@@ -38,7 +40,7 @@ class Withheld:
     __eq__ = __hash__ = __setattr__ = __delattr__ = __repr__ = __str__ = __reduce_ex__ = _refuse
 
 
-_FIELD_OF = {Sees.TABLES: "tables", Sees.ACCESS_PROFILE: "profiles", Sees.MACHINE: "machine"}
+_FIELD_OF = {Sees.TABLES: "tables", Sees.ACCESS_PROFILE: "profiles", Sees.INPUTS: "inputs", Sees.MACHINE: "machine"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ class Problem:
     """Place these tables on this machine for this global batch size.
 
     ``profiles[i]`` belongs to ``tables[i]``. ``topology`` repeats the machine's shape and
-    capacities, which every strategy sees. ``batch_size`` is the global batch.
+    capacities, which every strategy sees. ``batch_size`` is the global batch. ``inputs`` is None where nothing is
+    known of single inputs.
     """
 
     name: str
@@ -57,12 +60,15 @@ class Problem:
     batch_size: int
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
+    inputs: InputSample | None = None
 
     def __post_init__(self) -> None:
         if not self.tables:
             raise BadInput(f"problem {self.name} has no tables")
         if len(self.tables) != len(self.profiles):
             raise BadInput(f"problem {self.name}: {len(self.tables)} tables but {len(self.profiles)} profiles")
+        if self.inputs is not None and len(self.inputs.coldest) != len(self.tables):
+            raise BadInput(f"problem {self.name}: {len(self.tables)} tables, inputs of {len(self.inputs.coldest)}")
         if len({t.name for t in self.tables}) != len(self.tables):
             raise BadInput(f"problem {self.name}: two tables share a name")
         for table, profile in zip(self.tables, self.profiles):

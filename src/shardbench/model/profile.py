@@ -5,6 +5,7 @@ rows cost what their number of *distinct* counts costs.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -157,3 +158,29 @@ class AccessProfile:
         bins = np.minimum(np.ceil(np.log2(np.maximum(counts, 1.0))).astype(np.int64), REUSE_BINS - 1)
         total = np.bincount(bins, weights=rows, minlength=REUSE_BINS)
         return np.asarray(total / max(row_ends[-1], 1.0))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class InputSample:
+    """Single train inputs, as far as they tell which of them ask for hot rows alone.
+
+    ``coldest[i][n]`` is the last row, in the frequency order of table i's profile, that input n asks for; -1 where it
+    asks for none. Inputs are others than those that the profiles counted, unless these are all there are.
+    """
+
+    coldest: tuple[tuple[int, ...], ...]
+    train_inputs: PositiveInt | None = None
+    """Inputs of the train split, where they are on record: an epoch. None where they are drawn, without end."""
+
+    def __post_init__(self) -> None:
+        if not self.coldest or not self.coldest[0] or len({len(rows) for rows in self.coldest}) != 1:
+            raise BadInput("an input sample needs at least one table, and as many inputs for each")
+
+    def hot_share(self, hot_rows: Sequence[int]) -> float:
+        """Share of the inputs that ask for the hottest ``hot_rows[i]`` rows of every table i alone, 0..1."""
+        if len(hot_rows) != len(self.coldest):
+            raise BadInput(f"hot rows of {len(hot_rows)} tables for inputs of {len(self.coldest)}")
+        hot = np.ones(len(self.coldest[0]), dtype=np.bool_)
+        for rows, first in zip(self.coldest, hot_rows):
+            hot &= np.asarray(rows, dtype=np.int64) < first
+        return float(hot.mean())

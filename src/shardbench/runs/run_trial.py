@@ -13,9 +13,9 @@ from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.job import TO_DEVICE, TO_HOST
 from shardbench.engine.measure import measure, rank_job, write_job
 from shardbench.model.calibrated import calibrated_on
-from shardbench.model.discovery import missing_modules
+from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem
+from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
 from shardbench.records.record import Control, Draws, Planned, Record, Tiers, Timing, TrafficTotals
@@ -24,7 +24,7 @@ from shardbench.runs.control import control_plan
 from shardbench.runs.evaluate import Answer, Limits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.simulate import CountedQuestion, Simulation
-from shardbench.runs.suite import Job
+from shardbench.runs.suite import EVERY, Job
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.workload import Workload
 
@@ -102,8 +102,15 @@ class JobContext:
             batch_size=self.workload.batch_size,
             precision=self.job.precision,
             optimizer=self.job.optimizer,
+            inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
         return MaterialisedQuestion(problem, self.workload, self.batches_folder, self.job.iterations)
+
+    def _shows_inputs(self) -> bool:
+        """Whether any strategy of the job looks at single inputs: a sample of them is as large as all else together."""
+        named = self.job.strategies
+        asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
+        return any(Sees.INPUTS in strategy.sees for strategy in asked)
 
     @cached_property
     def control(self) -> Plan:

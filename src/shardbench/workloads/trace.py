@@ -118,6 +118,15 @@ class Bags:
         return cls(values=found.values, offsets=found.offsets, features=len(of_features))
 
 
+def last_rows(bags: Bags) -> Ints:
+    """The highest row id of every sample, of all features, int64 [batch]; -1 where a sample has no lookup."""
+    found = np.full(bags.batch_size, -1, dtype=np.int64)
+    some = bags.sample_lengths > 0
+    if some.any():
+        found[some] = np.maximum.reduceat(bags.values, bags.offsets[: -1 : bags.features][some])
+    return found
+
+
 def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
     """The bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
