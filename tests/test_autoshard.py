@@ -11,7 +11,7 @@ from autoshard_tasks import SMALL, TASKS, make_task
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.autoshard.networks import Networks
 from shardbench.baselines.autoshard.policy import Policy, place, play
-from shardbench.baselines.autoshard.reproduction.unroll import Unroll, settings_of
+from shardbench.baselines.autoshard.reproduction.unroll import Unroll
 from shardbench.baselines.autoshard.settings import Settings, settings_for
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.model.strategy import Budget
@@ -149,20 +149,10 @@ def test_the_defaults_are_the_papers():
     assert sizes["lstm"] == 2 * (2 * 4 * 64 * 64 + 2 * 4 * 64)
 
 
-def test_the_study_of_unrolls_differs_in_the_unroll_alone():
-    published = settings_of("published", 8, 160)
-    longest = settings_of("longest task", 8, 160)
-    assert published == Settings()
-    assert (longest.unroll, longest.environments) == (160, 5)
-    assert replace(longest, unroll=100, environments=8, total_steps=100_000) == published
-    assert longest.total_steps == pytest.approx(100_000, rel=0.01)
-
-
 def test_a_collapse_is_a_seed_worse_than_random():
     rows = pd.DataFrame(
         {
             "task": "DLRM-160 (8)",
-            "unroll": "published",
             "steps": 100,
             "kernel_ms": [13.0, 14.0, 90.0],
             "largest_share_pct": [13.0, 14.0, 75.0],

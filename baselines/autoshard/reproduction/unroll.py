@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,48 +12,39 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.studies.contest import Placed, cheapest, judge, place_all, tasks_of
 from shardbench.studies.contest_study import FIT_S
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study import Cell, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS
 
 from .. import AutoShard
 
-if TYPE_CHECKING:
-    from ..settings import Settings
-
-PUBLISHED, LONGEST = "published", "longest task"
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 RANDOM = "shuffle"
 ROWS = MappingProxyType({row.name: row for row in DLRM_ROWS if row.tables > 100})
-"""Where the two differ: rows of more tables than the published unroll has steps."""
+"""Rows of more tables than the published unroll has steps; study ``equal`` has them with longer unrolls."""
 SEEDS = range(5)
+"""More than other studies have: what is looked for happens to some trainings."""
 
 
 class Unroll(Study):
-    """Rows of more than 100 tables: unrolls of 100 steps, as published, beside unrolls as long as the longest task."""
+    """AutoShard with unrolls of 100 steps, as published, on rows of more than 100 tables; ``equal`` has longer ones."""
 
     name = "unroll"
     uses = ("autoshard", *GREEDIES, RANDOM)
     columns = ("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row, unroll and seed; none in a quick run, which is for minutes."""
-        names = () if quick else tuple(ROWS)
-        return [
-            {"task": name, "unroll": unroll, "seed": seed}
-            for name in names
-            for unroll in (PUBLISHED, LONGEST)
-            for seed in SEEDS
-        ]
+        """One a row and seed; none in a quick run, which is for minutes."""
+        return [{"task": name, "seed": seed} for name in (() if quick else ROWS) for seed in SEEDS]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train, all else as published; kernel time of the plans for test tasks."""
+        """Train by the published settings as they are; kernel time of the plans for test tasks."""
+        from ..settings import Settings  # noqa: PLC0415
         from ..training import AutoShardTraining  # noqa: PLC0415 - needs torch, which listing does not
 
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
         tasks = {split: tasks_of(row, split, folder) for split in ("train", "test")}
-        settings = settings_of(str(cell["unroll"]), row.devices, row.tables)
-        training = AutoShardTraining(tasks["train"], SimulatedOracle(), seed, settings)
+        training = AutoShardTraining(tasks["train"], SimulatedOracle(), seed, Settings())
         trained = training.train(folder=folder / "training")
         placements = AutoShard().place(trained, tasks["test"])
         ours = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), tasks["test"])
@@ -63,7 +53,7 @@ class Unroll(Study):
         return [
             {
                 "backend": "simulated",
-                "steps": settings.unroll,
+                "steps": training.settings.unroll,
                 "kernel_ms": ours["kernel_ms"],
                 "balance": ours["balance"],
                 "largest_share_pct": float(np.mean([_largest_share_pct(placed) for placed in placements])),
@@ -74,13 +64,12 @@ class Unroll(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task and unroll; ``worse_than_random`` counts seeds whose mean is above random placement's."""
+        """One row a row of tasks; ``worse_than_random`` counts seeds whose mean is above random placement's."""
         made = []
-        for (task, unroll), part in rows.groupby(["task", "unroll"], sort=False):
+        for task, part in rows.groupby("task", sort=False):
             made.append(
                 {
                     "task": task,
-                    "unroll": unroll,
                     "backend": "simulated",
                     "steps": int(part["steps"].iloc[0]),
                     "n": len(part),
@@ -95,23 +84,6 @@ class Unroll(Study):
                 }
             )
         return {self.name: pd.DataFrame(made)}
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Median, with the least and the most."""
-        return [
-            Plot(
-                title="Kernel time (ms) of the slowest device by length of the unrolls: median and range of seeds.",
-                table=self.name, x="task", y="kernel_ms_median", low="kernel_ms_min", high="kernel_ms_max",
-                series="unroll", bars=True,
-            )
-        ]  # fmt: skip
-
-
-def settings_of(unroll: str, devices: int, tables: int) -> "Settings":
-    """The published settings, or those that ``fit`` takes for tasks of so many tables (deviation 8)."""
-    from ..settings import Settings, settings_for  # noqa: PLC0415
-
-    return Settings() if unroll == PUBLISHED else settings_for(Budget(fit_s=FIT_S), devices, tables)
 
 
 def _largest_share_pct(placement: Ints) -> float:
