@@ -13,7 +13,7 @@ from shardbench.datasets.sequence import CONFIG as SEQUENCE
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import NodeSharded, Plan, Replicated
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Strategy
+from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import DenseShape
 from shardbench.runs.evaluate import Question, answer_of
 from shardbench.runs.simulate import CountedQuestion
@@ -36,6 +36,11 @@ this is the middle, by ratio, of 300 to 3,000, hundreds to thousands."""
 DRAWS = tuple(range(6))
 """Of the production form's features, each with lookups of its own: the independent units. Five are the fewest that
 a claim may rest on."""
+DRAWS_OF_MANY = DRAWS[:2]
+"""On 16 nodes, where all plans of one draw take minutes: a range is listed there, no claim is a sample of it."""
+
+PLANNING = Budget(plan_s=600.0)
+"""Wall seconds, which a busy machine stretches: TorchRec's planner alone takes minutes on 128 devices."""
 
 Collectives = Mapping[CollectiveName, Collective]
 
@@ -141,7 +146,7 @@ def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
     over ranks make every rank equally busy: what the rule minimises.
     """
     problem = given.problem
-    answer = answer_of(given, strategy)
+    answer = answer_of(given, strategy, PLANNING)
     plan, sent, memory = answer.plan, answer.judged.traffic.collectives, answer.planned.hbm_memory_bytes
     return {
         "strategy": strategy.name,

@@ -17,7 +17,17 @@ from shardbench.studies.study import Cell, Plot, Row, Study
 from .. import FlexShard
 from ..search import Search, search
 from ..shape import least_bytes
-from .conditions import DRAWS, HISTORY_SCALE, LOCAL_BATCH, NODES, SHORT_LOCAL_BATCH, cluster, condition, outcome
+from .conditions import (
+    DRAWS,
+    DRAWS_OF_MANY,
+    HISTORY_SCALE,
+    LOCAL_BATCH,
+    NODES,
+    SHORT_LOCAL_BATCH,
+    cluster,
+    condition,
+    outcome,
+)
 from .exact import best_of_all, bound_s
 from .gains import COMPARED, CONDITION, gains
 from .region import Region
@@ -42,13 +52,12 @@ class Communication(Study):
     columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Every draw on every number of nodes, the contrast and the Taobao form; on two nodes, one draw where quick."""
-        nodes, draws = (NODES[:1], DRAWS[:1]) if quick else (NODES, DRAWS)
-        asked = [("production", LOCAL_BATCH, HISTORY_SCALE, draw) for draw in draws]
-        asked += [("production", SHORT_LOCAL_BATCH, 1.0, 0), ("taobao", LOCAL_BATCH, 1.0, 0)]
-        return [
-            dict(zip(CONDITION, (form, batch, scale, n, draw))) for form, batch, scale, draw in asked for n in nodes
-        ]
+        """Draws on every number of nodes, the contrast and the Taobao form; on two nodes, one draw where quick."""
+        drawn = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
+        cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in drawn.items() for draw in draws]
+        cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in drawn]
+        cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in drawn]
+        return [dict(zip(CONDITION, case)) for case in cases]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """One row a strategy; variants of ours are asked on the first draw alone."""
