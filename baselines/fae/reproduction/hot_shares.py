@@ -10,11 +10,10 @@ import numpy as np
 from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
 from shardbench.datasets.drawn import DrawnWorkload
-from shardbench.datasets.power_law import PowerLaw
 from shardbench.datasets.sequence import SequenceConfig
 from shardbench.model.table import DenseShape
 from shardbench.studies.study import Row
-from shardbench.workloads.hotness import HotMask, clear_cold, join
+from shardbench.workloads.hotness import HotMask, hot_samples, join
 from shardbench.workloads.profiling import RowCounts, count_samples
 from shardbench.workloads.trace import Bags, Split
 
@@ -30,20 +29,10 @@ FORMS: dict[str, Literal["terabyte_one_hot", "terabyte_dcnv2"]] = {
 }  # fmt: skip
 
 
-class PowerLawKaggle(CriteoLike):
-    """Kaggle's cardinalities, one lookup a feature, every table by one power law (x + 1)^-exponent."""
-
-    def __init__(self, config: CriteoLikeConfig, exponent: float) -> None:
-        super().__init__(config)
-        self.laws = [PowerLaw(rows=t.rows, exponent=exponent, shift=1.0) for t in self.tables]  # type: ignore[misc]
-        self.coverage = [1.0] * len(self.coverage)
-        self.name = f"kaggle-exponent-{exponent:g}"
-
-
 def workload(
     name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0, test_batches: int = TEST_BATCHES
 ) -> DrawnWorkload:
-    """One of WORKLOADS, or ``kaggle-exponent-E``, all of them made up (deviation 10).
+    """One of WORKLOADS, all of them made up (deviation 10).
 
     ``logged`` train samples rank its rows and make its profiles.
     """
@@ -53,10 +42,8 @@ def workload(
         "profile_samples": logged,
         "seed": seed,
     }
-    if name.startswith("kaggle"):
-        config = CriteoLikeConfig(name=name, form="kaggle", dense=KAGGLE_DENSE, **shared)
-        exponent = name.removeprefix("kaggle-exponent-")
-        return CriteoLike(config) if name == "kaggle" else PowerLawKaggle(config, float(exponent))
+    if name == "kaggle":
+        return CriteoLike(CriteoLikeConfig(name=name, form="kaggle", dense=KAGGLE_DENSE, **shared))
     if name == "taobao":
         return SequenceConfig(name=name, form="taobao", **shared).build(Path())
     return CriteoLike(CriteoLikeConfig(name=name, form=FORMS[name], dim=64, dense=TERABYTE_DENSE, **shared))
@@ -68,6 +55,8 @@ class Log:
 
     counts: tuple[RowCounts, ...]
     test: tuple[Bags, ...]
+    more: tuple[Bags, ...]
+    """Train inputs after those that were logged from, as the strategy gets them."""
     row_bytes: tuple[int, ...]
 
     @classmethod
@@ -76,17 +65,21 @@ class Log:
         tables = range(len(source.tables))
         counts = [count_samples(source, i, samples=inputs, rates=(rate,), seed=seed)[0] for i in tables]
         test = [join([source.bags(Split.TEST, b, i) for b in range(source.test_batches)]) for i in tables]
-        return cls(counts=tuple(counts), test=tuple(test), row_bytes=tuple(4 * t.dim for t in source.tables))
+        after = -(-inputs // source.batch_size)
+        next_two = [join([source.bags(Split.TRAIN, b, i) for b in (after, after + 1)]) for i in tables]
+        return cls(
+            counts=tuple(counts),
+            test=tuple(test),
+            more=tuple(next_two),
+            row_bytes=tuple(4 * t.dim for t in source.tables),
+        )
 
     def shares(self, budget_bytes: int) -> Row:
         """What is hot under a budget: rows, bytes, accesses and inputs, percent of all."""
         choice = calibrate([c.profile for c in self.counts], self.row_bytes, budget_bytes)
-        hot = np.ones(self.test[0].batch_size, dtype=np.bool_)
         accesses = lookups = 0
         for counts, bags, rows in zip(self.counts, self.test, choice.rows):
-            mask = HotMask(mask=hot_mask(counts, choice, rows))
-            clear_cold(hot, bags, mask)
-            accesses += int(np.count_nonzero(mask(bags.values)))
+            accesses += int(np.count_nonzero(hot_mask(counts, choice, rows)[bags.values]))
             lookups += len(bags.values)
         rows_all = sum(c.rows for c in self.counts)
         return {
@@ -95,9 +88,14 @@ class Log:
             "hot_rows_pct": 100.0 * sum(choice.rows) / rows_all,
             "hot_mib": choice.bytes / 2**20,
             "hot_accesses_pct": 100.0 * accesses / lookups,
-            "hot_inputs_pct": 100.0 * float(hot.mean()),
-            "expected_hot_inputs_pct": 100.0 * expected_hot_share([c.profile for c in self.counts], choice),
+            "hot_inputs_pct": 100.0 * float(self._hot(choice, self.test).mean()),
+            "expected_hot_inputs_pct": 100.0 * float(self._hot(choice, self.more).mean()),
+            "expected_by_columns_pct": 100.0 * expected_hot_share([c.profile for c in self.counts], choice),
         }
+
+    def _hot(self, choice: HotChoice, inputs: tuple[Bags, ...]) -> Bools:
+        masks = [HotMask(mask=hot_mask(counts, choice, rows)) for counts, rows in zip(self.counts, choice.rows)]
+        return hot_samples(inputs.__getitem__, masks, inputs[0].batch_size)
 
 
 def hot_mask(counts: RowCounts, choice: HotChoice, hot_rows: int) -> Bools:

@@ -9,32 +9,26 @@ import pandas as pd
 
 from shardbench.base.statistics import mean
 from shardbench.datasets.criteo_kaggle import NOTE
-from shardbench.model.discovery import get_strategy
 from shardbench.studies.study import Cell, Plot, Row, Study
 
 from ..calibrator import CHUNK_ROWS, CHUNKS, CONFIDENCE, estimate_hot_rows
 from .conditions import CPU_ONLY, HYBRID, Condition
 from .hot_shares import Log, logged_counts, workload
 from .recorded_clicks import FOLDER, recorded_clicks
+from .region import Region
+from .skew import skew_rows, tutorial_row
 
 BUDGETS_MIB = (16, 64, 128, 256, 512)
 RATES_PCT = (1.0, 5.0, 20.0, 100.0)
-INPUTS = {"kaggle": 4_194_304, "terabyte-one-hot": 4_194_304, "terabyte-multi-hot": 65_536, "taobao": 690_000}
+INPUTS = {"kaggle": 1_048_576, "terabyte-one-hot": 1_048_576, "terabyte-multi-hot": 65_536, "taobao": 690_000}
 """Train inputs of which a share is logged; a multi-hot one has 214 lookups. Taobao's are all there are."""
 
-FACTORS: dict[str, tuple[float | str, ...]] = {
-    "workload": (
-        "kaggle", "terabyte-one-hot", "kaggle-exponent-0.8", "kaggle-exponent-1", "kaggle-exponent-1.2",
-        "kaggle-exponent-1.5",
-    ),
-    "budget_mib": (16.0, 32.0, 64.0, 128.0, 256.0, 512.0),
-    "sample_pct": (0.1, 0.5, 1.0, 5.0, 10.0),
-    "batch_size": (1024, 4096, 16384),
-    "rate_pct": (1.0, 50.0, 100.0),
-    "host_link_gb_per_s": (6.0, 12.0, 48.0),
-    "intra_gb_per_s": (10.0, 75.0, 150.0),
-}  # fmt: skip
-"""One is varied at a time; the others stay at the base."""
+CHOICES = (
+    ("kaggle", 5.0, False), ("kaggle", 5.0, True), ("taobao", 5.0, False), ("taobao", 5.0, True),
+    ("taobao", 20.0, False), ("taobao", 20.0, True),
+)  # fmt: skip
+"""Workload, the log's rate in percent, and whether the budget is filled: the public scripts' choices, and ours."""
+TUTORIAL_SEEDS = tuple(range(8))
 
 SEEDS = tuple(range(6))
 TEACHER, RECORDED = "teacher", "criteo_kaggle"
@@ -49,6 +43,7 @@ class Hotness(Study):
     """Share of hot rows, accesses and inputs by budget and sample rate, counted on 65,536 held-out inputs."""
 
     name = "hotness"
+    version = 2
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """One for each workload and sample rate."""
@@ -121,37 +116,53 @@ class Chunks(Study):
         return rows
 
 
-class Sensitivity(Study):
-    """How FAE's speed-up moves with skew, budget, sample rate, batch, schedule rate and links (simulated)."""
+class Choices(Study):
+    """What the log's rate and a filled budget do to hot inputs and gains (deviations 14 and 15; simulated)."""
 
-    name = "sensitivity"
+    name = "choices"
     uses = (HYBRID, CPU_ONLY)
-    version = 2
-    columns = (
-        "backend", "over_hybrid_x", "over_cpu_only_x", "fae_ms", "hybrid_ms", "cpu_only_ms", "to_device_bytes",
-        "to_host_bytes",
-    )  # fmt: skip
+    columns = ("backend", "hot_inputs_pct", "expected_hot_inputs_pct", "over_hybrid_x", "over_cpu_only_x")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each value of each factor."""
-        factors = {"budget_mib": (16.0, 256.0)} if quick else FACTORS
-        return [{"factor": factor, "value": str(value)} for factor, values in factors.items() for value in values]
+        """One for each choice."""
+        chosen = CHOICES[2:4] if quick else CHOICES
+        return [{"workload": name, "sample_pct": rate, "fill": fill} for name, rate, fill in chosen]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """One row."""
-        factor, text = str(cell["factor"]), str(cell["value"])
-        kind = type(FACTORS[factor][0])
-        others = {name: get_strategy(name) for name in (HYBRID, CPU_ONLY)}
-        return [Condition().with_factor(factor, kind(text)).row(others)]
+        condition = Condition(
+            workload=str(cell["workload"]), sample_pct=float(cell["sample_pct"] or 0), fill=bool(cell["fill"])
+        )
+        return [{"backend": "simulated", **condition.row()}]
 
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """FAE over hybrid by factor."""
-        return (
-            Plot(
-                title="Speed-up of FAE over the hybrid (times) by factor, simulated",
-                table=self.name, x="value", y=f"over_{HYBRID}_x", facet="factor", bars=True,
-            ),
-        )  # fmt: skip
+
+class Skew(Study):
+    """How skewed accesses are, table by table and over all: counted."""
+
+    name = "skew"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One number of inputs."""
+        return [{"inputs": 65_536 if quick else 1_048_576, "seed": 0}]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """A row for each large table, and one for all tables."""
+        return skew_rows(int(cell["inputs"] or 0), int(cell["seed"] or 0))
+
+
+class Tutorial(Study):
+    """Hot inputs by the public code's rule in the setting of its one published run, over draws of inputs: counted."""
+
+    name = "tutorial"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One for each draw, with columns that depend on each other and, beside them, independent ones."""
+        seeds = TUTORIAL_SEEDS[:2] if quick else TUTORIAL_SEEDS
+        return [{"column_dependence": scale, "seed": seed} for scale in (1.0, 0.0) for seed in seeds]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """One row."""
+        return [tutorial_row(int(cell["seed"] or 0), float(cell["column_dependence"] or 0))]
 
 
 class Accuracy(Study):
@@ -363,4 +374,4 @@ class Phases(Study):
 
 def studies() -> Iterable[Study]:
     """All of them."""
-    return (Hotness(), Chunks(), Sensitivity(), Accuracy(), Phases())
+    return (Hotness(), Chunks(), Skew(), Tutorial(), Choices(), Region(), Accuracy(), Phases())

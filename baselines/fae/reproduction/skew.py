@@ -1,0 +1,104 @@
+"""What is counted of the skew of Criteo-like accesses, and of the public code's one published run."""
+
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.base.arrays import Bools, Ints
+from shardbench.datasets.criteo_like import CriteoLikeConfig
+from shardbench.datasets.joint import one_hot_values
+from shardbench.studies.study import Row
+from shardbench.workloads.profiling import count_samples
+from shardbench.workloads.trace import Split
+
+from .hot_shares import workload
+
+LARGE_ROWS = 1_000_000
+"""Tables of more rows are large: five of Kaggle's 26."""
+TOP_ROWS = 0.068
+"""Share of all rows whose accesses the paper is said to state."""
+TUTORIAL_INPUTS = 100_001
+TUTORIAL_BUDGET = 512 * 2**20
+TUTORIAL_RATE = 0.1
+
+
+def skew_rows(inputs: int, seed: int) -> list[Row]:
+    """How skewed accesses are: hottest over median seen row of every large table, and the share of the top rows.
+
+    Rows are ordered by the first ``inputs`` train inputs; the top rows' share is of held-out accesses.
+    """
+    source = workload("kaggle", seed=seed)
+    found: list[Row] = []
+    counts, held = [], []
+    for i, table in enumerate(source.tables):
+        seen = count_samples(source, i, samples=inputs)[0]
+        counts.append(seen.counts)
+        values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
+        held.append(seen.of(values))
+        if table.rows > LARGE_ROWS:
+            found.append(
+                {
+                    "table": table.name, "rows": table.rows, "backend": "counted", "seen_rows": len(seen.ids),
+                    "hottest_over_median_x": float(seen.counts.max() / np.median(seen.counts)),
+                    "top_rows_accesses_pct": None,
+                }
+            )  # fmt: skip
+    rows = sum(table.rows for table in source.tables)
+    top = round(TOP_ROWS * rows)
+    everyone = np.concatenate(counts)
+    accesses = np.concatenate(held)
+    found.append(
+        {
+            "table": "all", "rows": rows, "backend": "counted", "seen_rows": len(everyone),
+            "hottest_over_median_x": float(everyone.max() / np.median(everyone)),
+            "top_rows_accesses_pct": 100.0 * top_share(everyone, accesses, top),
+        }
+    )  # fmt: skip
+    return found
+
+
+def top_share(counts: Ints, accesses: Ints, top: int) -> float:
+    """Share of ``accesses``, given by their rows' logged counts, that go to the ``top`` rows of most ``counts``, 0..1.
+
+    Of rows with one count, of which not all are among the top, each access counts by the share that is; rows that were
+    never seen are not among the top.
+    """
+    values, rows = np.unique(counts, return_counts=True)
+    values, rows = values[::-1], rows[::-1]
+    before = np.cumsum(rows) - rows
+    inside = np.clip((top - before) / rows, 0.0, 1.0)
+    weight = np.interp(accesses, np.concatenate([[0], values[::-1]]), np.concatenate([[0.0], inside[::-1]]))
+    return float(weight.mean())
+
+
+def tutorial_row(seed: int, dependence: float) -> Row:
+    """Share of hot inputs by the public code's rule in its published run's setting, with inputs of our own.
+
+    A log of 10 % of the inputs, drawn with replacement; as many rows as 512 MB hold are hot, those of most accesses
+    first; never-seen ones, of which about a quarter is, at random. All inputs are classified, logged ones too.
+    """
+    source = CriteoLikeConfig(
+        batch_size=TUTORIAL_INPUTS, test_batches=1, profile_samples=1, seed=seed, column_dependence=dependence
+    ).build(Path())
+    values = one_hot_values(source, Split.TEST, 0)
+    rng = np.random.default_rng([seed, 1])
+    logged = rng.integers(0, TUTORIAL_INPUTS, round(TUTORIAL_RATE * TUTORIAL_INPUTS))
+    rows = sum(table.rows for table in source.tables)
+    room = TUTORIAL_BUDGET // (4 * source.tables[0].dim)
+    seen_rows = sum(len(np.unique(values[logged, c][values[logged, c] >= 0])) for c in range(values.shape[1]))
+    share = (room - seen_rows) / (rows - seen_rows)
+    hot, logged_alone = np.ones(len(values), dtype=np.bool_), np.ones(len(values), dtype=np.bool_)
+    for column in range(values.shape[1]):
+        known = np.isin(values[:, column], values[logged, column])
+        logged_alone &= known
+        hot &= known | _chosen(values[:, column], share, rng)
+    return {
+        "backend": "counted", "hot_inputs_pct": 100.0 * float(hot.mean()),
+        "hot_without_filling_pct": 100.0 * float(logged_alone.mean()), "seen_rows": seen_rows, "hot_rows": room,
+    }  # fmt: skip
+
+
+def _chosen(values: Ints, share: float, rng: np.random.Generator) -> Bools:
+    """Whether each value is among a share of all values, at random, the same for equal values, bool [n]."""
+    distinct, of_input = np.unique(values, return_inverse=True)
+    return np.asarray((rng.random(len(distinct)) < share)[of_input])
