@@ -106,7 +106,7 @@ class Condition:
         if self.uvm_gb_per_s is not None:
             constants = replace(machine.constants, uvm_bytes_per_s=1e9 * self.uvm_gb_per_s)
             machine = replace(machine, constants=constants)
-        machine = slice_of(machine, self.row_scale)
+        machine = slice_of(machine, self.row_scale)  # deviation 9
         # Features of a quarter are not a quarter of the bytes: HBM goes with them, so that as much of them fits.
         share = self.hbm_share if self.hbm_share is not None else self.hbm * _full_share(self.form)
         topology = machine.topology
