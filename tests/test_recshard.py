@@ -288,7 +288,7 @@ def test_variants_run_only_where_they_are_named(tmp_path):
 def test_roles_and_what_is_seen():
     assert recshard.role is Role.COMPETITOR
     assert all(get_strategy(name).role is Role.VARIANT for name in VARIANTS)
-    assert recshard.sees == frozenset(Sees)
+    assert recshard.sees == {Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE}
     with pytest.raises(Undeclared):
         recshard.plan(problem([profile([1], rows=4)]).restricted_to(frozenset({Sees.TABLES})), Budget(), 0)
 
