@@ -64,6 +64,8 @@ def test_the_share_of_a_region_counts_points_with_a_number() -> None:
     assert (found["points"], found["without_a_number"]) == (4, 1)
     assert (found["share_magnitude"], found["share_direction"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
     assert found["deciding"] == "skew 1.00"
+    vague = ledger._region("someone", made, {"region": points, "region_knobs": knobs.assign(q2=0.1)})
+    assert vague is not None and vague["deciding"] == "no surface tells"
     assert ledger._region("someone", made, {}) is None, "a region that did not run"
     with pytest.raises(BadInput, match="'gain_x', which table region lacks"):
         ledger._region("someone", made, {"region": points.drop(columns="gain_x"), "region_knobs": knobs})

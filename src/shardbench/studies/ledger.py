@@ -33,6 +33,8 @@ REGION_COLUMNS = (
     "most", "unit", "deciding", "q2",
 )  # fmt: skip
 PICTURES = "pictures"
+TELLING_Q2 = 0.25
+"""Below it a response surface explains too little for its indices to be read."""
 _SHORT = 10
 """Digits of a commit in print."""
 
@@ -192,9 +194,18 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
         "median": median(shown) if shown else None,
         "most": max(shown, default=None),
         "unit": claim.unit,
-        "deciding": ", ".join(f"{row.knob} {row.total:.2f}" for row in knobs.head(3).itertuples()),
+        "deciding": _deciding(knobs),
         "q2": knobs["q2"].iloc[0] if len(knobs) else None,
     }
+
+
+def _deciding(knobs: pd.DataFrame) -> str:
+    """The knobs with the largest total effects; of a surface that predicts too little, that it does."""
+    if not len(knobs):
+        return ""
+    if knobs["q2"].iloc[0] < TELLING_Q2:
+        return "no surface tells"
+    return ", ".join(f"{row.knob} {row.total:.2f}" for row in knobs.head(3).itertuples() if row.total > 0.0)
 
 
 def expected_files(results: Path) -> dict[Path, str]:

@@ -11,7 +11,9 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 
-DEGREE = 3
+DEGREE = 2
+LEAST_GAIN = 0.05
+"""Share of the leave-one-out errors that a term has to take away: less is what chance takes."""
 FOLDS = 8
 """Parts of the points; each is predicted from the others."""
 _ROUNDING = 1e-24
@@ -80,9 +82,11 @@ def _fitted(design: Floats, values: Floats) -> tuple[list[int], Floats]:
     best = _left_out(design[:, chosen], values)
     while len(chosen) < max(2, int(MOST_TERMS_SHARE * len(values))):
         others = [i for i in range(design.shape[1]) if i not in chosen]
+        if not others:
+            break
         errors = [_left_out(design[:, [*chosen, i]], values) for i in others]
         least = int(np.argmin(errors))
-        if errors[least] >= best:
+        if errors[least] >= best * (1.0 - LEAST_GAIN):
             break
         best = errors[least]
         chosen.append(others[least])
