@@ -88,7 +88,7 @@ class Block(pydantic.BaseModel):
     least: dict[str, tuple[str, ...]] = {}
     """New columns: the smallest of others."""
     columns: tuple[Column, ...] = ()
-    backend: Literal["", "counted", "measured", "predicted and measured", "simulated and counted"] = ""
+    backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
     """What the columns are, where the rows' own backend does not say it (seconds spent on a simulated row)."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
     """Rows below the others, over what these print."""
