@@ -57,7 +57,9 @@ def test_a_run_before_its_definition_is_said_to_be_one() -> None:
 
 def test_the_share_of_a_region_counts_points_with_a_number() -> None:
     points = pd.DataFrame({"gain_x": [7.0, 2.0, 0.5, None], "skew": [1.0, 2.0, 3.0, 4.0]})
-    knobs = pd.DataFrame({"outcome": ["gain_x"], "knob": ["skew"], "total": [1.0], "q2": [0.9]})
+    knobs = pd.DataFrame(
+        {"outcome": ["gain_x"], "knob": ["skew"], "total": [1.0], "q2": [0.9], "rank_correlation": [-0.5]}
+    )
     made = claim(region=Region(column="gain_x"))
     found = ledger._region("someone", made, {"region": points, "region_knobs": knobs})
     assert found is not None
@@ -65,7 +67,7 @@ def test_the_share_of_a_region_counts_points_with_a_number() -> None:
     assert (found["share_magnitude"], found["share_direction"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
     assert found["deciding"] == "skew 1.00"
     vague = ledger._region("someone", made, {"region": points, "region_knobs": knobs.assign(q2=0.1)})
-    assert vague is not None and vague["deciding"] == "no surface tells"
+    assert vague is not None and vague["deciding"] == "by rank: skew -0.50"
     assert ledger._region("someone", made, {}) is None, "a region that did not run"
     with pytest.raises(BadInput, match="'gain_x', which table region lacks"):
         ledger._region("someone", made, {"region": points.drop(columns="gain_x"), "region_knobs": knobs})

@@ -90,6 +90,7 @@ def test_the_table_of_knobs_has_the_deciding_one_first() -> None:
     table = knob_table(KNOBS, ("gain_x",), rows())
     assert table["knob"].tolist()[:2] == ["skew", "device"]
     assert table["total"].iloc[0] > table["total"].iloc[1] > 0.05 > table["total"].iloc[2]
+    assert table["rank_correlation"].iloc[0] > 0.8 > 0.1 > abs(table["rank_correlation"].iloc[3])
     assert set(table["points"]) == {63}, "a point without a number is none of the surface's"
     few = rows().assign(gain_x=[1.0] * 10 + [None] * 54)
     assert knob_table(KNOBS, ("gain_x",), few).empty

@@ -204,7 +204,8 @@ def _deciding(knobs: pd.DataFrame) -> str:
     if not len(knobs):
         return ""
     if knobs["q2"].iloc[0] < TELLING_Q2:
-        return "no surface tells"
+        ranked = knobs.reindex(knobs["rank_correlation"].abs().sort_values(ascending=False).index)
+        return "by rank: " + ", ".join(f"{row.knob} {row.rank_correlation:.2f}" for row in ranked.head(3).itertuples())
     return ", ".join(f"{row.knob} {row.total:.2f}" for row in knobs.head(3).itertuples() if row.total > 0.0)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.stats import qmc
+from scipy.stats import qmc, spearmanr
 
 from shardbench.base.arrays import Floats
 from shardbench.records.cell import Cell, Row, Scalar
@@ -110,7 +110,10 @@ def design(knobs: int, points: int) -> Floats:
 
 
 def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFrame) -> pd.DataFrame:
-    """First-order and total effects of each knob on the logarithm of each outcome, by a response surface."""
+    """First-order and total effects of each knob on the logarithm of each outcome, by a response surface.
+
+    And Spearman's correlation with the outcome, which says which way a knob points, whatever the surface is worth.
+    """
     made = []
     shares = np.array([[knob.share(value) for value in rows[knob.name]] for knob in knobs]).T
     for outcome in outcomes:
@@ -119,14 +122,24 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
         if known.sum() < _FEWEST_FITTED:
             continue
         surface = fit_surface(shares[known], np.log(ratios[known]))
-        effects = zip(knobs, surface.first_order().tolist(), surface.total().tolist())
-        for knob, first, total in sorted(effects, key=lambda effect: -effect[2]):
+        ranks = [_rank_correlation(column, ratios[known]) for column in shares[known].T]
+        effects = zip(knobs, surface.first_order().tolist(), surface.total().tolist(), ranks)
+        for knob, first, total, rank in sorted(effects, key=lambda effect: (-effect[2], -abs(effect[3]))):
             made.append(
                 {
                     "outcome": outcome, "knob": knob.name, "first_order": first, "total": total, "q2": surface.q2,
-                    "points": int(known.sum()), "low": knob.at(0.0), "high": knob.at(np.nextafter(1.0, 0.0)),
+                    "rank_correlation": rank, "points": int(known.sum()), "low": knob.at(0.0), "high": knob.at(np.nextafter(1.0, 0.0)),
                     "scale": knob.scale, "reason": knob.reason,
                 }
             )  # fmt: skip
-    columns = ("outcome", "knob", "first_order", "total", "q2", "points", "low", "high", "scale", "reason")
+    columns = (
+        "outcome", "knob", "first_order", "total", "q2", "rank_correlation", "points", "low", "high", "scale", "reason",
+    )  # fmt: skip
     return pd.DataFrame(made, columns=list(columns))
+
+
+def _rank_correlation(knob: Floats, outcome: Floats) -> float:
+    """Spearman's; 0 where either does not vary."""
+    if np.ptp(knob) == 0.0 or np.ptp(outcome) == 0.0:
+        return 0.0
+    return float(spearmanr(knob, outcome).statistic)
