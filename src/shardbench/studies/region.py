@@ -128,7 +128,8 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
             made.append(
                 {
                     "outcome": outcome, "knob": knob.name, "first_order": first, "total": total, "q2": surface.q2,
-                    "rank_correlation": rank, "points": int(known.sum()), "low": knob.at(0.0), "high": knob.at(np.nextafter(1.0, 0.0)),
+                    "rank_correlation": rank, "points": int(known.sum()), "low": knob.at(0.0),
+                    "high": knob.at(np.nextafter(1.0, 0.0)),
                     "scale": knob.scale, "reason": knob.reason,
                 }
             )  # fmt: skip
