@@ -62,6 +62,7 @@ def test_cells_hold_every_knobs_values() -> None:
     for knob in KNOBS:
         shares = [knob.share(cell[knob.name]) for cell in cells]
         assert min(shares) > 0 and max(shares) < 1
+    assert [knob.at(np.nextafter(1.0, 0.0)) for knob in KNOBS] == [1.5, 100.0, 5, "new"]
     rate = KNOBS[1]
     assert rate.at(0.5) == pytest.approx(10.0) and rate.share(10.0) == pytest.approx(0.5)
 

@@ -47,9 +47,10 @@ class Knob:
     def at(self, share: float) -> str | int | float:
         """The value at a share in [0, 1) of the range; six significant digits."""
         if self.scale == "choice":
-            return self.values[int(share * len(self.values))]
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
         if self.scale == "integer":
-            return int(self.low + share * (self.high + 1.0 - self.low))
+            # A share next to 1 may be rounded up to it.
+            return min(int(self.low + share * (self.high + 1.0 - self.low)), int(self.high))
         if self.scale == "log":
             return float(f"{self.low * (self.high / self.low) ** share:.6g}")
         return float(f"{self.low + share * (self.high - self.low):.6g}")
