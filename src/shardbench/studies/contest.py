@@ -20,7 +20,7 @@ from shardbench.runs.evaluate import Answer, Question, evaluate, fit, learns
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool
+from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
 from shardbench.tasks.task import Task
 
 TASKS = 50
@@ -28,6 +28,7 @@ TASKS = 50
 TASK_SEED = 0
 """All strategies and seeds get the same tasks."""
 SPLITS = ("train", "test")
+SIDES: tuple[Side, ...] = ("train", "test")
 JUDGED_SPLIT = "test"
 BEST_FOUND = "best-found"
 PROGRESS = "progress.log"
@@ -51,10 +52,16 @@ def tasks_of(
     row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
 ) -> tuple[Task, ...]:
     """The row's tasks of a split; with ``unseen`` that share (0..1) of each task's tables is from the test pool."""
-    pools = {side: load_pool(side, shared_pools(folder), widths=row.widths) for side in ("train", "test")}
+    pools: dict[str, Pool] = {side: _pool(side, folder, row.widths) for side in SIDES}
     if unseen is not None:
         return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
     return draw_tasks(row, pools[split], count, seed=TASK_SEED)
+
+
+@lru_cache(maxsize=8)
+def _pool(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
+    """A pool, once a process: what names it is a sample of its lookups, which takes longer than most cells."""
+    return load_pool(side, shared_pools(folder), widths=widths)
 
 
 def shared_pools(folder: Path) -> Path:
