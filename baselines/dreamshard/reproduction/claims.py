@@ -56,7 +56,9 @@ def _strongest(tasks: pd.DataFrame) -> dict[str, str]:
 
 
 def _all(tasks: pd.DataFrame, name: str) -> dict[str, str]:
-    return {str(row): name for row in tasks["task"].unique()}
+    """Of every row that has it."""
+    known = tasks.dropna(subset=[name]) if name in tasks else tasks.iloc[:0]
+    return {str(row): name for row in known["task"].unique()}
 
 
 def _held_up(test: pd.DataFrame, train: pd.DataFrame) -> list[float]:

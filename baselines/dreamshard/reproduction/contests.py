@@ -22,6 +22,7 @@ ASKING = (COST_GREEDY, BEST_FOUND)
 DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", UNTRAINED, OURS, COST_GREEDY, BEST_FOUND)
 """In plots; a strategy far below random would flatten all others."""
 ROWS = {row.name: row for row in (*DLRM_ROWS, *MIXED_ROWS)}
+SMALLER_ROWS = tuple(row.name for row in DLRM_ROWS if row.tables <= 100)
 QUICK_ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "Mixed-20 (2)")
 
 
@@ -64,6 +65,8 @@ class EqualWidths(Contest):
 
     name = "table"
     task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
+    # With more tables they take as long as all others together.
+    only = MappingProxyType(dict.fromkeys((RNN, AUTOSHARD, BEST_FOUND), SMALLER_ROWS))
 
 
 class MixedWidths(Contest):

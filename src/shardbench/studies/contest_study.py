@@ -1,6 +1,6 @@
 """A study that is a contest: rows of tasks x strategies x seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,6 +33,8 @@ class ContestStudy(Study):
     """Strategies with randomness."""
     seeds: Mapping[str, Sequence[int]] = MappingProxyType({})
     """Of those that have others than SEEDS."""
+    only: Mapping[str, Collection[str]] = MappingProxyType({})
+    """Rows of those that are not on all of them."""
     same_as: tuple[str, str] | None = None
     """Owner and name of another contest of the very same cells: what it has on record by this code is not run again."""
 
@@ -42,7 +44,7 @@ class ContestStudy(Study):
             {"task": name, "strategy": strategy, "seed": seed}
             for strategy in self.strategies
             for name in self.task_rows
-            if name in self.quick_rows or not quick
+            if (name in self.quick_rows or not quick) and name in self.only.get(strategy, self.task_rows)
             for seed in (SEEDS[:1] if quick or strategy not in self.seeded else self.seeds.get(strategy, SEEDS))
         ]
 
