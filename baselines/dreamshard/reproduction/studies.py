@@ -1,6 +1,5 @@
 """Studies of DreamShard: its result table, mixed widths, transfer, what training does to it."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from shardbench.studies.contest import (
     tasks_of,
 )
 from shardbench.studies.contest_study import FIT_S, SEEDS
-from shardbench.studies.study import Cell, Plot, Row, Scalar, Study
+from shardbench.studies.study import Cell, Plot, Row, Study
 from shardbench.studies.training_study import TrainingStudy
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
@@ -39,11 +38,10 @@ from .region import Region
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
-    from ..settings import Settings
-
 MEAN_WIDTH = 4.0
 """Of the variant with relative widths: of the size of the other scores."""
-QUICK_TASKS = ("DLRM-40 (4)",)
+CURVES = ("DLRM-40 (4)",)
+"""Rows whose trainings are looked at stage by stage."""
 
 
 class Transfer(Study):
@@ -133,8 +131,8 @@ class Training(TrainingStudy):
     version = 3
     columns = ("backend", "iteration", "train_cost_ms", "test_cost_ms", "test_bound_ms", "test_over_bound_pct")
     strategy = OURS
-    task_rows = MappingProxyType({name: ROWS[name] for name in ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")})
-    quick_rows = QUICK_TASKS
+    task_rows = MappingProxyType({name: ROWS[name] for name in CURVES})
+    quick_rows = CURVES
 
     def stage_row(
         self,
@@ -173,40 +171,34 @@ class Training(TrainingStudy):
         ]  # fmt: skip
 
 
-class Trainings(Study):
-    """DreamShard with other settings than the paper's: margins over the greedy heuristics."""
+class Widths(Study):
+    """Widths fed raw, as published, and divided by a quarter of their mean: 4 for the mean table."""
 
+    name = "widths"
     uses = GREEDIES
     columns = ("backend", "train_cost_ms", "test_cost_ms", "best_greedy_train_ms", "best_greedy_test_ms")
-    knob: str
-    """Name of the cells' parameter that says which settings."""
-    names: Sequence[str]
-    """Rows of tasks."""
-    values: Sequence[str | int]
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Rows, values of the knob, seeds; none in a quick run."""
+        """Rows of mixed widths, both ways, all seeds; none in a quick run."""
         if quick:
             return []
         return [
-            {"task": name, self.knob: value, "seed": seed}
-            for name in self.names
-            for value in self.values
+            {"task": row.name, "width": width, "seed": seed}
+            for row in MIXED_ROWS
+            for width in ("raw", "relative")
             for seed in SEEDS
         ]
 
-    @abstractmethod
-    def settings(self, value: Scalar) -> "Settings":
-        """What a value of the knob means."""
-
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train so, all else as published; cost on training and test tasks, and the best heuristic's."""
+        """Train with widths so, all else as published; cost on training and test tasks, and the best heuristic's."""
+        from ..settings import Settings  # noqa: PLC0415
         from ..training import DreamShardTraining  # noqa: PLC0415 - needs torch, which listing does not
 
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
         tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
         greedy_ms = {f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS}
-        training = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, self.settings(cell[self.knob]))
+        settings = Settings(mean_width=None if cell["width"] == "raw" else MEAN_WIDTH)
+        training = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, settings)
         trained = training.train(folder=folder / "training")
         fit_cpu_s = training.clock.seconds
         placed = {s: Placed(placements=tuple(DreamShard().place(trained, tasks[s])), plan_cpu_s=0.0) for s in SPLITS}
@@ -221,13 +213,13 @@ class Trainings(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a set of tasks and value: margins over the best greedy, means over seeds."""
+        """One row a set of tasks and kind of width: margins over the best greedy, means over seeds."""
         made = []
-        for (task, value), part in rows.groupby(["task", self.knob], sort=False):
+        for (task, width), part in rows.groupby(["task", "width"], sort=False):
             made.append(
                 {
                     "task": task,
-                    self.knob: value,
+                    "width": width,
                     "backend": "simulated",
                     "n": len(part),
                     **{
@@ -242,37 +234,6 @@ class Trainings(Study):
                 }
             )
         return {self.name: pd.DataFrame(made)}
-
-
-class Effort(Trainings):
-    """How the margin over the greedy heuristics moves with more training than the paper's 10 iterations."""
-
-    name = "effort"
-    version = 2
-    knob = "iterations"
-    names = ("DLRM-100 (4)", "Mixed-40 (4)")
-    values = (10, 40)
-
-    def settings(self, value: Scalar) -> "Settings":
-        """So many iterations."""
-        from ..settings import Settings  # noqa: PLC0415 - needs pydantic's models of learning
-
-        return Settings(iterations=int(value or 0))
-
-
-class Widths(Trainings):
-    """Widths fed raw, as published, and divided by a quarter of their mean: 4 for the mean table."""
-
-    name = "widths"
-    knob = "width"
-    names = tuple(row.name for row in MIXED_ROWS)
-    values = ("raw", "relative")
-
-    def settings(self, value: Scalar) -> "Settings":
-        """With widths so."""
-        from ..settings import Settings  # noqa: PLC0415 - needs pydantic's models of learning
-
-        return Settings(mean_width=None if value == "raw" else MEAN_WIDTH)
 
 
 class Machines(Study):
@@ -332,7 +293,6 @@ def studies() -> Iterable[Study]:
         MixedWidths(),
         Transfer(),
         Training(),
-        Effort(),
         Widths(),
         Machines(),
         Region(),
