@@ -31,7 +31,7 @@ class Contest(ContestStudy):
     """Every strategy on the paper's rows: mean cost over 50 tasks, mean and spread over seeds, beside the paper's."""
 
     quick_rows = QUICK_ROWS
-    strategies = STRATEGIES
+    strategies: tuple[str, ...] = STRATEGIES
     seeded = frozenset({RANDOM, RNN, OURS, UNTRAINED, AUTOSHARD})
     # Their trainings take three to ten times ours. What is compared are tasks, on which seeds are averaged.
     seeds: Mapping[str, Sequence[int]] = MappingProxyType({RNN: SEEDS[:1], AUTOSHARD: SEEDS[:1]})
