@@ -62,9 +62,9 @@ def test_a_changed_table_changes_its_block(tmp_path):
     spec = ROOT / "baselines" / "dreamshard" / "reproduction" / "numbers.toml"
     document, text = numbers.rewritten(spec, tmp_path)
     assert document.read_text() == text
-    table = tmp_path / "dreamshard" / "effort.csv"
+    table = tmp_path / "dreamshard" / "machines.csv"
     head, row, *others = table.read_text().splitlines()
-    table.write_text("\n".join([head, row.replace(",simulated,3,", ",simulated,3,9"), *others]))
+    table.write_text("\n".join([head, row.replace(",simulated,5,", ",simulated,9,"), *others]))
     assert numbers.rewritten(spec, tmp_path)[1] != text
 
 
