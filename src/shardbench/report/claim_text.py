@@ -38,7 +38,7 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     ours = "-"
     if row["n"]:
         # A line of a document has 120 columns.
-        ours = _ours({**row, "n_unit": row["n_unit"].removesuffix(" (chosen)").removesuffix(" of features")})
+        ours = _ours({**row, "n_unit": row["n_unit"].partition(" (")[0].removesuffix(" of features")})
         ours = ours.removeprefix("ours ").replace("n = ", "")
     return (row["claim"], row["direction"], row["magnitude"], paper, ours, region)
 
