@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.tasks.subsets import part
+from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Bags, Ranking, Split
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=60)
@@ -163,6 +166,18 @@ def test_undeclared_information_raises_when_touched(needs, touch):
     touch(problem)
     assert blind.world_size == 4
     assert blind.topology.hbm_bytes == 10**9
+
+
+def test_what_a_strategy_sees_may_be_copied_whatever_is_withheld():
+    problem = RandomWorkload([(20, 4), (30, 8)], 8).problem(machine())
+    seen = problem.restricted_to(frozenset({Sees.TABLES, Sees.ACCESS_PROFILE}))
+    copy = replace(seen, name="copy")
+    assert copy.tables == problem.tables
+    with pytest.raises(Undeclared, match=r"Sees\.INPUTS"):
+        len(copy.inputs)
+    task = Task.of(problem.restricted_to(frozenset(Sees) - {Sees.INPUTS}))
+    chosen = part(task, np.array([1]))
+    assert [table.name for table in chosen.problem.tables] == ["table1"]
 
 
 def test_sealed_process_cannot_read_the_test_split():

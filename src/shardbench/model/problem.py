@@ -67,7 +67,8 @@ class Problem:
             raise BadInput(f"problem {self.name} has no tables")
         if len(self.tables) != len(self.profiles):
             raise BadInput(f"problem {self.name}: {len(self.tables)} tables but {len(self.profiles)} profiles")
-        if self.inputs is not None and len(self.inputs.coldest) != len(self.tables):
+        # Where they are withheld, nobody looks: a copy of what a strategy sees is still a problem.
+        if isinstance(self.inputs, InputSample) and len(self.inputs.coldest) != len(self.tables):
             raise BadInput(f"problem {self.name}: {len(self.tables)} tables, inputs of {len(self.inputs.coldest)}")
         if len({t.name for t in self.tables}) != len(self.tables):
             raise BadInput(f"problem {self.name}: two tables share a name")

@@ -37,6 +37,7 @@ def part(task: Task, ids: Ints) -> Task:
         name=f"{problem.name}-{len(ids)}",
         tables=tuple(problem.tables[i] for i in ids),
         profiles=tuple(problem.profiles[i] for i in ids),
+        inputs=None,
     )
     counted = None if task.counted is None else task.counted[ids]
     return Task(problem=chosen, features=task.features[ids], expected=task.expected[ids], counted=counted)
