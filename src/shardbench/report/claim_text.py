@@ -70,8 +70,8 @@ def _ours(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """At most three digits, no zeros behind the point that the paper did not write."""
-    return f"{value:.3g}"
+    """At most three digits of a small number, no zeros behind the point that the paper did not write."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _known(value: object) -> bool:
