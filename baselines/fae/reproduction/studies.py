@@ -142,8 +142,8 @@ class Skew(Study):
     name = "skew"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One number of inputs."""
-        return [{"inputs": 65_536 if quick else 1_048_576, "seed": 0}]
+        """One number of inputs, which a quick run has no time for."""
+        return [] if quick else [{"inputs": 1_048_576, "seed": 0}]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """A row for each large table, and one for all tables."""
