@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
 from shardbench.studies.files import extras, write_reproduction_page
+from shardbench.studies.region import Knob, RegionStudy
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Cell, Plot, Row, Study
@@ -107,7 +109,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good (test_studies.py:59)", None]
+    assert heard.cells == ["ValueError: three is no good (test_studies.py:61)", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
@@ -182,6 +184,34 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
     assert claims.rows[0][3:7] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
+
+
+class Growing(RegionStudy):
+    """A gain that one knob decides."""
+
+    knobs = (Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen"))
+    outcomes = ("gain_x",)
+    backend = "counted"
+
+    def measure(self, cell, folder):
+        return {"gain_x": float(cell["size"])}
+
+
+def test_a_region_has_a_picture_once_enough_points_ran(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = parse_claims(CLAIMS + 'region = { column = "gain_x" }\n', "x")
+    made = replace(made, studies=(*made.studies, Growing()), claims=claims)
+    for module in (session, ledger):
+        monkeypatch.setattr(module, "find_reproduction", lambda owner: made)
+    picture = tmp_path / "pictures" / "mine-doubles.svg"
+    run(made, tmp_path, quick=True)
+    assert files.write_study_files(made, tmp_path) and not picture.exists()
+    assert pd.read_csv(tmp_path / "tables" / "regions.csv")["points"].tolist() == [4]
+    run(made, tmp_path)
+    assert picture in files.write_study_files(made, tmp_path)
+    assert pd.read_csv(tmp_path / "tables" / "regions.csv")["deciding"].tolist() == ["size 1.00"]
+    assert files.check_study_files(made, tmp_path) == []
 
 
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:

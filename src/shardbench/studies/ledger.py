@@ -76,7 +76,8 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
             if region is not None and claim.region is not None:
                 regions.append(region)
                 points, knobs = tables[claim.region.table], tables[f"{claim.region.table}_knobs"]
-                pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_svg(claim, points, knobs)
+                if len(knobs):  # too few points, as of a quick run, tell nothing of any knob
+                    pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_svg(claim, points, knobs)
     return Ledger(
         claims=pd.DataFrame(claims, columns=list(COLUMNS)),
         regions=pd.DataFrame(regions, columns=list(REGION_COLUMNS)),
