@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.base.statistics import mean
+from shardbench.base.statistics import Average, t_mean
 from shardbench.datasets.criteo_kaggle import NOTE
 from shardbench.studies.study import Cell, Plot, Row, Study
 
@@ -286,15 +286,22 @@ def results_frame(last: pd.DataFrame) -> pd.DataFrame:
             row[f"{metric}_std"] = rows[metric].std(ddof=1)
             paired = differences(last[last["clicks"] == clicks], metric).get(str(order))
             if paired:
-                estimate = mean(paired)
+                estimate = t_mean(paired)
                 row |= {
                     f"{metric}_difference": estimate.value,
                     f"{metric}_difference_low": estimate.low,
                     f"{metric}_difference_high": estimate.high,
-                    f"{metric}_is_same": estimate.holds(0.0),
+                    f"{metric}_is_same": _holds_nothing(estimate),
                 }
         found.append(row)
     return pd.DataFrame(found)
+
+
+def _holds_nothing(difference: Average) -> bool | None:
+    """Whether the interval holds no difference; None of one number, which has none."""
+    if difference.low is None or difference.high is None:
+        return None
+    return difference.low <= 0.0 <= difference.high
 
 
 def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
@@ -326,7 +333,7 @@ def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
             "clicks": clicks, "order": order, "batches": batches, "backend": "measured", "seeds": seeds
         }  # fmt: skip
         for metric in ("auc", "log_loss"):
-            estimate = mean(group[metric].tolist())
+            estimate = t_mean(group[metric].tolist())
             row |= {metric: estimate.value, f"{metric}_low": estimate.low, f"{metric}_high": estimate.high}
         found.append(row)
     return pd.DataFrame(found)

@@ -1,4 +1,4 @@
-"""Means, medians and percentiles with intervals, and the noise of repeats.
+"""Means with intervals, and the noise of repeats.
 
 The unit of an interval is what is independent: the trials of a measured row, not the iterations of a trial, which share
 a process, its memory and what else the machine did then.
@@ -11,54 +11,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from shardbench.base.arrays import Floats
-
-RESAMPLES = 2000
-_INTERVAL = (2.5, 97.5)
-_CHUNK = 1_000_000
-"""Numbers drawn at once: bounds memory whatever the sample size."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A statistic of ``n`` numbers and its 95 % bootstrap interval, in the unit of the numbers."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def holds(self, value: float) -> bool:
-        """Whether ``value`` lies in the interval, ends included."""
-        return self.low <= value <= self.high
-
-
-def percentile(values: Sequence[float], q: float, *, seed: int = 0) -> Estimate:
-    """Percentile ``q`` (0 to 100, linear interpolation) with its interval; the same for the same seed.
-
-    Raises ValueError for no values.
-    """
-    sample = _checked(values)
-    resampled = _resampled(sample, q, _generator(seed, 0))
-    low, high = np.percentile(resampled, _INTERVAL)
-    return Estimate(value=float(np.percentile(sample, q)), low=float(low), high=float(high), n=sample.size)
-
-
-def median(values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """Median with its interval."""
-    return percentile(values, 50.0, seed=seed)
-
-
-def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """Arithmetic mean with its interval; raises ValueError for no values."""
-    sample = _checked(values)
-    resampled = _resampled(sample, None, _generator(seed, 3))
-    low, high = np.percentile(resampled, _INTERVAL)
-    return Estimate(value=float(sample.mean()), low=float(low), high=float(high), n=sample.size)
-
-
-def p95(values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """95th percentile with its interval."""
-    return percentile(values, 95.0, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,20 +96,3 @@ def _checked(values: Sequence[float]) -> Floats:
     if sample.size == 0:
         raise ValueError("a statistic needs at least one number")
     return sample
-
-
-def _generator(seed: int, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream,))))
-
-
-def _resampled(sample: Floats, q: float | None, generator: np.random.Generator) -> Floats:
-    """The percentile (the mean where ``q`` is None) of every resample, [RESAMPLES]."""
-    rows = max(1, min(RESAMPLES, _CHUNK // sample.size))
-    parts = []
-    for start in range(0, RESAMPLES, rows):
-        # Indices by hand: numpy may change how integers() uses the stream, not how random() does,
-        # and a table must come out the same by every version.
-        draws = generator.random((min(rows, RESAMPLES - start), sample.size))
-        resamples = sample[(draws * sample.size).astype(np.int64)]
-        parts.append(resamples.mean(axis=1) if q is None else np.percentile(resamples, q, axis=1))
-    return np.concatenate(parts)
