@@ -17,7 +17,7 @@ from shardbench.cost.bounds import Counted, count_tables
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
-from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
@@ -166,6 +166,7 @@ class Instance:
         if topology.nodes > 1:
             found.append(tuple(Replicated(ranks=ranks) for ranks in by_node))
         for tier in Tier:
+            found += [(OnLocalRank(local_rank=at, tier=tier),) for at in range(devices) if topology.nodes > 1]
             if rows >= len(everyone):
                 found.append((RowWise(ranks=everyone, tier=tier),))
             if rows >= devices:

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 
@@ -20,6 +20,7 @@ def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling) -> o
         RowWise(ranks=tuple(range(world)), tier=tier),
         Replicated(ranks=tuple(range(world))),
         NodeSharded(tier=tier),
+        OnLocalRank(local_rank=draw(st.integers(0, devices - 1)), tier=tier),
         Host(node=draw(st.integers(0, nodes - 1))),
     ]
     if nodes > 1 and pooling is Pooling.SUM:

@@ -25,7 +25,18 @@ from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import Machine
-from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier, whole_tables
+from shardbench.model.plan import (
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Placement,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    whole_tables,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -72,6 +83,7 @@ def split_plan(problem: Problem, rng: np.random.Generator) -> Plan:
         ):
             tier = Tier(str(rng.choice(["hbm", "uvm"])))
             choices: list[Placement] = [OnRank(rank=int(rng.integers(WORLD)), tier=tier), Replicated(ranks=everyone)]
+            choices.append(OnLocalRank(local_rank=0, tier=tier))
             if row_stop - row >= WORLD:
                 choices += [RowWise(ranks=everyone, tier=tier), NodeSharded(tier=tier)]
             segments.append(

@@ -24,6 +24,7 @@ from shardbench.engine.rank import Rank, outcome_of
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.plan import (
     NodeSharded,
+    OnLocalRank,
     OnRank,
     Plan,
     Replicated,
@@ -69,11 +70,12 @@ def plan_of(workload: RandomWorkload, nodes: int, local: int) -> Plan:
         Segment(table=workload.tables[11].name, row_start=a, row_stop=b, column_stop=DIM, placement=place)
         for a, b, place in rows
     ]
+    segments.append(whole_table(workload.tables[12], OnLocalRank(local_rank=1, tier=Tier.UVM)))
     return Plan(world_size=world, segments=tuple(segments))
 
 
 def lowered_for_cuda(nodes: int, local: int) -> tuple[Lowered, StepSettings]:
-    workload = RandomWorkload([(ROWS, DIM)] * 12, 64, unpooled=SEQUENCES)
+    workload = RandomWorkload([(ROWS, DIM)] * 13, 64, unpooled=SEQUENCES)
     plan = plan_of(workload, nodes, local)
     lowered = lower(plan, workload.tables, machine(nodes, local).topology, Precision.FP32, device="cuda")
     settings = StepSettings(dense=workload.dense, optimizer=Optimizer.SGD, learning_rate=0.1, dense_seed=0)
@@ -129,6 +131,8 @@ def wanted(nodes: int, local: int, rank: int) -> dict[str, tuple[str, str, list[
         tier = "fused_uvm" if getattr(place, "tier", Tier.HBM) is Tier.UVM else "fused"
         if isinstance(place, OnRank):
             kind, own = "table_wise", [(0, rows, columns)] if place.rank == rank else []
+        elif isinstance(place, OnLocalRank):
+            kind, own = "table_wise", [(0, rows, columns)] if place.local_rank == rank % local else []
         elif isinstance(place, Replicated):
             kind, tier, own = "data_parallel", "dense", [(0, rows, columns)]
         else:

@@ -21,7 +21,17 @@ from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table, whole_tables
+from shardbench.model.plan import (
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    whole_table,
+    whole_tables,
+)
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
@@ -58,6 +68,8 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
         segments = [s for t in tables for s in columns(t, 2, [0, world - 1])]
     elif kind == "node_sharded":
         segments = [whole_table(t, NodeSharded()) for t in tables]
+    elif kind == "whole_copies":
+        segments = [whole_table(t, OnLocalRank(local_rank=i % devices)) for i, t in enumerate(tables)]
     elif kind == "replicated":
         segments = [whole_table(t, Replicated(ranks=everyone)) for t in tables]
     else:
@@ -97,7 +109,11 @@ def links(collectives):
 
 KINDS = ["table_wise", "one_rank", "row_wise", "column_wise", "replicated", "mixed"]
 WORLDS = [(1, 2), (1, 4), (2, 2)]
-CASES = [(kind, *world) for kind in KINDS for world in WORLDS] + [("table_row_wise", 2, 2), ("one_rank", 1, 1)]
+CASES = [(kind, *world) for kind in KINDS for world in WORLDS] + [
+    ("table_row_wise", 2, 2),
+    ("whole_copies", 2, 2),
+    ("one_rank", 1, 1),
+]
 
 
 @pytest.mark.parametrize(("kind", "nodes", "devices"), CASES)
@@ -129,7 +145,7 @@ def test_row_wise_adagrad_equals_the_reference(tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "mixed"])
+@pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "whole_copies", "mixed"])
 def test_half_precision_sends_what_is_counted(tmp_path, kind):
     job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, dump=True)
     assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
@@ -139,7 +155,7 @@ def test_half_precision_sends_what_is_counted(tmp_path, kind):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [*KINDS, "node_sharded"])
+@pytest.mark.parametrize("kind", [*KINDS, "node_sharded", "whole_copies"])
 def test_one_gpu_equals_the_unsharded_model(tmp_path, kind):
     on = replace(machine(1, 1), device="cuda")
     workload = RandomWorkload(SHAPES, 32)

@@ -16,7 +16,7 @@ from shardbench.cost.bounds import table_loads
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets import described, synthetic, trace_file
 from shardbench.engine.dlrm import DenseModel
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, whole_table
+from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
@@ -114,7 +114,10 @@ def test_a_shared_table_by_hand() -> None:
     assert (loads.bags.tolist(), loads.distinct.tolist()) == ([8], [4])
 
 
-@pytest.mark.parametrize("place", [OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), NodeSharded(), RowWise(ranks=(2, 3))])
+@pytest.mark.parametrize(
+    "place",
+    [OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), NodeSharded(), OnLocalRank(local_rank=1), RowWise(ranks=(2, 3))],
+)
 def test_a_shared_table_exchanges_what_tables_of_its_own_would(place: object) -> None:
     on = RandomWorkload([(80, 8)], 16, seed=3, shared={0: 3})
     together = on.problem(machine(2, 2))
@@ -129,7 +132,7 @@ def test_a_shared_table_exchanges_what_tables_of_its_own_would(place: object) ->
         assert shared.collectives[name].sent.tolist() == single.collectives[name].sent.tolist(), name
     ours, theirs = (traffic.collectives["input_all_to_all"].sent.sum() for traffic in (shared, single))
     # Round-robin owners depend on a table's name, and so does what stays on a rank.
-    if isinstance(place, OnRank):
+    if isinstance(place, OnRank | OnLocalRank):
         assert ours == theirs
     assert shared.load.lookups.sum() == single.load.lookups.sum()
     assert shared.load.bags.sum() == single.load.bags.sum()

@@ -19,6 +19,7 @@ from shardbench.model.plan import (
     DenseHome,
     Host,
     NodeSharded,
+    OnLocalRank,
     OnRank,
     Phase,
     PhaseKind,
@@ -192,6 +193,34 @@ def test_node_copies_by_hand():
     assert traffic.collectives["input_splits"].sent_inter.tolist() == [2 * 24] * 4
 
 
+def test_whole_copies_a_node_by_hand():
+    # Two nodes of two devices, one sample each; a is copied to both nodes, whole on the second device.
+    traffic = counted(OnLocalRank(local_rank=1), OnRank(rank=0), problem(nodes=2, devices=2))
+    # Node 0 asks for rows 0, 1, 1, node 1 for rows 5, 0, 0; b is on rank 0.
+    assert traffic.load.lookups.tolist() == [4, 3, 0, 3]
+    assert traffic.load.distinct.tolist() == [2, 2, 0, 2]
+    assert traffic.load.bags.tolist() == [4, 2, 0, 2]
+    assert traffic.load.longest_bag.tolist() == [2, 2, 0, 3]
+    sent = traffic.collectives
+    # a: ranks 0 and 2 send a length to their node's second device, rank 0 two lookups, too; b as above.
+    assert sent["input_all_to_all"].sent_intra.tolist() == [2 * 8 + 4, 8 + 4, 4, 0]
+    assert sent["input_all_to_all"].sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
+    # One vector of a to the node's other device; b's to three ranks.
+    assert sent["output_all_to_all"].sent_intra.tolist() == [16, 16, 0, 16]
+    assert sent["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 0, 0]
+    assert sent["backward_all_to_all"].sent_intra.tolist() == [16, 16, 16, 0]
+    assert sent["output_reduce_scatter"].sent.sum() == 0
+    # The second devices average their 6 rows: ring of two, 2 * 1/2 of 6 * 16 bytes.
+    assert sent["rows_all_reduce"].sent_inter.tolist() == [0, 6 * 16, 0, 6 * 16]
+    assert sent["rows_all_reduce"].sent_intra.sum() == 0
+    assert sent["input_splits"].sent_intra.tolist() == sent["input_splits"].sent_inter.tolist() == [2 * 24] * 4
+    # As sequences: a vector a lookup, of which rank 0 gets two and rank 2 none.
+    unpooled_sent = counted(
+        OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a")
+    ).collectives["output_all_to_all"]
+    assert unpooled_sent.sent_intra.tolist() == [16, 2 * 16, 0, 0]
+
+
 @pytest.mark.parametrize("precision", Precision)
 def test_node_copies_are_padded_table_by_table(precision):
     # On two devices 5 rows of a and 3 of b are dealt in blocks of 3 and 2, which are averaged whole.
@@ -281,6 +310,7 @@ def test_unpooled_node_copies_send_every_vector_inside_the_node():
 
 EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))
 COPIES, REPLICAS, AT_HOME = NodeSharded(), Replicated(ranks=(0, 1, 2, 3)), OnRank(rank=0)
+WHOLE_COPIES = OnLocalRank(local_rank=0)
 # Calls (over the world, inside nodes, between nodes) of lookups, of vectors, of sums, of replicas and copies.
 CALLS = [
     (AT_HOME, AT_HOME, "", (1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0)),
@@ -294,6 +324,10 @@ CALLS = [
     (NODE_1, AT_HOME, "", (2, 0, 0), (1, 0, 1), (0, 1, 0), (0, 0, 0)),
     (COPIES, AT_HOME, "", (1, 1, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)),
     (COPIES, AT_HOME, "a", (1, 1, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)),
+    (WHOLE_COPIES, AT_HOME, "", (1, 1, 0), (1, 1, 0), (0, 0, 0), (0, 0, 1)),
+    # Of one module, each sharding type exchanges lookups for itself; all copies are averaged at once.
+    (WHOLE_COPIES, COPIES, "", (0, 2, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1)),
+    (WHOLE_COPIES, WHOLE_COPIES, "b", (0, 2, 0), (0, 2, 0), (0, 0, 0), (0, 0, 1)),
     (REPLICAS, AT_HOME, "", (1, 0, 0), (1, 0, 0), (0, 0, 0), (1, 0, 0)),
     (REPLICAS, REPLICAS, "", (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)),
     (REPLICAS, REPLICAS, "a", (0, 0, 0), (0, 0, 0), (0, 0, 0), (2, 0, 0)),
@@ -458,6 +492,7 @@ def test_any_split_conserves_lookups_bytes_and_vectors(data):
     everyone = (0, 1, 2, 3)
     choices = [
         OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone), NodeSharded(),
+        OnLocalRank(local_rank=1),
     ]  # fmt: skip
     segments = []
     for table in on.tables:

@@ -13,6 +13,7 @@ from shardbench.model.plan import (
     BatchSchedule,
     Host,
     NodeSharded,
+    OnLocalRank,
     OnRank,
     Phase,
     PhaseKind,
@@ -88,6 +89,10 @@ REFUSED = {
         plan(part(0, 99, OnRank(rank=0)), part(99, 100, NodeSharded()), SECOND),
         "rows 99..100: 1 rows dealt over 2 ranks leave a rank empty",
     ),
+    "no such local rank": (
+        plan(part(0, 100, OnLocalRank(local_rank=2)), SECOND),
+        "local rank 2 does not exist, a node has 2 devices",
+    ),
     "replica missing": (plan(part(0, 100, Replicated(ranks=(0, 1, 2))), SECOND), "rank 3 has no replica"),
     "replica twice": (
         plan(part(0, 100, Replicated(ranks=(0, 1, 2, 3))), part(0, 100, Replicated(ranks=(0,))), SECOND),
@@ -130,6 +135,7 @@ VALID = {
     "all hot": plan(*(whole_table(table, Replicated(ranks=EVERYONE)) for table in TABLES), schedule=phases(hot=3)),
     "dealt": plan(part(0, 100, RowWise(ranks=EVERYONE)), whole_table(TABLES[1], RowWise(ranks=(0, 1)))),
     "node copies": plan(part(0, 98, OnRank(rank=0)), part(98, 100, NodeSharded()), SECOND),
+    "whole copies": plan(whole_table(TABLES[0], OnLocalRank(local_rank=1, tier=Tier.UVM)), SECOND),
 }  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def test_valid_plans_pass_and_round_trip(case):
     # Hot rows of a schedule have a master copy on a host besides the replicas.
     copies = {
         "rows": 40 * 3 * 8, "groups": 100 * 3 * 8, "host": 10 * 4 * 8, "grid": 80 * 4, "node copies": 2 * 8,
-        "all hot": 3 * (100 * 8 + 30 * 16),
+        "whole copies": 100 * 8, "all hot": 3 * (100 * 8 + 30 * 16),
     }  # fmt: skip
     weights = 100 * 8 + 30 * 16 + copies.get(case, 0)
     assert memory.hbm.sum() + memory.uvm.sum() + memory.host.sum() == 4 * weights
@@ -157,6 +163,7 @@ def test_moves_are_told_apart():
         "all hot": {Move.REPLICATE, Move.SCHEDULE},
         "dealt": {Move.ROWS},
         "node copies": {Move.ROWS, Move.REPLICATE, Move.TABLE},
+        "whole copies": {Move.REPLICATE, Move.UVM, Move.TABLE},
     }
     for case, moves in expected.items():
         assert used_moves(VALID[case], PROBLEM) == moves, case
@@ -211,6 +218,8 @@ def test_memory_counts_optimizer_state_and_dealt_rows():
     assert memory.hbm.tolist() == [0, 30 * (64 + 4), 0, 0]
     adam = memory_bytes(plan(part(0, 100, NodeSharded()), SECOND), replace(PROBLEM, optimizer=Optimizer.ADAM))
     assert adam.hbm.tolist() == [50 * 96, 50 * 96 + 30 * 192, 50 * 96, 50 * 96]
+    copied = memory_bytes(VALID["whole copies"], on)
+    assert (copied.hbm.tolist(), copied.uvm.tolist()) == ([0, 30 * 68, 0, 0], [0, 100 * 36, 0, 100 * 36])
 
 
 @given(st.text(max_size=4), st.integers(0, 1000), st.integers(1, 17))

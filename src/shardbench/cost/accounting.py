@@ -23,7 +23,17 @@ from shardbench.cost.collectives import (
 )
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.lookups import TableLookups
-from shardbench.model.plan import Host, NodeSharded, OnRank, Replicated, RowWise, Segment, Tier, deal_start
+from shardbench.model.plan import (
+    Host,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    deal_start,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 
@@ -32,6 +42,9 @@ LENGTH_BYTES = 4
 SPLIT_NUMBER_BYTES = 8
 SPLIT_BYTES = 3 * SPLIT_NUMBER_BYTES
 """Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
+
+_IN_NODE = ("node_sharded", "node_table_wise")
+"""Sharding types whose exchanges stay inside each node."""
 
 Columns = list[tuple[int, int]]
 
@@ -77,8 +90,9 @@ class Account:
         self._world_columns = 0.0
         self._node_columns = zeros(self.topology.nodes)
         self._copied_columns = 0.0
+        self._local_columns = zeros(self.topology.devices_per_node)
         self._replicated_weights = 0.0
-        self._copied_weights = 0.0
+        self._copied_weights = zeros(self.topology.devices_per_node)
         # One per sharding type and module: what each of them sends is a collective of its own.
         self._exchanges: set[Exchange] = set()
         self._replicas: set[int] = set()
@@ -99,6 +113,9 @@ class Account:
             elif isinstance(place, NodeSharded):
                 self._node_sharded(table, segment, lookups, place.tier)
                 met.setdefault(("copies", 0), []).append(columns)
+            elif isinstance(place, OnLocalRank):
+                self._on_local_rank(table, segment, lookups, place)
+                met.setdefault(("local", place.local_rank), []).append(columns)
             else:
                 self._replicated(table, segment, lookups, place)
         if table.pooling is Pooling.SUM:
@@ -115,6 +132,8 @@ class Account:
                 self._world_columns += columns
             elif scope == "node":
                 self._node_columns[at] += columns
+            elif scope == "local":
+                self._local_columns[at] += columns
             else:
                 self._copied_columns += columns
 
@@ -210,6 +229,24 @@ class Account:
         self._copied_weights += -(-segment.rows // local) * segment.columns
         self._exchange(table, segment, "node_sharded")
 
+    def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
+        nodes, local = self.topology.nodes, self.topology.devices_per_node
+        sources = lookups.by_source(segment.row_start, segment.row_stop).reshape(nodes, local)
+        distinct = lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, 1)[:, 0]
+        total = sources.sum(axis=1)
+        self._put(
+            self.load, slice(place.local_rank, None, local), table, segment, tier=place.tier,
+            lookups=total, distinct=distinct, bags=self._vectors(table, self.local_batch * local, total),
+            longest_bag=self._longest(table, segment, lookups, nodes, 1)[:, 0],
+        )  # fmt: skip
+        for node in range(nodes):
+            at, home = slice(node * local, (node + 1) * local), node * local + place.local_rank
+            self._to[at, home] += sources[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+            if table.pooling is Pooling.NONE:
+                self._back[home, at] += sources[node] * segment.columns * VECTOR_BYTES
+        self._copied_weights[place.local_rank] += segment.rows * segment.columns
+        self._exchange(table, segment, "node_table_wise")
+
     def _replicated(self, table: Table, segment: Segment, lookups: TableLookups, place: Replicated) -> None:
         ranks = list(place.ranks)
         total = lookups.by_source(segment.row_start, segment.row_stop)[ranks]
@@ -237,6 +274,7 @@ class Account:
         # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
         peers = (local[:, None] == local[None, :]) & (node[:, None] != node[None, :])
         forward += peers * (self._node_columns[node] * sample_bytes)[:, None]
+        forward += (node[:, None] == node[None, :]) * (self._local_columns[local] * sample_bytes)[:, None]
         scatter = world_reduction(self._world_columns * self.world * sample_bytes, 1.0, topology)
         in_node = self._node_columns * self.world + self._copied_columns * topology.devices_per_node
         scatter = scatter + node_reduction(in_node * sample_bytes, topology)
@@ -264,7 +302,7 @@ class Account:
             ),
             # One a module of replicas, and one for all copies.
             CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
-                self._grouped(modules, cross=self._copied_weights > 0)
+                self._grouped(modules, cross=bool(self._copied_weights.any()))
             ),
             CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology).called(
                 self._grouped(1)
@@ -277,11 +315,11 @@ class Account:
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
 
-        lookups = self._grouped(calls("table_wise", "row_wise", "table_row_wise"), calls("node_sharded"))
+        lookups = self._grouped(calls("table_wise", "row_wise", "table_row_wise"), calls(*_IN_NODE))
         # Table-row-wise sums inside the node first, then exchanges between nodes.
         vectors = self._grouped(
             calls("table_wise") + calls("row_wise", pooled=False),
-            calls("node_sharded", pooled=False),
+            calls("node_sharded", pooled=False) + calls("node_table_wise"),
             calls("table_row_wise"),
         )
         sums = self._grouped(calls("row_wise", pooled=True), calls("table_row_wise", "node_sharded", pooled=True))
@@ -295,7 +333,7 @@ class Account:
         return Calls(world=(world + node) * devices + (world + cross) * nodes)
 
     def _splits(self, node: Ints) -> Floats:
-        in_node = sum(exchange.kind == "node_sharded" for exchange in self._exchanges)
+        in_node = sum(exchange.kind in _IN_NODE for exchange in self._exchanges)
         everywhere = len(self._exchanges) - in_node
         same = node[:, None] == node[None, :]
         return np.asarray(float(SPLIT_BYTES) * (everywhere + in_node * same))

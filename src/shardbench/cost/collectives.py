@@ -130,10 +130,11 @@ def node_reduction(payload: Floats, topology: Topology) -> Collective:
     return _both_ways(intra, zeros(topology.world_size))
 
 
-def cross_all_reduce(payload: float, topology: Topology) -> Collective:
-    """All-reduce of ``payload`` bytes between the equal local ranks of all nodes."""
-    nodes, world = topology.nodes, topology.world_size
-    return _both_ways(zeros(world), np.full(world, 2.0 * payload * (nodes - 1) / nodes))
+def cross_all_reduce(payload: Floats | float, topology: Topology) -> Collective:
+    """All-reduce between the equal local ranks of all nodes of ``payload`` bytes, of all or by local rank [local]."""
+    nodes, local = topology.nodes, topology.devices_per_node
+    bytes_ = np.tile(np.broadcast_to(np.asarray(payload, dtype=np.float64), local), nodes)
+    return _both_ways(zeros(topology.world_size), 2.0 * bytes_ * (nodes - 1) / nodes)
 
 
 def latencies_s(machine: Machine) -> Calls:

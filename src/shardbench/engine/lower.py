@@ -19,6 +19,7 @@ from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     Host,
     NodeSharded,
+    OnLocalRank,
     OnRank,
     PhaseKind,
     Plan,
@@ -261,7 +262,7 @@ def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str
     pooled = table.pooling is Pooling.SUM
     if phase is PhaseKind.HOT:
         return ModuleKey(pooled, Scope.GATHERED, segment.columns)
-    scope = Scope.NODE if isinstance(segment.placement, NodeSharded) else Scope.WORLD
+    scope = Scope.NODE if isinstance(segment.placement, NodeSharded | OnLocalRank) else Scope.WORLD
     if isinstance(segment.placement, Host) and device == "cuda":
         scope = Scope.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
@@ -271,7 +272,7 @@ def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str
 
 def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:
     place = segment.placement
-    if isinstance(place, NodeSharded) and optimizer is not Optimizer.SGD:
+    if isinstance(place, NodeSharded | OnLocalRank) and optimizer is not Optimizer.SGD:
         raise Unsupported(f"table '{table.name}': copies a node are kept equal by averaging, exact for sgd only")
     if optimizer is Optimizer.ADAM and device == "cpu":
         raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")

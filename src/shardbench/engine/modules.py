@@ -36,7 +36,7 @@ from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, Slot, home_rank
 from shardbench.model.machine import Topology
-from shardbench.model.plan import RowWise, Tier
+from shardbench.model.plan import OnLocalRank, RowWise, Tier
 from shardbench.model.table import Precision
 
 _DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16}
@@ -286,7 +286,8 @@ def _generator(table: LogicalTable, topology: Topology, device: torch.device) ->
     place = table.segment.placement
     uvm = getattr(place, "tier", Tier.HBM) is Tier.UVM and device.type == "cuda"
     kernel = "fused_uvm" if uvm else "fused"
-    home = home_rank(table.segment, topology)
+    # TorchRec numbers the ranks of a node's module from 0.
+    home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
         return table_wise(rank=home, compute_kernel=kernel)
     if table.is_replicated:

@@ -81,6 +81,15 @@ class NodeSharded:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class OnLocalRank:
+    """One copy a node, whole on the node's device number ``local_rank``; copies are all-reduced."""
+
+    kind: Literal["on_local_rank"] = "on_local_rank"
+    local_rank: NonNegativeInt
+    tier: Tier = Tier.HBM
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Host:
     """Held in a node's host memory and looked up by its CPU."""
 
@@ -88,7 +97,7 @@ class Host:
     node: NonNegativeInt
 
 
-Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | Host, Field(discriminator="kind")]
+Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | OnLocalRank | Host, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -243,7 +252,7 @@ def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
     return found
 
 
-def whole_table(table: Table, placement: OnRank | RowWise | Replicated | NodeSharded | Host) -> Segment:
+def whole_table(table: Table, placement: Placement) -> Segment:
     """The one-segment case."""
     return Segment(table=table.name, row_stop=table.rows, column_stop=table.dim, placement=placement)
 

@@ -11,6 +11,7 @@ from shardbench.model.plan import (
     DenseHome,
     Host,
     NodeSharded,
+    OnLocalRank,
     OnRank,
     PhaseKind,
     Plan,
@@ -76,6 +77,12 @@ def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
     if isinstance(place, Host):
         if place.node >= topology.nodes:
             raise InvalidPlan(f"{where}: node {place.node} does not exist, there are {topology.nodes}")
+        return
+    if isinstance(place, OnLocalRank):
+        if place.local_rank >= topology.devices_per_node:
+            raise InvalidPlan(
+                f"{where}: local rank {place.local_rank} does not exist, a node has {topology.devices_per_node} devices"
+            )
         return
     ranks: Iterable[int] = (place.rank,) if isinstance(place, OnRank) else getattr(place, "ranks", ())
     beyond = [rank for rank in ranks if rank >= topology.world_size]
@@ -152,7 +159,7 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
             used.add(Move.COLUMNS)
         if segment.rows < rows[segment.table] or isinstance(place, RowWise | NodeSharded):
             used.add(Move.ROWS)
-        if isinstance(place, Replicated | NodeSharded):
+        if isinstance(place, Replicated | NodeSharded | OnLocalRank):
             used.add(Move.REPLICATE)
         if isinstance(place, Host):
             used.add(Move.HOST)
@@ -187,6 +194,8 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
                 host[masters[segment.table]] += segment.rows * row_bytes
         elif isinstance(place, RowWise):
             tiers[place.tier][list(place.ranks)] += dealt(segment.table, segment.rows, len(place.ranks)) * row_bytes
+        elif isinstance(place, OnLocalRank):
+            tiers[place.tier][place.local_rank :: topology.devices_per_node] += segment.rows * row_bytes
         else:
             shares = dealt(segment.table, segment.rows, topology.devices_per_node) * row_bytes
             tiers[place.tier] += np.tile(shares, topology.nodes)
