@@ -5,24 +5,33 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from problems import RandomWorkload
+from problems import machine as small
 
 from shardbench.base.errors import Infeasible, Unsupported
+from shardbench.cost.traffic import count
+from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology, load_machine
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import validate
+from shardbench.runs.simulate import totals
+from shardbench.workloads.materialise import materialise
 
 pytest.importorskip("torchrec")
 planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
+groups = importlib.import_module("shardbench.baselines.torchrec_planner.groups")
 translate = importlib.import_module("shardbench.baselines.torchrec_planner.translate").translate
 
 EVERYONE = (0, 1, 2, 3)
@@ -186,6 +195,79 @@ def test_sequences_and_bags_of_several_widths_are_planned_together(name: str) ->
     for part in plan.segments:
         if isinstance(part.placement, RowWise) and part.table != "t3":
             assert len(part.placement.ranks) == 4, "sequences are dealt over all ranks or none"
+
+
+def test_in_2d_every_node_has_the_plan_of_one_node() -> None:
+    shapes = [(1000, 64)] * 4 + [(1, 64)]
+    asked = problem(shapes)
+    strategy = get_strategy("torchrec-2d-table-wise")
+    plan = strategy.plan(asked, Budget(), 0)
+    memory = validate(plan, asked, strategy.moves)
+    places = [s.placement for s in plan.segments]
+    assert all(isinstance(place, OnLocalRank) for place in places)
+    assert sorted(p.local_rank for p in places[:4] if isinstance(p, OnLocalRank)) == [0, 0, 1, 1]
+    assert memory.hbm[:2].tolist() == memory.hbm[2:].tolist()
+    assert memory.hbm.sum() == 2 * sum(rows * dim * 4 for rows, dim in shapes)
+    # One group is asked about: as many devices as a node has, and their samples alone.
+    alone = groups.one_node(asked)
+    assert (alone.world_size, alone.batch_size, alone.machine.topology) == (2, 128, alone.topology)
+
+
+def test_in_2d_rows_are_dealt_inside_each_node_where_there_are_enough() -> None:
+    asked = problem([(1000, 64), (1, 64)])
+    strategy = get_strategy("torchrec-2d-row-wise")
+    plan = strategy.plan(asked, Budget(), 0)
+    validate(plan, asked, strategy.moves)
+    dealt, whole = (s.placement for s in plan.segments)
+    assert dealt == NodeSharded()
+    assert isinstance(whole, OnLocalRank)
+
+
+def test_in_2d_tiers_columns_and_replicas_keep_their_meaning() -> None:
+    asked = problem([(100, 256)] * 3)
+    inside = sharding("row_wise", [0, 1], [(0, 0, 50, 256), (50, 0, 50, 256)], "fused_uvm")
+    columns = sharding("column_wise", [1, 0], [(0, 0, 100, 128), (0, 128, 100, 128)])
+    replicas = sharding("data_parallel", [0, 1], [], "dense")
+    one = translate({"t0": inside, "t1": columns, "t2": replicas}, groups.one_node(asked))
+    plan = groups.copied(one, asked)
+    validate(plan, asked, frozenset(Move))
+    assert [s.placement for s in plan.segments] == [
+        NodeSharded(tier=Tier.UVM), OnLocalRank(local_rank=1), OnLocalRank(local_rank=0), Replicated(ranks=EVERYONE),
+    ]  # fmt: skip
+    assert [(s.column_start, s.column_stop) for s in plan.segments[1:3]] == [(0, 128), (128, 256)]
+
+
+def test_in_2d_one_node_is_one_group_without_copies() -> None:
+    asked = groups.one_node(problem([(1000, 64)] * 4))
+    plans = [get_strategy(name).plan(asked, Budget(), 0) for name in ("torchrec-2d-table-wise", "torchrec-table-wise")]
+    assert plans[0] == plans[1]
+
+
+def test_in_2d_what_fits_all_devices_may_not_fit_one_node() -> None:
+    size = 1000 * 64 * 4
+    asked = problem([(1000, 64)] * 4, hbm=size, uvm=0)
+    assert len(get_strategy("torchrec-table-wise").plan(asked, Budget(), 0).segments) == 4
+    with pytest.raises(Infeasible, match="TorchRec's planner"):
+        get_strategy("torchrec-2d-table-wise").plan(asked, Budget(), 0)
+
+
+def test_a_2d_plan_trains_the_unsharded_model_and_sends_what_is_counted(tmp_path: Path) -> None:
+    workload = RandomWorkload([(600, 16), (50, 16), (1, 16), (300, 8)], 32)
+    asked = workload.problem(small(2, 2))
+    strategy = get_strategy("torchrec-2d-row-wise")
+    plan = strategy.plan(asked, Budget(), 0)
+    validate(plan, asked, strategy.moves)
+    assert {type(s.placement) for s in plan.segments} == {NodeSharded, OnLocalRank}
+    batches = materialise(workload, tmp_path / "batches", range(1))
+    options = {"warmup": 0, "iterations": 1, "seed": 1, "timeout_s": 100, "learning_rate": 0.5, "dump": True}
+    job = rank_job(plan, asked, workload.dense, tmp_path / "batches", **options)
+    measured = measure(job, tmp_path / "job")
+    counted = totals(count(plan, asked, lambda i: batches.bags(0, i), workload.dense))
+    sent = {name: pair for name, pair in counted.collectives.items() if sum(pair)}
+    assert sent == {name: pytest.approx(pair) for name, pair in measured.sent.items() if sum(pair)}
+    assert sent["rows_all_reduce"][1] > 0 == sent["rows_all_reduce"][0]
+    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6)
 
 
 PROGRAM = """

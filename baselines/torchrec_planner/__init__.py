@@ -5,7 +5,10 @@ from typing import ClassVar
 
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+
+IN_GROUP = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""Sharding types inside a group that is one node: table-row-wise and table-column-wise are no others there."""
 
 
 class _TorchRecPlanner(Strategy):
@@ -50,6 +53,46 @@ class TorchRecFused(_TorchRecPlanner):
     )
 
 
+class TorchRec2D(Strategy):
+    """TorchRec's 2D parallelism: its planner's plan for one node, copied to every node, copies averaged each step."""
+
+    name = "torchrec-2d"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+    requires = ("torchrec", "fbgemm_gpu")
+    sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
+    first_only: ClassVar[bool] = False
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The copied plan (no randomness); raises Infeasible where the planner finds none for a node's devices."""
+        # Imported late, as above.
+        from shardbench.baselines.torchrec_planner.groups import copied, one_node  # noqa: PLC0415
+        from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
+        from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415
+
+        inside = one_node(problem)
+        return copied(translate(ask(inside, self.sharding_types, first_only=self.first_only), inside), problem)
+
+
+class TorchRec2DTableWise(TorchRec2D):
+    """Whole tables on the devices of a node, the same on every node."""
+
+    name = "torchrec-2d-table-wise"
+    role = Role.VARIANT
+    moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM})
+    sharding_types = ("table_wise",)
+
+
+class TorchRec2DRowWise(TorchRec2D):
+    """Rows dealt over the devices of a node, the same on every node; whole tables where there are too few rows."""
+
+    name = "torchrec-2d-row-wise"
+    role = Role.VARIANT
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM})
+    sharding_types = ("row_wise", "table_wise")
+    first_only = True
+
+
 def strategies() -> Iterable[Strategy]:
-    """One strategy per set of sharding types."""
-    return (TorchRecTableWise(), TorchRecFused())
+    """One strategy per set of sharding types, in one group of all ranks or in a group a node."""
+    return (TorchRecTableWise(), TorchRecFused(), TorchRec2D(), TorchRec2DTableWise(), TorchRec2DRowWise())

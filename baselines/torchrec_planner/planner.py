@@ -37,10 +37,13 @@ UVM_DIVISOR = 10.0
 """TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
 
 
-def ask(problem: Problem, sharding_types: tuple[str, ...]) -> dict[str, Any]:
-    """TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan."""
+def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False) -> dict[str, Any]:
+    """TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
+
+    With ``first_only`` a table is offered the first of the types that it can have, and no other.
+    """
     with _quiet():
-        planner = _planner(problem, sharding_types)
+        planner = _planner(problem, sharding_types, first_only)
         try:
             sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
             plan = planner.plan(module=_meta_model(problem), sharders=sharders)
@@ -50,9 +53,11 @@ def ask(problem: Problem, sharding_types: tuple[str, ...]) -> dict[str, Any]:
     return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
-def _planner(problem: Problem, sharding_types: tuple[str, ...]) -> Any:
+def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:
     topology = describe(problem)
-    constraints = {table.name: _constraint(table, i, problem, sharding_types) for i, table in enumerate(problem.tables)}
+    constraints = {
+        table.name: _constraint(table, i, problem, sharding_types, first_only) for i, table in enumerate(problem.tables)
+    }
     local_batch = problem.batch_size // problem.world_size
     perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
     enumerator = EmbeddingEnumerator(
@@ -88,7 +93,7 @@ def describe(problem: Problem) -> Any:
     return TopologyFactory.create_topology(trainer, hardware, kernel)
 
 
-def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...]) -> Any:
+def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:
     offered = offered_types(table.rows, sharding_types, problem.topology)
     if table.pooling is Pooling.NONE:
         offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
@@ -96,7 +101,7 @@ def _constraint(table: Table, index: int, problem: Problem, sharding_types: tupl
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
     # No other kernels, and no smallest width of a column shard but the planner's own: deviation 7.
     return ParameterConstraints(
-        sharding_types=offered,
+        sharding_types=offered[:1] if first_only else offered,
         compute_kernels=["fused", "dense"] + ([UVM_KERNEL] if problem.topology.uvm_bytes else []),
         pooling_factors=[problem.profiles[index].mean_pooling / table.features] * table.features,  # deviation 8
     )
