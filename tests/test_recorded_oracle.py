@@ -107,3 +107,12 @@ def test_real_kernels_are_timed_and_kept(tmp_path):
     assert conditions.precision == "fp16"
     again = RecordedOracle(path).measure(Task.of(problem), np.array([[1, 1, 1]]))
     np.testing.assert_array_equal(again.device_ms, costs.device_ms[1:])
+
+
+def test_sets_are_asked_as_placements_are():
+    task, oracle = random_task(4, on=machine(devices=2)), Counting(SetTimes(CONDITIONS))
+    oracle.measure(task, np.array([[0, 0, 1, 1]]))
+    forward_ms, backward_ms = oracle.measure_sets(task, np.array([[1, 0, -1], [0, 1, 2], [-1, -1, -1], [2, 1, 0]]))
+    assert oracle.asked[2:] == [(0, 1, 2)]
+    assert forward_ms.tolist() == [2.0, 3.0, 0.0, 3.0]
+    assert backward_ms.tolist() == [10.0, 30.0, 0.0, 30.0]

@@ -49,6 +49,13 @@ class Learner(Strategy):
         self.trained: AnyTrained | None = None
         """What ``plan`` uses; set by ``fit``, or by hand."""
 
+    @property
+    def fitted(self) -> "AnyTrained":
+        """What ``fit`` gave; raises BadInput before."""
+        if self.trained is None:
+            raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
+        return self.trained
+
     @abstractmethod
     def training(
         self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
@@ -94,11 +101,9 @@ class Learner(Strategy):
         """
         from shardbench.tasks.task import table_set  # noqa: PLC0415
 
-        if self.trained is None:
-            raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
-        (ranks,) = self.place(self.trained, [table_set(problem)])
+        (ranks,) = self.place(self.fitted, [table_set(problem)])
         segments = whole_tables(problem.tables, ranks.tolist())
-        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.trained))
+        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.fitted))
 
     def _tell(self, stage: object) -> None:
         if self.progress is not None:

@@ -31,10 +31,11 @@ So the slowest device costs at least
 Memory limits and UVM are not used: the bound holds with any capacity.
 """
 
-from shardbench.cost.bounds import ROUNDING, pigeonhole_ms
+from shardbench.cost.bounds import ROUNDING, pigeonhole_ms, split_bound
 from shardbench.cost.collectives import bytes_s, latencies_s
 from shardbench.cost.costmodel import embedding_ms, work_ms
 from shardbench.model.machine import Machine
+from shardbench.model.strategy import Move
 from shardbench.tasks.task import Task
 
 
@@ -59,6 +60,22 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
         2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms.clip(min=least_ms)).max()),
     )
     return bound * (1.0 - ROUNDING)
+
+
+def shards_bound_ms(task: Task, *, counted: bool) -> float:
+    """Milliseconds that no placement of column shards in device memory can cost less than.
+
+    However columns are split, the bytes B of all pooled vectors stay what they are, so that every device is in each
+    exchange for its fixed time and E at least (above); and the slowest device's kernels take what
+    ``shardbench.cost.bounds`` proves of any split. That device pays both.
+    """
+    load, machine = task.loads(counted=counted), task.problem.machine
+    kernels = split_bound(load, task.problem, frozenset({Move.TABLE, Move.COLUMNS})).ms
+    if not kernels:
+        return 0.0
+    fixed_ms, _ = _exchange(machine)
+    exchange_ms = fixed_ms + least_exchange_ms(float(load.bag_bytes.sum()), machine)
+    return kernels + 2.0 * exchange_ms * (1.0 - ROUNDING)
 
 
 def least_exchange_ms(vector_bytes: float, machine: Machine) -> float:

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
+from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task, one_hot
 
+NO_TABLE = -1
+"""Pads sets that are smaller than others."""
 _CHUNK = 1 << 22
 """(episode, device, table) triples that are summed at once: 32 MiB."""
 
@@ -71,6 +75,21 @@ class Oracle(ABC):
         self._asked.update((task.key, mark) for mark in _marks(assignments))
         return costs
 
+    def measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
+        """Forward and backward ms of each set of tables alone on one device, float64 [sets] each.
+
+        ``sets`` int [sets, most] are numbers of the task's tables, padded with NO_TABLE. Raises BadInput for others.
+        """
+        if sets.ndim != 2 or (sets.size and (sets.min() < NO_TABLE or sets.max() >= task.tables)):
+            raise BadInput(f"task {task.problem.name}: sets must be [sets, most] of tables 0..{task.tables - 1}")
+        start = time.process_time()
+        forward_ms, backward_ms = self._measure_sets(task, sets)
+        self._cpu_s += time.process_time() - start
+        self._calls += len(sets)
+        held = np.sort(sets, axis=1) + 1
+        self._asked.update((f"sets {task.key}", mark) for mark in _marks(held))
+        return forward_ms, backward_ms
+
     @property
     def spent(self) -> Spent:
         """What was asked so far."""
@@ -84,6 +103,10 @@ class Oracle(ABC):
     @abstractmethod
     def _measure(self, task: Task, assignments: Ints) -> Costs:
         """Costs of well-formed placements."""
+
+    @abstractmethod
+    def _measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
+        """Forward and backward ms of well-formed sets."""
 
 
 def _marks(assignments: Ints) -> list[int]:
@@ -110,16 +133,37 @@ class SimulatedOracle(Oracle):
         return "simulated on a counted batch" if self.counted else "simulated on training profiles"
 
     def _measure(self, task: Task, assignments: Ints) -> Costs:
-        load = device_loads(task.loads(counted=self.counted), assignments, task.devices)
-        machine = task.problem.machine
-        exchange_ms = 1e3 * vectors_exchange_s(load.bag_bytes, machine)
-        return Costs(
-            forward_ms=1e3 * forward_s(load, machine.constants),
-            forward_comm_ms=exchange_ms,
-            # Gradients travel the same way back: what a rank sent it now receives.
-            backward_comm_ms=exchange_ms.copy(),
-            backward_ms=1e3 * backward_s(load, machine.constants),
-        )
+        return costs_of(device_loads(task.loads(counted=self.counted), assignments, task.devices), task.problem.machine)
+
+    def _measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
+        load = set_loads(task.loads(counted=self.counted), sets)
+        constants = task.problem.machine.constants
+        return 1e3 * forward_s(load, constants), 1e3 * backward_s(load, constants)
+
+
+def costs_of(load: Load, machine: Machine) -> Costs:
+    """What devices with these loads, [episodes, devices], cost."""
+    exchange_ms = 1e3 * vectors_exchange_s(load.bag_bytes, machine)
+    return Costs(
+        forward_ms=1e3 * forward_s(load, machine.constants),
+        forward_comm_ms=exchange_ms,
+        # Gradients travel the same way back: what a rank sent it now receives.
+        backward_comm_ms=exchange_ms.copy(),
+        backward_ms=1e3 * backward_s(load, machine.constants),
+    )
+
+
+def set_loads(loads: Load, sets: Ints) -> Load:
+    """Loads of tables [tables] added up per set int [sets, most], fields [sets]; the longest bag is a maximum."""
+    # The padding, -1, is the last row: a table of no load.
+    padded = np.concatenate([loads.values, np.zeros((1, loads.values.shape[1]))])
+    sums = Load.zeros(len(sets))
+    step = max(1, _CHUNK // max(1, sets.shape[1] * padded.shape[1]))
+    for first in range(0, len(sets), step):
+        held = padded[sets[first : first + step]]
+        sums.values[first : first + step] = held.sum(axis=1)
+        sums.longest_bag[first : first + step] = Load(held).longest_bag.max(axis=1, initial=0.0)
+    return sums
 
 
 def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:

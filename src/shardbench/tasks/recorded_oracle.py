@@ -20,7 +20,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT, content_hash, from_json, to_json
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.model.table import Table
-from shardbench.tasks.oracle import Costs, Oracle
+from shardbench.tasks.oracle import NO_TABLE, Costs, Oracle
 from shardbench.tasks.task import Task, one_hot
 
 
@@ -119,24 +119,10 @@ class SetOracle(Oracle):
         return modelled, modelled.copy()
 
     def _measure(self, task: Task, assignments: Ints) -> Costs:
-        conditions, problem = self.sets.conditions, task.problem
-        if (problem.batch_size, problem.precision.value) != (conditions.batch_size, conditions.precision):
-            raise BadInput(
-                f"task {problem.name} has batches of {problem.batch_size} in {problem.precision.value}, the times are "
-                f"for {conditions.batch_size} in {conditions.precision}: use the same"
-            )
-        keys = [table_key(table, conditions) for table in problem.tables]
         held = one_hot(assignments, task.devices).astype(np.bool_).reshape(-1, task.tables)
         different, which = np.unique(held, axis=0, return_inverse=True)
-        members = [tuple(np.flatnonzero(row).tolist()) for row in different]
-        found = [set_key([keys[i] for i in numbers]) for numbers in members]
-        wanted = {key: numbers for key, numbers in zip(found, members) if numbers and key not in self.sets.times}
-        if wanted:
-            self._find(task, wanted)
-        # An empty device runs no kernel.
-        times = [(self.sets.times[k].forward_ms, self.sets.times[k].backward_ms) if m else (0.0, 0.0)
-                 for k, m in zip(found, members)]  # fmt: skip
-        per_device = np.array(times)[which.reshape(-1)].reshape(len(assignments), task.devices, 2)
+        times = self._times(task, [tuple(np.flatnonzero(row).tolist()) for row in different])
+        per_device = times[which.reshape(-1)].reshape(len(assignments), task.devices, 2)
         forward_comm, backward_comm = self._exchange_ms(task, assignments)
         return Costs(
             forward_ms=per_device[:, :, 0],
@@ -144,6 +130,29 @@ class SetOracle(Oracle):
             backward_comm_ms=backward_comm,
             backward_ms=per_device[:, :, 1],
         )
+
+    def _measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
+        different, which = np.unique(np.sort(sets, axis=1), axis=0, return_inverse=True)
+        times = self._times(task, [tuple(row[row != NO_TABLE].tolist()) for row in different])[which.reshape(-1)]
+        return times[:, 0], times[:, 1]
+
+    def _times(self, task: Task, members: Sequence[tuple[int, ...]]) -> Floats:
+        """Forward and backward ms of sets of the task's tables, float64 [sets, 2]; those not known yet are found."""
+        conditions, problem = self.sets.conditions, task.problem
+        if (problem.batch_size, problem.precision.value) != (conditions.batch_size, conditions.precision):
+            raise BadInput(
+                f"task {problem.name} has batches of {problem.batch_size} in {problem.precision.value}, the times are "
+                f"for {conditions.batch_size} in {conditions.precision}: use the same"
+            )
+        keys = [table_key(table, conditions) for table in problem.tables]
+        found = [set_key([keys[i] for i in numbers]) for numbers in members]
+        wanted = {key: numbers for key, numbers in zip(found, members) if numbers and key not in self.sets.times}
+        if wanted:
+            self._find(task, wanted)
+        # An empty device runs no kernel.
+        times = [(self.sets.times[k].forward_ms, self.sets.times[k].backward_ms) if m else (0.0, 0.0)
+                 for k, m in zip(found, members)]  # fmt: skip
+        return np.array(times)
 
 
 class RecordedOracle(SetOracle):

@@ -1,0 +1,65 @@
+"""Beam search over which tables' columns are halved; every column plan is rated by its best placement."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Ints
+
+from .effort import Effort
+from .placement import Placer
+from .shards import NO_HALVES
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """The best plan found: numbers of shards and their ranks int64 [shards]; predicted ms, infinite where none fits."""
+
+    shards: Ints
+    ranks: Ints
+    ms: float
+    splits: int
+    """Halvings of this plan."""
+
+
+def search(placer: Placer, effort: Effort, affordable: float = float("inf")) -> Found:
+    """Halve one shard of each kept plan after the other; no randomness.
+
+    No halving is begun with which more than ``affordable`` devices would have been rated (deviation 7).
+    """
+    beam = placer.shards.whole[None]
+    placed = placer.place(beam)
+    best = Found(shards=beam[0], ranks=placed.ranks[0], ms=float(placed.ms[0]), splits=0)
+    rated = beam.size
+    for split in range(1, effort.splits + 1):
+        plans = halved(beam, placer, effort.candidates)
+        rated += plans.size
+        if not len(plans) or rated * len(effort.caps) * placer.devices > affordable:
+            break
+        placed = placer.place(plans)
+        # Of equals, and where nothing fits yet, the plan that was proposed first: that of the largest shard.
+        kept = np.argsort(placed.ms, kind="stable")[: effort.beams]
+        beam, first = plans[kept], int(kept[0])
+        if placed.ms[first] < best.ms:
+            best = Found(shards=plans[first], ranks=placed.ranks[first], ms=float(placed.ms[first]), splits=split)
+    return best
+
+
+def halved(beam: Ints, placer: Placer, candidates: int) -> Ints:
+    """Every different plan with one candidate shard of a kept plan halved, int64 [plans, shards + 1], sorted."""
+    made: dict[tuple[int, ...], None] = {}
+    for plan in beam:
+        for shard in candidates_of(plan, placer, candidates).tolist():
+            half = int(placer.shards.half[shard])
+            rest = np.delete(plan, int(np.flatnonzero(plan == shard)[0]))
+            made[tuple(np.sort(np.append(rest, (half, half))).tolist())] = None
+    return np.array(list(made), dtype=np.int64).reshape(len(made), -1)
+
+
+def candidates_of(plan: Ints, placer: Placer, candidates: int) -> Ints:
+    """Different shards of a plan that can be halved: the largest, then those with the longest kernels."""
+    able = np.unique(plan[placer.shards.half[plan] != NO_HALVES])
+    by_size = able[np.argsort(-placer.shards.bytes[able], kind="stable")][:candidates]
+    by_cost = able[np.argsort(-placer.alone_ms[able], kind="stable")][:candidates]
+    ordered = np.concatenate([by_size, by_cost])
+    return ordered[np.sort(np.unique(ordered, return_index=True)[1])]

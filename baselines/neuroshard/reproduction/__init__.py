@@ -1,0 +1,1 @@
+"""The paper's tables and claims: studies and their conditions."""

@@ -1,0 +1,189 @@
+"""NeuroShard's pre-training: all cost data is collected first, then the three networks are fitted to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.base.errors import BadInput
+from shardbench.learning.training import Training
+from shardbench.tasks.column_shards import augmented
+from shardbench.tasks.features import FEATURES, Scaling
+from shardbench.tasks.oracle import Oracle
+from shardbench.tasks.task import Task
+
+from .adam import Adam
+from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
+from .networks import INPUTS, Networks
+from .settings import Settings
+from .shards import WIDTH, vectors
+
+NETWORKS = ("compute", "forward_exchange", "backward_exchange")
+LEARNING = "learning."
+"""Prefix of the tensors of the networks as they are, beside the best ones so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where pre-training is."""
+
+    epochs: int
+    """So far."""
+    compute_ms2: float
+    forward_exchange_ms2: float
+    backward_exchange_ms2: float
+    """Smallest mean squared error on the validation samples so far, of each network."""
+
+
+class NeuroShardTraining(Training[Networks, Settings, Stage]):
+    """An epoch is an update; of each network the weights with the smallest validation error are kept."""
+
+    kind = "neuroshard"
+    version = 1
+    stage_type = Stage
+
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
+        super().__init__(tasks, oracle, seed, settings)
+        check_alike(tasks)
+        self.learning = self.draw(seed)
+        # One for all: the networks share no weight, so that it is three.
+        self.adam = Adam(self.learning)
+        self.best = dict.fromkeys(NETWORKS, float("inf"))
+
+    @cached_property
+    def tables(self) -> Task:
+        """Every different table at every width."""
+        return augmented(self.tasks, self.widths)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The published ones, and the tables' own."""
+        own = {table.dim for task in self.tasks for table in task.problem.tables}
+        return tuple(sorted({*WIDTHS, *own}))
+
+    def scaling_of(self, features: Floats) -> Scaling:
+        """All inputs z-scored over the augmented tables, the bins too."""
+        widened = np.repeat(features, len(self.widths), axis=0)
+        widened[:, WIDTH] = np.tile(self.widths, len(features))
+        return Scaling.fit(widened, FEATURES)
+
+    def draw(self, seed: int) -> Networks:
+        """All three, for the tasks' number of devices."""
+        return Networks(seed, self.tasks[0].devices)
+
+    @cached_property
+    def data(self) -> "CostData":
+        """All samples: drawn from the seed alone, so that a training that is taken up again has the same."""
+        rng = np.random.default_rng([self.seed, 3])
+        problem, count = self.tables.problem, self.settings.samples
+        most = max(SET_TABLES, *(-(-task.tables // task.devices) for task in self.tasks))
+        drawn = draw_sets(self.tables.sizes_bytes, self.tables.capacity_bytes, most, count, rng)
+        widths = np.array([vectors(t, p, t.dim) for t, p in zip(problem.tables, problem.profiles)])
+        return CostData(
+            tables=torch.from_numpy(self.scaling(self.tables.features)[:, INPUTS]),
+            sets=measure_sets(self.tables, drawn, self.oracle),
+            exchanges=draw_exchanges(widths, problem.machine, problem.batch_size, count, rng),
+        )
+
+    def update(self) -> None:
+        """One epoch of each network."""
+        if not self.updates:
+            self.calls += self.settings.samples
+            self._scale()
+        learned, validation, _ = self.split()
+        order = self.rng.permutation(learned)
+        for first in range(0, len(order), self.settings.batch):
+            losses = self.data.losses(self.learning, order[first : first + self.settings.batch])
+            torch.stack(list(losses.values())).sum().backward()
+            self.adam.step(self.rate)  # deviation 2
+        with torch.no_grad():
+            found = {name: float(loss) for name, loss in self.data.losses(self.learning, validation).items()}
+        for name, loss in found.items():
+            if loss < self.best[name]:
+                self.best[name] = loss
+                _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
+
+    def split(self) -> tuple[Ints, Ints, Ints]:
+        """Numbers of the samples to learn from, to choose the epoch by, and to test on."""
+        learned = self.settings.learned_from
+        middle = (learned + self.settings.samples) // 2
+        everything = np.arange(self.settings.samples)
+        return everything[:learned], everything[learned:middle], everything[middle:]
+
+    def stage(self) -> Stage:
+        """The best so far."""
+        return Stage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The networks as they are, their optimiser, and the errors of the best ones; samples are drawn again."""
+        tensors = {f"{LEARNING}{name}": value for name, value in self.learning.state_dict().items()}
+        return {"best": self.best, "steps": self.adam.steps}, tensors | self.adam.state()
+
+    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Set what ``state`` gave."""
+        self.best = {name: float(loss) for name, loss in facts["best"].items()}
+        own = {n.removeprefix(LEARNING): value for n, value in tensors.items() if n.startswith(LEARNING)}
+        self.learning.load_state_dict(own)
+        self.adam.put_state(tensors, int(facts["steps"]))
+
+    def _scale(self) -> None:
+        """Inputs of the exchanges are divided by their means over the samples."""
+        exchanges = self.data.exchanges
+        width, late = float(exchanges.widths.mean()) or 1.0, float(exchanges.late_ms.mean()) or 1.0
+        devices = self.learning.devices
+        for networks in (self.learning, self.networks):
+            networks.backward_exchange.scale[:] = width
+            networks.forward_exchange.scale[:devices] = width
+            networks.forward_exchange.scale[devices:] = late
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CostData:
+    """Samples of all three networks; ``tables`` float32 [tables, 20] scaled are what the sets are made of."""
+
+    tables: Tensor
+    sets: TableSets
+    exchanges: Exchanges
+
+    def predicted(self, networks: Networks, chosen: Ints) -> dict[str, tuple[Tensor, Tensor]]:
+        """Predictions and truths of chosen samples int64 [chosen], in ms, by network."""
+        sets = self.sets.some(chosen)
+        # Of the tables, those that the sets hold are encoded, once each.
+        met, members = np.unique(sets.members, return_inverse=True)
+        compute = networks.compute(
+            self.tables[torch.from_numpy(met)], torch.from_numpy(members.reshape(-1)), torch.from_numpy(sets.starts)
+        )
+        exchanges = self.exchanges
+        widths, late = _tensor(exchanges.widths[chosen]), _tensor(exchanges.late_ms[chosen])
+        forward = networks.forward_exchange(torch.cat([widths, late], dim=1))
+        return {
+            "compute": (compute, _tensor(sets.ms)),
+            "forward_exchange": (forward, _tensor(exchanges.forward_ms[chosen])),
+            "backward_exchange": (networks.backward_exchange(widths), _tensor(exchanges.backward_ms[chosen])),
+        }
+
+    def losses(self, networks: Networks, chosen: Ints) -> dict[str, Tensor]:
+        """Mean squared error of each network on chosen samples, ms^2."""
+        found = self.predicted(networks, chosen)
+        return {name: (ours - truth).square().mean() for name, (ours, truth) in found.items()}
+
+
+def check_alike(tasks: Sequence[Task]) -> None:
+    """Raises BadInput where tasks differ in machine, batch or precision: one set of costs is learned (deviation 8)."""
+    facts = {(t.problem.topology.world_size, t.problem.batch_size, t.problem.precision) for t in tasks}
+    if len(facts) > 1 or any(t.problem.machine.constants != tasks[0].problem.machine.constants for t in tasks):
+        raise BadInput("neuroshard learns the costs of one machine and batch: fit it on problems that share them")
+
+
+def _network(networks: Networks, name: str) -> nn.Module:
+    found: nn.Module = getattr(networks, name)
+    return found
+
+
+def _tensor(array: Floats32) -> Tensor:
+    return torch.from_numpy(array)
