@@ -1,0 +1,68 @@
+"""EMBark's planner: small tables data-parallel, the others' shards greedily, the hottest split in rounds."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from shardbench.base.arrays import Ints
+from shardbench.model.plan import Plan, Replicated, whole_table
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+
+from .rounds import best_round
+from .splits import Splits
+
+
+class EMBark(Strategy):
+    """Reduction-based shards in buckets that are nodes where there are several, else devices (RecSys 2024)."""
+
+    name = "embark"
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
+
+    def is_hierarchical(self, problem: Problem) -> bool:
+        """Whether a bucket is a node, whose devices share a shard's rows."""
+        return problem.topology.nodes > 1 and problem.topology.devices_per_node > 1
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The plan of the cheapest round (no randomness); raises Infeasible where a table finds no room in HBM."""
+        everyone = tuple(range(problem.world_size))
+        parallel, free = _data_parallel(problem)
+        rest = [i for i in range(len(problem.tables)) if i not in parallel]
+        placed = best_round(Splits(problem, hierarchical=self.is_hierarchical(problem)), rest, free)
+        replicas = tuple(whole_table(problem.tables[i], Replicated(ranks=everyone)) for i in sorted(parallel))
+        return Plan(
+            world_size=problem.world_size,
+            segments=replicas + placed.segments,
+            notes={"tables_data_parallel": len(parallel), "dearest_device": placed.worst},
+        )
+
+
+class EMBarkFlat(EMBark):
+    """The same with devices as buckets on several nodes too: no hierarchical communication."""
+
+    name = "embark-flat"
+    role = Role.VARIANT
+
+    def is_hierarchical(self, problem: Problem) -> bool:
+        """Never."""
+        return False
+
+
+def _data_parallel(problem: Problem) -> tuple[set[int], Ints]:
+    """The smallest tables, that every device holds (deviation 2), and the bytes [world] left on each."""
+    left = problem.topology.hbm_bytes
+    local_batch = problem.batch_size // problem.world_size
+    chosen: set[int] = set()
+    for i in sorted(range(len(problem.tables)), key=lambda i: (problem.tables[i].rows, i)):
+        size = problem.weight_bytes(problem.tables[i])
+        if problem.tables[i].rows > local_batch or size > left:
+            break
+        chosen.add(i)
+        left -= size
+    return chosen, np.full(problem.world_size, left, dtype=np.int64)
+
+
+def strategies() -> Iterable[Strategy]:
+    """With hierarchical communication where it can be, and without."""
+    return (EMBark(), EMBarkFlat())
