@@ -1,210 +1,226 @@
-"""Local search over placements of whole tables, on per-device sums of table loads."""
+"""Local search over placements of whole tables: moves and swaps of the slowest devices' tables, rated exactly."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
-from shardbench.cost.costmodel import embedding_ms
-from shardbench.cost.load import Load, in_uvm
-from shardbench.model.machine import Constants
-from shardbench.model.plan import Tier
-from shardbench.model.problem import Problem
+from shardbench.base.arrays import Bools, Floats, Ints
 
-TIERS = (Tier.HBM, Tier.UVM)
-SPILL = TIERS.index(Tier.UVM)
-CHUNK = 20_000
-"""Swaps that are rated at once; the best of the first chunk with an improvement is taken."""
-GAIN = 1e-12
-"""Relative improvement below which two times count as equal."""
+from .starts import starts
+from .tables import State, Tables
 
+CHUNK = 4096
+"""Changes that are rated at once; the best of the first chunk with an improvement is taken."""
+POWERS = (4, 16, 64)
+"""The sum of the devices' times to these powers falls, one after the other: the first makes tables share caches and HBM
+well, whichever device that helps, the last one is nearly the slowest device's time."""
+GIVERS = 8
+"""Slowest devices whose tables are tried, slowest first."""
+GAIN = 1e-9
+"""Improvement of that sum, in units of the slowest device's part, below which two placements count as equal."""
+START_SHARE = 0.12
+"""Share of the work that each start's first descent may take; the best goes on with what is left."""
+KICK_SHARE = 0.02
+"""Share of the tables that change places before a new descent from the best placement."""
+IDLE_KICKS = 24
+"""Kicks in a row without a better placement after which the search ends."""
 
-class Tables:
-    """What the search knows: load of every table in each tier, bytes, capacities, cost constants."""
-
-    def __init__(self, loads: Load, problem: Problem, constants: Constants) -> None:
-        self.loads: Floats = np.stack([loads.values, in_uvm(loads).values])
-        """[tier, table, field]."""
-        self.constants = constants
-        self.sizes: Ints = np.array([problem.weight_bytes(t) for t in problem.tables], dtype=np.int64)
-        self.capacity: Ints = np.array([problem.topology.hbm_bytes, problem.topology.uvm_bytes], dtype=np.int64)
-        self.world = problem.world_size
-        self.alone: Floats = self.ms(self.loads)
-        """Milliseconds of each table alone, [tier, table]."""
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def ms(self, sums: Floats) -> Floats:
-        """Milliseconds of devices with these summed loads, [..., field] -> [...]."""
-        return embedding_ms(Load(sums), self.constants)
+Change = list[tuple[int, int, int]]
+"""Tables with their new rank and tier."""
 
 
-@dataclass
 class Effort:
-    """What is left of the search's budget: rated candidates, and a deadline as the safety net."""
+    """The work that may be done, in rated changes, and a deadline as the safety net alone."""
 
-    candidates: int
-    deadline: float
+    def __init__(self, candidates: int, deadline: float) -> None:
+        self.candidates, self.deadline = candidates, deadline
+        self.rated = 0
+        self.timed_out = False
+        """Whether the clock ended the search."""
 
     @property
     def spent(self) -> bool:
         """Whether the search must stop."""
-        return self.candidates <= 0 or time.monotonic() > self.deadline
-
-
-class State:
-    """A placement: rank and tier of every table, and what they sum up to on every device."""
-
-    def __init__(self, tables: Tables, rank: Ints, tier: Ints) -> None:
-        self.tables, self.rank, self.tier = tables, rank, tier
-        self.sums: Floats = Load.zeros(tables.world).values
-        self.used: Ints = np.zeros((len(TIERS), tables.world), dtype=np.int64)
-        np.add.at(self.sums, rank, tables.loads[tier, np.arange(len(tables))])
-        np.add.at(self.used, (tier, rank), tables.sizes)
-        self.ms: Floats = tables.ms(self.sums)
-
-    @property
-    def slowest_ms(self) -> float:
-        """The objective: time of the slowest device."""
-        return float(self.ms.max())
-
-    def put(self, table: int, rank: int, tier: int) -> None:
-        """Move one table."""
-        self.rank[table], self.tier[table] = rank, tier
-
-    def refresh(self) -> "State":
-        """The same placement, summed afresh so that rounding does not build up."""
-        return State(self.tables, self.rank, self.tier)
+        self.timed_out = self.timed_out or time.monotonic() > self.deadline
+        return self.timed_out or self.rated >= self.candidates
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Candidates:
-    """Changes of the slowest device: table ``out`` goes to (rank, tier), table ``back`` (or -1) takes its place."""
+class Targets:
+    """Where tables of a device's tier ``leaves`` may go: [targets] each.
 
-    out: Ints
-    back: Ints
+    A place in tier ``comes`` of device ``rank``, instead of the table ``back`` that comes here for it, or -1. All are
+    on other devices, or, ``inside``, all on the same one, in its other tier.
+    """
+
+    leaves: int
+    comes: int
     rank: Ints
-    tier: Ints
+    back: Ints
+    inside: bool
 
 
-def start(tables: Tables, order: Ints) -> State | None:
-    """Greedy plan: tables in ``order`` to the device with the smallest sum of single-table times.
+def descend(
+    state: State, effort: Effort, *, limit: int, enough_ms: float = 0.0, powers: Sequence[int] = POWERS
+) -> State:
+    """From ``state`` on, by moves and swaps, the placement with the fastest slowest device; never slower than that.
 
-    HBM where any device has room, else host memory; None where a table fits nowhere.
+    At most ``limit`` changes are rated, an equal part for each power; what one leaves over is for the next. Below the
+    limit the last one ends where no move and no swap of the slowest devices' tables lowers the sum.
     """
-    rank, tier = np.zeros(len(tables), dtype=np.int64), np.zeros(len(tables), dtype=np.int64)
-    free = np.repeat(tables.capacity[:, None], tables.world, axis=1)
-    total = np.zeros(tables.world)
-    for table in order.tolist():
-        for at in range(len(TIERS)):
-            roomy = free[at] >= tables.sizes[table]
-            if roomy.any():
-                break
-        else:
-            return None
-        rank[table] = int(np.where(roomy, total, np.inf).argmin())
-        tier[table] = at
-        free[at, rank[table]] -= tables.sizes[table]
-        total[rank[table]] += tables.alone[at, table]
-    return State(tables, rank, tier)
+    best_ms, best = state.slowest_ms, (state.rank, state.tier)
+    state, begun = state.copy(), effort.rated
+    for number, power in enumerate(powers):
+        left = limit - (effort.rated - begun)
+        stop = effort.rated + left // (len(powers) - number)
+        while effort.rated < stop and best_ms > enough_ms and not effort.spent and _step(state, power, effort):
+            if state.slowest_ms < best_ms:
+                best_ms, best = state.slowest_ms, (state.rank.copy(), state.tier.copy())
+    return State(state.tables, *best)
 
 
-def improve(state: State, effort: Effort) -> State:
-    """Descend by moves and swaps of the slowest device's tables until none helps."""
-    while not effort.spent:
-        slowest = int(state.ms.argmax())
-        for candidates in _neighbours(state, slowest):
-            effort.candidates -= len(candidates.out)
-            best = _best(state, slowest, candidates)
-            if best is not None:
-                break
-        else:
-            return state
-        table, back = int(candidates.out[best]), int(candidates.back[best])
-        if back >= 0:
-            state.put(back, slowest, int(state.tier[table]))
-        state.put(table, int(candidates.rank[best]), int(candidates.tier[best]))
-        state = state.refresh()
-    return state
+def _step(state: State, power: int, effort: Effort) -> bool:
+    """One change, in place; whether there was one."""
+    for giver in np.argsort(-state.ms, kind="stable")[:GIVERS].tolist():
+        for targets in _neighbours(state, giver):
+            change = _first_better(state, giver, targets, power, effort)
+            if change:
+                state.put(change)
+                return True
+            if effort.spent:
+                return False
+    return False
 
 
-def _neighbours(state: State, slowest: int) -> Iterator[_Candidates]:
-    tables = state.tables
-    mine = np.flatnonzero(state.rank == slowest)
-    moves = np.array(np.meshgrid(mine, np.arange(tables.world), np.arange(len(TIERS)), indexing="ij"))
-    out, rank, tier = moves.reshape(3, -1)
-    fits = state.used[tier, rank] + tables.sizes[out] <= tables.capacity[tier]
-    fits &= (rank != slowest) | (tier != state.tier[out])
-    yield _Candidates(out=out[fits], back=np.full(int(fits.sum()), -1), rank=rank[fits], tier=tier[fits])
-    step = max(1, CHUNK // len(tables))
+def _neighbours(state: State, giver: int) -> Iterator[Targets]:
+    """Moves of a device's tables, which are few, then swaps, by the tiers that they leave and reach."""
+    tiers, devices = range(state.tables.tiers), np.arange(state.tables.world)
+    kinds = [(leaves, comes, inside) for leaves in tiers for comes in tiers for inside in (False, True)]
+    kinds = [(leaves, comes, inside) for leaves, comes, inside in kinds if not inside or leaves != comes]
+    for leaves, comes, inside in kinds:
+        free = devices[(devices == giver) == inside]
+        nobody = np.full(len(free), -1)
+        yield Targets(leaves=leaves, comes=comes, rank=free, back=nobody, inside=inside)
+    for leaves, comes, inside in kinds:
+        back = np.flatnonzero((state.tier == comes) & ((state.rank == giver) == inside))
+        yield Targets(leaves=leaves, comes=comes, rank=state.rank[back], back=back, inside=inside)
+
+
+def _first_better(state: State, giver: int, targets: Targets, power: int, effort: Effort) -> Change:
+    """Best change of the first chunk that has any which helps; empty where none does."""
+    mine, count = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves)), len(targets.rank)
+    if not count or not len(mine):
+        return []
+    around = Surroundings(state, giver, targets)
+    step = max(1, CHUNK // count)
     for first in range(0, len(mine), step):
-        pairs = np.meshgrid(mine[first : first + step], np.arange(len(tables)), indexing="ij")
-        out, back = pairs[0].ravel(), pairs[1].ravel()
-        grown = tables.sizes[out] - tables.sizes[back]
-        fits = (state.rank[back] != slowest) | (state.tier[back] != state.tier[out])
-        fits &= state.used[state.tier[back], state.rank[back]] + grown <= tables.capacity[state.tier[back]]
-        fits &= state.used[state.tier[out], slowest] - grown <= tables.capacity[state.tier[out]]
-        out, back = out[fits], back[fits]
-        yield _Candidates(out=out, back=back, rank=state.rank[back], tier=state.tier[back])
-
-
-def _best(state: State, slowest: int, c: _Candidates) -> int | None:
-    """Index of the candidate with the smallest slowest device, ties by the sum of squares."""
-    if not len(c.out):
-        return None
-    loads, here = state.tables.loads, state.tier[c.out]
-    leaves = -loads[here, c.out]
-    comes = loads[c.tier, c.out].copy()
-    swap = c.back >= 0
-    leaves[swap] += loads[here[swap], c.back[swap]]
-    comes[swap] -= loads[c.tier[swap], c.back[swap]]
-    inside = c.rank == slowest
-    # A change of tiers inside the slowest device is one device's change, not two.
-    leaves[inside] += comes[inside]
-    mine = state.tables.ms(np.maximum(state.sums[slowest] + leaves, 0.0))
-    theirs = state.tables.ms(np.maximum(state.sums[c.rank] + comes, 0.0))
-    theirs[inside] = 0.0
-    pair = np.maximum(mine, theirs)
-    better = np.flatnonzero(pair < state.ms[slowest] * (1.0 - GAIN))
-    if not len(better):
-        return None
-    others = np.partition(state.ms, -3)[-3] if len(state.ms) > 2 else 0.0
-    squares = mine**2 + theirs**2 - np.where(inside, 0.0, state.ms[c.rank] ** 2)
-    return int(better[np.lexsort((squares[better], np.maximum(pair, others)[better]))[0]])
-
-
-def search(tables: Tables, restarts: int, effort: Effort, seed: int, enough_ms: float) -> tuple[State | None, float]:
-    """Best local optimum over seeded greedy starts, and the first start's slowest device.
-
-    Stops at ``enough_ms``, which no plan can beat; (None, 0) where no start fits.
-    """
-    rng = np.random.default_rng(seed)
-    best: State | None = None
-    started_ms = 0.0
-    for attempt in range(restarts):
-        begun = start(tables, _order(tables, attempt, rng))
-        if begun is None:
-            continue
-        if best is None:
-            started_ms = begun.slowest_ms
-        found = improve(begun, effort)
-        if best is None or found.slowest_ms < best.slowest_ms * (1.0 - GAIN):
-            best = found
-        if effort.spent or best.slowest_ms <= enough_ms:
+        out = mine[first : first + step]
+        effort.rated += len(out) * count
+        found = _best(state, giver, around, out, power)
+        if found is not None:
+            table, at = int(out[found // count]), found % count
+            change = [(table, int(targets.rank[at]), targets.comes)]
+            if targets.back[at] >= 0:
+                change.append((int(targets.back[at]), giver, targets.leaves))
+            return change
+        if effort.spent:
             break
-    return best, started_ms
+    return []
 
 
-def _order(tables: Tables, attempt: int, rng: np.random.Generator) -> Ints:
-    """Order of a start: by time, by time that HBM saves a byte, by size; then the first two with noise."""
-    by_size = tables.sizes.astype(np.float64)
-    saved = (tables.alone[SPILL] - tables.alone[0]) / by_size
-    keys = (tables.alone[0], saved, by_size)
-    if attempt < len(keys):
-        return np.argsort(-keys[attempt], kind="stable")
-    noise = rng.lognormal(sigma=0.1 * (1 + attempt % 4), size=len(tables))
-    crowded = int(tables.sizes.sum()) > tables.world * int(tables.capacity[0])
-    return np.argsort(-keys[attempt % 2 if crowded else 0] * noise, kind="stable")
+def _best(state: State, giver: int, around: "Surroundings", out: Ints, power: int) -> int | None:
+    """The change, as a number in [out, targets], that lowers the sum of powers most; None where none does."""
+    here, there = around.after(out)
+    top = state.slowest_ms
+    # Twice the slowest is bad enough: its power is a number still.
+    grown = np.minimum(here / top, 2.0) ** power + np.minimum(there / top, 2.0) ** power
+    grown -= (around.ms / top) ** power + (state.ms[giver] / top) ** power
+    rated = np.where(around.fits(out), grown, 0.0).ravel()
+    best = int(rated.argmin())
+    return best if rated[best] < -GAIN else None
+
+
+class Surroundings:
+    """Sums and room of a device and of each target's device but for the tables of the former that go there."""
+
+    def __init__(self, state: State, giver: int, targets: Targets) -> None:
+        tables = state.tables
+        self.numbers, self.targets, self.sizes = tables.numbers, targets, tables.sizes
+        values, has = self.numbers.values, targets.back >= 0
+        # Nothing comes back for a move.
+        comes_back = np.where(has, values[:, targets.leaves, targets.back], 0.0)
+        goes_back = np.where(has, values[:, targets.comes, targets.back], 0.0)
+        size = np.where(has, tables.sizes[targets.back], 0)
+        self.here: Floats = state.sums[:, giver, None] + comes_back
+        self.there: Floats = state.sums[:, targets.rank] - goes_back
+        self.ms: Floats = state.ms[targets.rank]
+        """Of the targets' devices, before; zero for the same device, which counts once."""
+        if targets.inside:
+            self.here -= goes_back
+            self.ms = np.zeros_like(self.ms)
+        self.free: Ints = tables.capacity[targets.comes] - state.used[targets.comes, targets.rank] + size
+        self.least: Ints = state.used[targets.leaves, giver] + size - tables.capacity[targets.leaves]
+
+    def fits(self, out: Ints) -> Bools:
+        """Whether both tiers have room once the tables ``out`` went, [out, targets]."""
+        size = self.sizes[out][:, None]
+        return np.asarray((size <= self.free) & (size >= self.least))
+
+    def after(self, out: Ints) -> tuple[Floats, Floats]:
+        """Milliseconds of the device and of the target's (zero where it is the same), [out, targets] each."""
+        leaving = self.numbers.values[:, self.targets.leaves, out][:, :, None]
+        coming = self.numbers.values[:, self.targets.comes, out][:, :, None]
+        if self.targets.inside:
+            here = self.numbers.ms(self.here[:, None, :] - leaving + coming)
+            return here, np.zeros_like(here)
+        return self.numbers.ms(self.here[:, None, :] - leaving), self.numbers.ms(self.there[:, None, :] + coming)
+
+
+def kicked(state: State, rng: np.random.Generator) -> State:
+    """Another placement: a few random pairs of tables of different devices changed places, as far as they fit."""
+    tables, other = state.tables, state.copy()
+    count = max(2, round(KICK_SHARE * len(tables)))
+    for one, two in rng.integers(0, len(tables), (count, 2)).tolist():
+        a, b = ((int(other.rank[t]), int(other.tier[t])) for t in (one, two))
+        grown = tables.sizes[one] - tables.sizes[two]
+        fits = other.used[b[1], b[0]] + grown <= tables.capacity[b[1]]
+        if a[0] != b[0] and fits and other.used[a[1], a[0]] - grown <= tables.capacity[a[1]]:
+            other.put([(one, *b), (two, *a)])
+    return other
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """The best placement of a search, the first start's slowest device, and what ended it."""
+
+    best: State
+    start_ms: float
+    ended: str
+
+
+def search(tables: Tables, effort: Effort, seed: int, enough_ms: float) -> Found | None:
+    """Best placement of descents from all starts and from kicks of the best; None where no start fits.
+
+    Stops at ``enough_ms``, which no plan can beat.
+    """
+    begun = list(starts(tables))
+    if not begun:
+        return None
+    best, limit = min(begun, key=lambda state: state.slowest_ms), int(START_SHARE * effort.candidates)
+    # Devices are soon level; how well tables share caches is what their mean tells.
+    for state in sorted(begun, key=lambda state: float(state.ms.mean())):
+        best = _better(descend(state, effort, limit=limit, enough_ms=enough_ms), best)
+    rng, idle, other = np.random.default_rng(seed), 0, best
+    while not effort.spent and best.slowest_ms > enough_ms and idle < IDLE_KICKS:
+        found = descend(other, effort, limit=effort.candidates - effort.rated, enough_ms=enough_ms, powers=POWERS[-1:])
+        idle = 0 if _better(found, best) is found else idle + 1
+        best = _better(found, best)
+        other = kicked(best, rng)
+    ended = "clock" if effort.timed_out else "bound" if best.slowest_ms <= enough_ms else "work"
+    return Found(best=best, start_ms=begun[0].slowest_ms, ended=ended)
+
+
+def _better(one: State, other: State) -> State:
+    return one if one.slowest_ms < other.slowest_ms else other
