@@ -45,9 +45,19 @@ def test_profile_by_hand():
     assert p.expected_distinct(2) == pytest.approx(sum(1 - (10 / 12) ** c for c in (5, 3, 3, 1)))
     assert p.expected_distinct(2, 1, 3) == pytest.approx(2 * (1 - (10 / 12) ** 3))
     assert p.expected_distinct(12) == pytest.approx(4)
+    # Of twelve lookups one met a row seen once: the next is expected to meet a new row with 1/12.
+    assert p.unseen_share == pytest.approx(1 / 12)
+    assert profile([5, 3]).unseen_share == profile([2, 2, 0]).unseen_share == 0.0
     # Twice the sample: the four rows seen; one singleton, no doubleton: at least one row unseen.
     assert p.expected_distinct(24, 0, 4) == pytest.approx(4)
     assert p.expected_distinct(24) == pytest.approx(4 + 1 - np.exp(-12 * 1 / (12 * 1 + 1)))
+
+
+@given(COUNTS, st.floats(0, 500))
+def test_distinct_below_is_expected_distinct_of_the_first_rows(counts, lookups):
+    p, ends = profile(counts), np.arange(len(counts) + 1)
+    expected = [p.expected_distinct(lookups, 0, int(end)) for end in ends]
+    assert p.distinct_below(lookups, ends) == pytest.approx(np.array(expected), abs=1e-9)
 
 
 @given(COUNTS)

@@ -13,7 +13,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .search import Found, minimise
-from .steps import Statistics, expected_share, make_steps, unseen_share
+from .steps import Statistics, expected_share, make_steps
 
 BUDGET_SHARE = 0.8
 """Share of the planning budget after which the search ends: what is left is for the plan itself."""
@@ -58,7 +58,7 @@ class RecShard(Strategy):
             float(expected_share(profile, rows, expects_unseen=self.expects_unseen))
             for profile, rows in zip(profiles, hot, strict=True)
         ]
-        unseen = np.array([unseen_share(profile) for profile in profiles])
+        unseen = np.array([profile.unseen_share for profile in profiles])
         rows = np.array([table.rows for table in problem.tables])
         split = rows[(hot > 0) & (hot < rows)]
         return {

@@ -116,7 +116,7 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
         shares.append(expected_share(profile, choice, expects_unseen=expects_unseen))
         row_bytes.append(each)
         kept.append(len(choice))
-        unseen.append(unseen_share(profile))
+        unseen.append(profile.unseen_share)
     table_of = np.repeat(np.arange(len(kept)), kept)
     all_rows, share = np.concatenate(rows), np.concatenate(shares)
     each_of = np.array(row_bytes)[table_of]
@@ -140,18 +140,8 @@ def expected_share(profile: AccessProfile, rows: Ints, *, expects_unseen: bool) 
     Of the sample's accesses, or with ``expects_unseen`` of those that are expected in new samples.
     """
     share = np.where(rows < profile.rows, profile.cdf(rows), 1.0)
-    unseen = unseen_share(profile) if expects_unseen else 0.0
+    unseen = profile.unseen_share if expects_unseen else 0.0
     if unseen == 0.0:
         return share
     tail = np.clip(rows - profile.seen_rows, 0, None) / (profile.rows - profile.seen_rows)
     return np.asarray((1.0 - unseen) * share + unseen * tail)
-
-
-def unseen_share(profile: AccessProfile) -> float:
-    """Share of a table's accesses that rows never seen by the sample are expected to get.
-
-    Good and Turing: as many as the sample's rows seen once.
-    """
-    if not profile.counts or profile.counts[-1] != 1 or profile.seen_rows == profile.rows:
-        return 0.0
-    return profile.row_counts[-1] / profile.lookups

@@ -152,6 +152,29 @@ class AccessProfile:
             return 0.0
         return undetected * -math.expm1(-more * singles / (self.lookups * undetected + singles))
 
+    def distinct_below(self, lookups: float, ends: Any) -> Floats:
+        """``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
+        counts, rows, row_ends, lookup_ends = self._arrays
+        sampled = lookup_ends[-1]
+        below = np.asarray(ends, dtype=np.float64)
+        if sampled == 0 or lookups <= 0:
+            return np.zeros(below.shape)
+        if lookups <= sampled:
+            met = -np.expm1(np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts)
+            return np.asarray(np.interp(below, row_ends, np.concatenate([[0.0], np.cumsum(rows * met)])))
+        unseen = np.clip((below - self.seen_rows) / max(self.rows - self.seen_rows, 1), 0.0, 1.0)
+        return np.asarray(np.minimum(below, self.seen_rows) + self._unseen_met(lookups - sampled) * unseen)
+
+    @property
+    def unseen_share(self) -> float:
+        """Share of the accesses that rows which the sample never saw are expected to get (Good and Turing).
+
+        As many as the sample's rows seen once.
+        """
+        if not self.counts or self.counts[-1] != 1 or self.seen_rows == self.rows:
+            return 0.0
+        return self.row_counts[-1] / self.lookups
+
     def reuse_bins(self) -> Floats:
         """Share of touched rows per reuse bin, float64 [17]; zeros if nothing was touched."""
         counts, rows, row_ends, _ = self._arrays

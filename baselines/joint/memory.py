@@ -1,0 +1,85 @@
+"""How many of each table's hottest rows are in HBM where not all rows fit: one price of a byte for all tables."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
+
+from .pieces import Counter, Cut, Scope
+
+FULL = 0.97
+"""Share of all HBM that the cuts plan to fill: packing leaves some of it unused."""
+HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
+"""Shares of a table's accesses at which its rows may be cut between HBM and host memory."""
+BISECTIONS = 60
+
+
+def hot_rows(problem: Problem, room_share: float = 1.0) -> list[int | None]:
+    """Rows of each table in HBM, hottest first; None: all. ``room_share`` of what is planned to be filled counts."""
+    room = FULL * room_share * problem.world_size * problem.topology.hbm_bytes
+    sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
+    if sizes.sum() <= room or problem.topology.uvm_bytes == 0:
+        return [None] * len(problem.tables)
+    rows, table, cost = _cuts(problem)
+    each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
+    held = rows * each[table]
+    first = np.searchsorted(table, np.arange(len(problem.tables)))
+
+    def chosen(price: float) -> Ints:
+        paid = cost + price * held
+        least = np.minimum.reduceat(paid, first)
+        at = np.flatnonzero(paid <= least[table])
+        return np.asarray(at[np.unique(table[at], return_index=True)[1]])
+
+    low, high = 0.0, 1e-9
+    while held[chosen(high)].sum() > room and high < 1e9:
+        low, high = high, high * 8.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if held[chosen(middle)].sum() <= room else (middle, high)
+    found = rows[chosen(high)].tolist()
+    return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
+
+
+def _cuts(problem: Problem) -> tuple[Ints, Ints, Floats]:
+    """Rows in HBM and the table, [cuts], and what its kernels take: forward and backward, with rows never seen.
+
+    The sample's rows leave out those that it never saw, which new batches ask for with the share that Good and Turing
+    expect: it is taken from the others, and is read from wherever the table's coldest rows are.
+    """
+    rows, tables, cuts = [], [], []
+    for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
+        choice = np.unique(np.append(profile.inverse_cdf(HOT_SHARES), [profile.seen_rows, table.rows]))
+        rows.append(choice)
+        tables.append(np.full(len(choice), index))
+        for kept in choice.tolist():
+            cuts += [
+                Cut(index, Scope.RANK, 0, kept, table.dim),
+                Cut(index, Scope.RANK, kept, table.rows, table.dim, Tier.UVM, False),
+            ]
+    counter = Counter(problem)
+    counted = counter.count(cuts)
+    table_of, kept_rows = np.concatenate(tables), np.concatenate(rows)
+    numbers = counted.numbers[0::2] + counted.numbers[1::2]
+    forward, backward = counter.kernels.work_ms(numbers)
+    return kept_rows, table_of, forward + backward + _unseen_ms(problem, counter, table_of, kept_rows)
+
+
+def _unseen_ms(problem: Problem, counter: Counter, tables: Ints, rows: Ints) -> Floats:
+    """What reading rows that the sample never saw out of host memory takes, forth and back, [cuts]."""
+    share = np.array([profile.unseen_share for profile in problem.profiles])[tables]
+    seen = np.array([profile.seen_rows for profile in problem.profiles])[tables]
+    size = np.array([table.rows for table in problem.tables])[tables]
+    outside = np.where(size > seen, (size - np.maximum(rows, seen)) / np.maximum(size - seen, 1), 0.0)
+    dims = np.array([table.dim for table in problem.tables])[tables]
+    row_bytes = dims * problem.precision.bytes + problem.machine.constants.access_overhead_bytes
+    asked = counter.lookups[tables] * share * outside
+    return np.asarray(2e3 * asked * row_bytes / problem.machine.constants.uvm_bytes_per_s)
+
+
+def colder(hot: Sequence[int | None], problem: Problem) -> list[int | None]:
+    """Half as many rows in HBM, for a start that found no room."""
+    return [(table.rows if kept is None else kept) // 2 for kept, table in zip(hot, problem.tables)]

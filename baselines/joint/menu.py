@@ -1,0 +1,243 @@
+"""The forms that each table may have, all counted at once, and what each adds to the phases of a step."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.validate import COLUMN_MULTIPLE
+
+from .links import Links
+from .pieces import Counted, Counter, Cut, Form, Scope
+
+
+class Extent(NamedTuple):
+    """How many options a menu has."""
+
+    shards: tuple[int, ...]
+    """Equal column ranges that a table may be in."""
+    break_evens: tuple[float, ...]
+    """Times what keeping copies alike costs that their lookups must save, where hottest rows may be copied."""
+
+
+FULL_MENU = Extent(shards=(1, 2, 4, 8, 16), break_evens=(0.5, 1.0, 2.0, 4.0, 16.0))
+LEAN_MENU = Extent(shards=(1, 2, 4), break_evens=(1.0,))
+"""For budgets that are short for the number of tables."""
+WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
+"""Where the rest of a sequence may be whose next rows have a copy a node."""
+
+
+class Option(NamedTuple):
+    """A form of a table: pieces (rows of a Counted) that go to one place each, tiers of a device's rows together."""
+
+    table: int
+    groups: tuple[tuple[int, ...], ...]
+    shards: int = 1
+    """Column ranges that the last group stands for: all alike."""
+
+
+class Menu:
+    """Every option of every table, given how many hottest rows of each are in HBM (None: all)."""
+
+    def __init__(
+        self, problem: Problem, hot_rows: Sequence[int | None], moves: frozenset[Move], extent: Extent = FULL_MENU
+    ) -> None:
+        self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
+        self.counter, self.links = Counter(problem), Links(problem)
+        self._cuts: list[Cut] = []
+        self._at: dict[Cut, int] = {}
+        self.options = [option for index in range(len(problem.tables)) for option in self._options(index)]
+        self.counted: Counted = self.counter.count(self._cuts)
+        self.first = np.searchsorted([option.table for option in self.options], np.arange(len(problem.tables) + 1))
+        self._forms: dict[int, Form] = {}
+
+    def form(self, option: int) -> Form:
+        """The pieces of an option; made once."""
+        if option not in self._forms:
+            made, chosen = [], self.options[option]
+            for number, group in enumerate(chosen.groups):
+                shards = chosen.shards if number == len(chosen.groups) - 1 else 1
+                width = self._cuts[group[0]].width
+                made += [
+                    tuple(self.counter.piece(self.counted, at, shard * width) for at in group)
+                    for shard in range(shards)
+                ]
+            self._forms[option] = tuple(made)
+        return self._forms[option]
+
+    def of(self, table: int) -> range:
+        """Options of a table."""
+        return range(self.first[table], self.first[table + 1])
+
+    def _piece(self, cut: Cut) -> int:
+        if cut not in self._at:
+            self._at[cut] = len(self._cuts)
+            self._cuts.append(cut)
+        return self._at[cut]
+
+    def _options(self, index: int) -> list[Option]:
+        """All of a table, the whole table on one device first."""
+        table, topology = self.problem.tables[index], self.problem.topology
+        copied, warm = self._copied_rows(index)
+        made: list[Option] = []
+        for first in copied:
+            copies = (self._piece(Cut(index, Scope.COPIES, 0, first, table.dim)),) if first else ()
+            if first == table.rows:
+                made.append(Option(index, (copies,)))
+                continue
+            head = (copies,) if first else ()
+            made += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
+            for last in warm:
+                dealt = last == table.rows or self._dealable(last - first, topology.devices_per_node)
+                if last <= first or not dealt:
+                    continue
+                between = (self._piece(Cut(index, Scope.NODES, first, last, table.dim)),)
+                if last == table.rows:
+                    made.append(Option(index, (*head, between)))
+                    continue
+                made += [
+                    Option(index, (*head, between, rest))
+                    for scope in WARM_SCOPES
+                    if (rest := self._rest(index, last, scope)) is not None
+                ]
+        return made
+
+    def _rests(self, index: int, first: int) -> list[tuple[tuple[int, ...], int]]:
+        """Ways to keep rows from ``first`` on, and their column ranges."""
+        table, world = self.problem.tables[index], self.problem.world_size
+        found = []
+        for shards in self.extent.shards:
+            columns = Move.COLUMNS in self.moves and table.dim % (shards * COLUMN_MULTIPLE) == 0 and shards <= world
+            if shards > 1 and not columns:
+                continue
+            rest = self._rest(index, first, Scope.RANK, table.dim // shards)
+            if rest is not None:
+                found.append((rest, shards))
+        for scope in (Scope.NODE, Scope.WORLD, Scope.NODES):
+            rest = self._rest(index, first, scope)
+            if rest is not None:
+                found.append((rest, 1))
+        return found
+
+    def _rest(self, index: int, first: int, scope: Scope, width: int | None = None) -> tuple[int, ...] | None:
+        """Pieces of the rows from ``first`` on in one scope; None where the scope cannot have them."""
+        table, topology, hot = self.problem.tables[index], self.problem.topology, self.hot_rows[index]
+        world, local = topology.world_size, topology.devices_per_node
+        several = topology.nodes > 1 and local > 1
+        split, copies = Move.ROWS in self.moves, Move.REPLICATE in self.moves
+        allowed = {
+            Scope.RANK: first == 0 or split,
+            Scope.NODE: several and split,
+            Scope.WORLD: world > 1 and split,
+            Scope.NODES: several and split and copies and hot is None,
+        }
+        if not allowed[scope]:
+            return None
+        hbm = table.rows if hot is None else max(hot, first)
+        spans = [(first, hbm, Tier.HBM), (hbm, table.rows, Tier.UVM)]
+        ways = {Scope.RANK: 1, Scope.NODE: local, Scope.WORLD: world, Scope.NODES: local}[scope]
+        spans = [span for span in spans if span[0] < span[1]]
+        if not all(self._dealable(stop - start, ways) for start, stop, _ in spans):
+            return None
+        return tuple(
+            self._piece(Cut(index, scope, start, stop, width or table.dim, tier, number == 0))
+            for number, (start, stop, tier) in enumerate(spans)
+        )
+
+    @staticmethod
+    def _dealable(rows: int, ways: int) -> bool:
+        """Whether dealing leaves no device without a row."""
+        return rows >= ways
+
+    def _copied_rows(self, index: int) -> tuple[list[int], list[int]]:
+        """Hottest rows that may have a copy a device, and up to which row there may be a copy a node."""
+        table, profile, topology = self.problem.tables[index], self.problem.profiles[index], self.problem.topology
+        if Move.REPLICATE not in self.moves or topology.world_size == 1:
+            return [0], []
+        several = topology.nodes > 1 and topology.devices_per_node > 1
+        unpooled = bool(self.counter.unpooled[index])
+        hot = self.hot_rows[index]
+        limit = table.rows if hot is None else hot
+        counts, ends = np.array(profile.counts, dtype=np.float64), np.cumsum(profile.row_counts)
+        a_rank = counts * (self.problem.batch_size / topology.world_size / profile.samples)
+        saved = a_rank * (INDEX_BYTES + 2 * VECTOR_BYTES * table.dim * unpooled) * self.links.exchanged
+        cost = 2.0 * table.dim * self.problem.precision.bytes * self.links.reduced
+
+        def rows(worth: Floats, times: float) -> int:
+            found = int(np.count_nonzero(worth >= times * cost))
+            return min(int(ends[found - 1]), limit) if found else 0
+
+        if Move.ROWS not in self.moves:
+            return sorted({0, table.rows} if limit == table.rows else {0}), []
+        copied = {0} | {rows(saved, times) for times in self.extent.break_evens}
+        if limit == table.rows:
+            copied.add(table.rows)
+        if not several or self.hot_rows[index] is not None or not unpooled:
+            return sorted(copied), []
+        # What a node's copy saves is asked by all of its devices, each of which keeps a share of it.
+        local = topology.devices_per_node
+        warm = {rows(saved * local, times) for times in self.extent.break_evens} - {0}
+        return sorted(copied), sorted(warm)
+
+    @cached_property
+    def contributions(self) -> "Contributions":
+        """What options add to the phases."""
+        return Contributions(self)
+
+
+PHASES = 5
+"""Forward, backward, input, output, and what all devices pay alike."""
+WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0, 1.0])
+"""Times that a step pays each: vectors travel forth, gradients back."""
+
+
+class Contributions:
+    """Milliseconds that options add, taken alone, [options, PHASES]."""
+
+    def __init__(self, menu: Menu) -> None:
+        counted, counter = menu.counted, menu.counter
+        scope = np.array([cut.scope for cut in counted.cuts])
+        share = counter.holders[scope] / menu.problem.world_size
+        forward, backward = counter.kernels.work_ms(counted.numbers)
+        received, returned, shared = menu.links.pieces_ms(scope, counted)
+        lumps = np.stack([forward, backward, received, returned, np.zeros(len(scope))], axis=1)
+        means = lumps * share[:, None]
+        means[:, -1] = shared
+        option, piece, times = _flat(menu.options)
+        self.means = np.zeros((len(menu.options), PHASES))
+        """Mean over the devices."""
+        np.add.at(self.means, option, means[piece] * times[:, None])
+        self.largest = np.zeros((len(menu.options), PHASES))
+        """On a device that has a part of it, of scopes that are not all devices."""
+        lumped = scope[piece] <= Scope.NODE
+        np.add.at(self.largest, option[lumped], lumps[piece[lumped]])
+        self.size = np.zeros(len(menu.options))
+        """Bytes on all devices together in HBM."""
+        in_hbm = np.array([cut.tier is Tier.HBM for cut in counted.cuts])
+        np.add.at(self.size, option, (counted.size * in_hbm)[piece] * times)
+        module = np.where(counter.unpooled[[cut.table for cut in counted.cuts]], [c.width for c in counted.cuts], 0)
+        kinds, which = np.unique(np.stack([scope, module], axis=1), axis=0, return_inverse=True)
+        self.kinds = [(Scope(int(kind[0])), int(kind[1])) for kind in kinds]
+        self.needs = np.zeros((len(menu.options), len(kinds)), dtype=np.bool_)
+        """Whether an option needs the calls of a kind, [options, kinds]."""
+        self.needs[option, which.ravel()[piece]] = True
+        self.table = np.array([option.table for option in menu.options])
+
+
+def _flat(options: Sequence[Option]) -> tuple[Ints, Ints, Ints]:
+    """Option, piece and how often, for every piece of every option."""
+    found = [
+        (at, piece, option.shards if number == len(option.groups) - 1 else 1)
+        for at, option in enumerate(options)
+        for number, group in enumerate(option.groups)
+        for piece in group
+    ]
+    at, piece, times = np.array(found, dtype=np.int64).T
+    return at, piece, times

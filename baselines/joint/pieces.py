@@ -1,0 +1,212 @@
+"""Ranges of rows and columns of a table, where they may be, and what each adds to the sums of a plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
+from shardbench.model.plan import NodeSharded, OnRank, Replicated, RowWise, Segment, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Table
+from shardbench.model.validate import dealt
+
+from .kernels import Kernels
+
+
+class Scope(IntEnum):
+    """Who gets a piece."""
+
+    RANK = 0
+    """One device."""
+    NODE = 1
+    """All devices of one node, rows dealt."""
+    WORLD = 2
+    """All devices, rows dealt."""
+    NODES = 3
+    """A copy a node, rows dealt in it."""
+    COPIES = 4
+    """A copy a device."""
+
+
+class Cut(NamedTuple):
+    """A piece before it is counted; ``width`` columns of rows [start, stop) of table ``table``."""
+
+    table: int
+    scope: Scope
+    start: int
+    stop: int
+    width: int
+    tier: Tier = Tier.HBM
+    alone: bool = True
+    """False for a second range of rows that is pooled with the first before anything is sent."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counted:
+    """What pieces add under the training profile, [pieces] each.
+
+    Expected lookups are the same for every rank's samples, so that a number a device is enough.
+    """
+
+    cuts: tuple[Cut, ...]
+    numbers: Floats
+    """[pieces, NUMBERS] of ``Kernels``, of every device that has it."""
+    received: Floats
+    """Bytes of lengths and indices that each rank sends to each device that has it."""
+    returned: Floats
+    """Bytes of vectors that each device that has it sends to each rank whose samples ask."""
+    pooled: Floats
+    """Columns of pooled vectors that are summed over the devices that have it."""
+    weights: Floats
+    """Weights whose gradients the copies all-reduce, of a whole table or of one device's share of a node's copy."""
+    size: Floats
+    """Bytes of weights and state of all its copies."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Piece:
+    """One counted piece; fields as in Counted."""
+
+    cut: Cut
+    columns: tuple[int, int]
+    numbers: Floats
+    received: float
+    returned: float
+    pooled: float
+    weights: float
+    held: Floats
+    """Bytes of weights and state by device of the scope, in the scope's order; [1] where all hold the same."""
+    module: int
+    """Columns of the module of unpooled tables that it is in; 0 is that of all pooled ones."""
+
+    @property
+    def scope(self) -> Scope:
+        """Who gets it."""
+        return self.cut.scope
+
+    @property
+    def tier(self) -> Tier:
+        """Memory that it is in."""
+        return self.cut.tier
+
+    def segment(self, table: Table, ranks: Sequence[int]) -> Segment:
+        """The segment on the devices ``ranks``."""
+        if self.scope is Scope.RANK:
+            placement: OnRank | RowWise | NodeSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
+        elif self.scope in (Scope.NODE, Scope.WORLD):
+            placement = RowWise(ranks=tuple(ranks), tier=self.tier)
+        elif self.scope is Scope.NODES:
+            placement = NodeSharded(tier=self.tier)
+        else:
+            placement = Replicated(ranks=tuple(ranks))
+        return Segment(
+            table=table.name, row_start=self.cut.start, row_stop=self.cut.stop, column_start=self.columns[0],
+            column_stop=self.columns[1], placement=placement,
+        )  # fmt: skip
+
+
+Form = tuple[tuple[Piece, ...], ...]
+"""Pieces of a table in groups that go to one place each: the tiers of a device's rows stay together."""
+
+
+class Counter:
+    """Counts the pieces of a problem's tables."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, topology = problem, problem.topology
+        self.kernels = Kernels(problem.machine.constants)
+        world, local = topology.world_size, topology.devices_per_node
+        self.ways = np.array([1, local, world, local, 1])
+        """Devices that share the rows of a piece, by scope."""
+        self.askers = np.array([world, world, world, local, 1])
+        """Ranks whose samples ask a device that has it, by scope."""
+        self.holders = np.array([1, local, world, world, world])
+        self.unpooled = np.array([table.pooling is Pooling.NONE for table in problem.tables])
+        self.features = np.array([table.features for table in problem.tables])
+        self.lookups = np.array([profile.mean_pooling for profile in problem.profiles]) * problem.batch_size
+
+    def count(self, cuts: Sequence[Cut]) -> Counted:
+        """Count pieces, all at once."""
+        problem = self.problem
+        table, scope, start, stop, width = np.array(
+            [(cut.table, cut.scope, cut.start, cut.stop, cut.width) for cut in cuts], dtype=np.int64
+        ).T
+        alone, uvm = np.array([(cut.alone, cut.tier is Tier.UVM) for cut in cuts]).T
+        ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
+        share, distinct = self._met(table, scope, start, stop)
+        asked = self.lookups[table] * share * askers / world / ways
+        samples = problem.batch_size // world * askers
+        unpooled, features = self.unpooled[table], self.features[table]
+        bags = np.where(unpooled, asked, samples * features)
+        state = np.array([problem.optimizer.state_bytes(int(columns)) for columns in width])
+        load = Load.zeros(len(cuts))
+        for kind in np.unique(np.stack([unpooled, uvm, state], axis=1), axis=0):
+            at = np.flatnonzero((unpooled == kind[0]) & (uvm == kind[1]) & (state == kind[2]))
+            load.values[at] = segment_load(
+                lookups=asked[at],
+                distinct=distinct[at] / ways[at],
+                bags=bags[at],
+                rows=((stop - start) / ways)[at],
+                columns=width[at],
+                unpooled=bool(kind[0]),
+                tier=Tier.UVM if kind[1] else Tier.HBM,
+                precision=problem.precision,
+                state=int(kind[2]),
+            ).values
+        load.tables[...] = features * (bags > 0)
+        own = scope == Scope.COPIES
+        rows = stop - start
+        row_bytes = width * problem.precision.bytes + state
+        shared = -(-rows // self.ways[Scope.NODES]) * width
+        return Counted(
+            cuts=tuple(cuts),
+            numbers=self.kernels.numbers(load),
+            received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
+            returned=np.where(unpooled & ~own, asked / askers * width * VECTOR_BYTES, 0.0),
+            pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
+            weights=np.where(own, rows * width, np.where(scope == Scope.NODES, shared, 0)).astype(np.float64),
+            size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),
+        )
+
+    def _met(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
+        """Share of the table's lookups, and distinct rows that the askers together ask for, [pieces] each."""
+        share, distinct = np.zeros(len(table)), np.zeros(len(table))
+        first = np.searchsorted(table, np.arange(len(self.problem.tables) + 1))
+        if np.any(np.diff(table) < 0):
+            raise ValueError("pieces are counted table by table")
+        for index, profile in enumerate(self.problem.profiles):
+            of = slice(first[index], first[index + 1])
+            if of.start == of.stop:
+                continue
+            ends = np.stack([start[of], stop[of]])
+            share[of] = np.diff(profile.cdf(ends), axis=0)[0]
+            asking = self.askers[scope[of]]
+            for askers in np.unique(asking):
+                those = asking == askers
+                below = profile.distinct_below(self.lookups[index] * askers / self.problem.world_size, ends[:, those])
+                distinct[first[index] + np.flatnonzero(those)] = below[1] - below[0]
+        return share, distinct
+
+    def piece(self, counted: Counted, at: int, first_column: int = 0) -> Piece:
+        """Piece ``at`` of counted ones, from a column on."""
+        cut = counted.cuts[at]
+        table = self.problem.tables[cut.table]
+        row_bytes = cut.width * self.problem.precision.bytes + self.problem.optimizer.state_bytes(cut.width)
+        rows, ways = cut.stop - cut.start, int(self.ways[cut.scope])
+        shares = np.array([float(rows)]) if ways == 1 else dealt(table.name, rows, ways).astype(np.float64)
+        return Piece(
+            cut=cut,
+            columns=(first_column, first_column + cut.width),
+            numbers=counted.numbers[at],
+            received=float(counted.received[at]),
+            returned=float(counted.returned[at]),
+            pooled=float(counted.pooled[at]),
+            weights=float(counted.weights[at]),
+            held=shares * row_bytes,
+            module=cut.width if self.unpooled[cut.table] else 0,
+        )

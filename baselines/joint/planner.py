@@ -1,0 +1,276 @@
+"""Places chosen options, then moves, swaps and re-splits tables while the step falls."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.model.plan import Segment
+from shardbench.model.problem import Problem
+
+from .kernels import NUMBERS
+from .menu import WEIGHTS, Menu
+from .pieces import Scope
+from .ruler import DOUBLINGS, PARCEL, Ruler, Sums
+from .state import State
+
+RATED = 32
+"""Exchanges that are rated at a time."""
+ROUGH = 0.1
+"""What judging an exchange roughly takes, over rating a place."""
+GAIN = 1e-9
+"""Share of the step that a change must gain to count."""
+
+
+@dataclass
+class Effort:
+    """What is left of the budget: places that may be rated, and a deadline as the safety net."""
+
+    ratings: float
+    deadline: float
+
+    @property
+    def spent(self) -> bool:
+        """Whether the search must stop."""
+        return self.ratings <= 0 or time.monotonic() > self.deadline
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """An option of a table, and the place of each of its groups."""
+
+    option: int
+    places: tuple[int, ...]
+
+
+class Things:
+    """What lies on one device or node: tables, numbers of their groups, places, [things] each."""
+
+    def __init__(self, found: list[tuple[int, int, int, Floats]], ruler: Ruler) -> None:
+        self.tables, self.groups, self.places = np.array([row[:3] for row in found], dtype=np.int64).reshape(-1, 3).T
+        self.parcels: Floats = np.array([row[3] for row in found]).reshape(-1, PARCEL)
+        self.phases_ms = ruler.parcels_ms(self.parcels)
+        """[4, things]"""
+
+
+class Planner:
+    """A state, and where every table is in it."""
+
+    def __init__(self, problem: Problem, menu: Menu, effort: Effort) -> None:
+        self.problem, self.menu, self.effort = problem, menu, effort
+        self.state = State(problem)
+        self.ruler = Ruler(self.state)
+        self.placed: dict[int, Placed] = {}
+        self._sums: dict[int, tuple[Sums, ...]] = {}
+        self._listed: dict[Scope, Things] = {}
+        self._made: dict[tuple[int, int], Floats] = {}
+
+    def sums(self, option: int) -> tuple[Sums, ...]:
+        """What the groups of an option add."""
+        if option not in self._sums:
+            self._sums[option] = tuple(Sums(group, self.ruler.links) for group in self.menu.form(option))
+        return self._sums[option]
+
+    def construct(self, options: Ints) -> bool:
+        """Place all tables, dearest first, in these options or, without room, in others; False where none has room."""
+        parts = self.menu.contributions
+        lumps = parts.largest[options] / np.maximum(parts.means[options].sum(axis=0), 1e-12)
+        # What all devices share comes first, then nodes' tables, then the largest parts.
+        order = np.argsort(-lumps.max(axis=1), kind="stable")
+        ahead = np.array([self._spread(option) for option in options.tolist()])
+        rest = ahead.sum(axis=0)
+        for table in order.tolist():
+            rest = rest - ahead[table]
+            self.ruler.ahead = np.maximum(rest, 0.0)
+            self.ruler.refresh()
+            if not self._put_best(table, [int(options[table])]) and not self._put_best(table, self.menu.of(table)):
+                return False
+        self.ruler.ahead = np.zeros_like(rest)
+        self.ruler.refresh()
+        return True
+
+    def _spread(self, option: int) -> Floats:
+        """Numbers, lookups and vectors of the groups of an option, spread evenly over all devices."""
+        world, found = self.state.world, np.zeros(NUMBERS + 2)
+        for sums in self.sums(option):
+            share = self.menu.counter.holders[sums.scope] / world
+            found[:NUMBERS] += sums.numbers * share
+            if sums.scope <= Scope.WORLD:
+                found[NUMBERS] += sums.received * share
+                pooled = sums.pooled * self.state.sample_bytes * (sums.scope is Scope.RANK)
+                found[NUMBERS + 1] += (sums.returned + pooled) * share
+        return found
+
+    def _put_best(self, table: int, options: Sequence[int]) -> bool:
+        """Place a table in the option and the places where the norms grow least; False where none has room."""
+        best, chosen = np.inf, None
+        for option in options:
+            rated, placed = self._rated(option)
+            if rated < best:
+                best, chosen = rated, placed
+        if chosen is None:
+            return False
+        self._put(table, chosen)
+        return True
+
+    def _rated(self, option: int) -> tuple[float, Placed | None]:
+        """How much the norms grow, and the places: of column shards, which are alike, the best different ones."""
+        form, groups = self.menu.form(option), self.sums(option)
+        self.effort.ratings -= self.state.world
+        kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
+        total, places = self.ruler.calls_ms(kinds), list[int]()
+        shards = self.menu.options[option].shards
+        for sums in groups[: len(groups) - shards]:
+            rates = self.ruler.rate(sums)
+            places.append(int(rates.argmin()))
+            total += float(rates.min())
+        rates = self.ruler.rate(groups[-1])
+        best = np.argsort(rates, kind="stable")[:shards] if shards > 1 else np.array([rates.argmin()])
+        total += float(rates[best].sum())
+        if not np.isfinite(total):
+            return np.inf, None
+        return total, Placed(option, (*places, *best.tolist()))
+
+    def _put(self, table: int, placed: Placed, sign: int = 1) -> None:
+        for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
+            for piece in group:
+                self.state.add(piece, place, sign)
+        self._listed.clear()
+        if sign > 0:
+            self.placed[table] = placed
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Of all that is placed."""
+        world = range(self.state.world)
+        return tuple(
+            piece.segment(self.problem.tables[table], world[self.state.ranks(piece, place)])
+            for table in sorted(self.placed)
+            for group, place in zip(self.menu.form(self.placed[table].option), self.placed[table].places)
+            for piece in group
+        )
+
+    @property
+    def step_ms(self) -> float:
+        """Of all that is placed, without the dense model."""
+        return self.state.times().step_ms
+
+    def improve(self) -> None:
+        """Exchange, move and re-split what the slowest devices have while the norms fall; keep the best step seen."""
+        best, kept = self.step_ms, dict(self.placed)
+        for doublings in DOUBLINGS:
+            self.ruler.doublings = doublings
+            self.ruler.refresh()
+            while not self.effort.spent and self._improved():
+                if self.step_ms < best:
+                    best, kept = self.step_ms, dict(self.placed)
+        self._restore(kept)
+
+    def _restore(self, kept: dict[int, Placed]) -> None:
+        for table, placed in kept.items():
+            if self.placed[table] is not placed:
+                self._put(table, self.placed[table], -1)
+                self._put(table, placed)
+        self.ruler.refresh()
+
+    def _improved(self) -> bool:
+        """One change on the slowest device of some phase; False where none helps."""
+        phases = self.ruler.phases
+        excess = (phases.max(axis=1) - phases.mean(axis=1)) * WEIGHTS[:4]
+        slowest = dict.fromkeys(int(phases[phase].argmax()) for phase in np.argsort(-excess, kind="stable"))
+        return any(self._exchange(rank) for rank in slowest) or any(self._resplit(rank) for rank in slowest)
+
+    def _exchange(self, rank: int) -> bool:
+        """The best exchange of one thing of a device, or of its node, with a thing, or nothing, of any other.
+
+        Those are rated that look best when phases add up.
+        """
+        return any(self._exchange_of(scope, rank) for scope in (Scope.RANK, Scope.NODE))
+
+    def _exchange_of(self, scope: Scope, rank: int) -> bool:
+        devices = 1 if scope is Scope.RANK else self.state.local
+        place, number = rank // devices, self.state.world // devices
+        things = self._things(scope)
+        own = np.flatnonzero(things.places == place)
+        if not len(own) or number == 1:
+            return False
+        others = np.flatnonzero(things.places != place)
+        places = np.concatenate([things.places[others], np.delete(np.arange(number), place)])
+        given = np.concatenate([things.phases_ms[:, others], np.zeros((4, number - 1))], axis=1)
+        rough = self.ruler.roughly(place, places, things.phases_ms[:, own], given, devices)
+        self.effort.ratings -= rough.size * devices * ROUGH
+        promising = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
+        promising = np.sort(promising[rough.ravel()[promising] < 0.0])
+        if not len(promising):
+            return False
+        which, at = np.unravel_index(promising, rough.shape)
+        into = np.concatenate([things.parcels[others], np.zeros((number - 1, PARCEL))])
+        rates = self.ruler.exchanged(place, places[at], into[at] - things.parcels[own[which]], devices)
+        self.effort.ratings -= 2 * devices * len(rates)
+        best = int(rates.argmin())
+        if not rates[best] < -GAIN * self.ruler.base:
+            return False
+        self._move(things, int(own[which[best]]), int(places[at[best]]))
+        if at[best] < len(others):
+            self._move(things, int(others[at[best]]), place)
+        self.ruler.refresh()
+        return True
+
+    def _things(self, scope: Scope) -> "Things":
+        """Everything that lies on one device, or on one node."""
+        if scope not in self._listed:
+            found = [
+                (table, group, place, self._parcel(placed.option, group))
+                for table, placed in self.placed.items()
+                for group, (place, sums) in enumerate(zip(placed.places, self.sums(placed.option)))
+                if sums.scope is scope
+            ]
+            self._listed[scope] = Things(found, self.ruler)
+        return self._listed[scope]
+
+    def _parcel(self, option: int, group: int) -> Floats:
+        key = (option, group)
+        if key not in self._made:
+            self._made[key] = self.ruler.parcel(self.sums(option)[group])
+        return self._made[key]
+
+    def _move(self, things: "Things", thing: int, place: int) -> None:
+        table, group = int(things.tables[thing]), int(things.groups[thing])
+        old = self.placed[table]
+        for piece in self.menu.form(old.option)[group]:
+            self.state.add(piece, old.places[group], -1)
+            self.state.add(piece, place)
+        self.placed[table] = Placed(old.option, (*old.places[:group], place, *old.places[group + 1 :]))
+        things.places[thing] = place
+
+    def _resplit(self, rank: int) -> bool:
+        """Another option, or another node, for a table of a device; the dearest first."""
+        state, cost = self.state, self.menu.contributions.largest
+        there = [
+            table
+            for table, placed in self.placed.items()
+            if any(
+                (at := state.ranks(group[0], place)).start <= rank < at.stop
+                for group, place in zip(self.menu.form(placed.option), placed.places)
+            )
+        ]
+        for table in sorted(there, key=lambda table: -float(cost[self.placed[table].option].sum())):
+            old, before = self.placed[table], self.ruler.base + self._alike_ms(table)
+            self._put(table, old, -1)
+            self.ruler.refresh()
+            if self._put_best(table, self.menu.of(table)):
+                self.ruler.refresh()
+                if self.ruler.base + self._alike_ms(table) < before - GAIN * before:
+                    return True
+                self._put(table, self.placed[table], -1)
+            self._put(table, old)
+            self.ruler.refresh()
+            if self.effort.spent:
+                return False
+        return False
+
+    def _alike_ms(self, table: int) -> float:
+        """What all devices pay alike: of a table, and the calls of all."""
+        shared = sum(sums.shared_ms for sums in self.sums(self.placed[table].option))
+        return shared + self.state.latencies_ms()

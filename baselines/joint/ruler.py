@@ -1,0 +1,180 @@
+"""Rates places: how much the step would grow, in a norm that sees more than the slowest device."""
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.model.plan import Tier
+
+from .kernels import NUMBERS
+from .links import Links
+from .menu import WEIGHTS
+from .pieces import Piece, Scope
+from .state import State
+
+DOUBLINGS = (0, 2, 4)
+"""Of the power 12 of the norms that stand for the slowest device's time: from one that sees all devices to one that
+follows the slowest."""
+Group = tuple[Piece, ...]
+PARCEL = NUMBERS + 5
+"""Numbers, bytes received and returned, columns of a node, bytes of HBM and of host memory."""
+
+
+LARGEST_EXPONENT = 290
+"""Of a power that a sum of floats still holds."""
+TINY = 1e-9
+"""Milliseconds below which nothing counts."""
+
+
+class Sums:
+    """What a group of pieces adds to a device that has it: kernel numbers, lookups, vectors and a node's columns."""
+
+    def __init__(self, group: Group, links: Links) -> None:
+        self.scope = group[0].scope
+        self.numbers = sum((piece.numbers for piece in group[1:]), start=group[0].numbers)
+        self.received = sum(piece.received for piece in group)
+        self.returned = sum(piece.returned for piece in group)
+        self.pooled = sum(piece.pooled for piece in group)
+        self.weights = sum(piece.weights for piece in group)
+        self.held = np.array([sum(p.held.max() for p in group if (p.tier is Tier.UVM) == uvm) for uvm in (False, True)])
+        """Bytes by tier, at most, of a device."""
+        at = [np.array([value]) for value in (self.scope, self.received, self.returned, self.pooled, self.weights)]
+        self.shared_ms = float(links.rates_ms(*at)[2][0])
+        """What all devices pay alike."""
+
+
+class Ruler:
+    """The sum over phases of norms over the devices; what pieces to come are expected to add is spread evenly."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.links = state, Links(state.problem)
+        self.doublings = DOUBLINGS[0]
+        self.ahead: Floats = np.zeros(NUMBERS + 2)
+        """Numbers, received and returned that each device is expected to get of what is not placed yet."""
+        self._pairs = max((state.local - 1) * self.links.intra, (state.world - state.local) * self.links.inter)
+        self._scattered = state.world * state.sample_bytes * (state.local - 1) / state.local * self.links.intra
+        self._crossed = (state.nodes - 1) * state.sample_bytes * self.links.inter
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what the state has become."""
+        state = self.state
+        self.load = state.load + self.ahead[:NUMBERS]
+        self.received = state.received + self.ahead[NUMBERS]
+        self.returned = state.returned + self.ahead[NUMBERS + 1]
+        self.columns = np.repeat(state.node_columns, state.local)
+        self.phases = self._phases(self.load, self.received, self.returned, self.columns)
+        # Powers of shares of the slowest device's time stay within what a float holds.
+        self.scale = np.maximum(self.phases.max(axis=1), 1e-3 * self.phases.max() + TINY)
+        self.powers = self._power(self.phases)
+        self.sums = self.powers.sum(axis=1)
+        self.base = float(self._norm(self.sums))
+
+    def _phases(self, load: Floats, received: Floats, returned: Floats, columns: Floats) -> Floats:
+        """Forward, backward, input, output of devices in ms, [4, ...]."""
+        forward, backward = self.state.kernels.times_ms(load)
+        output = returned * self._pairs + columns * (self._crossed + self._scattered)
+        return np.stack([forward, backward, received * self._pairs, output])
+
+    def _norm(self, sums: Floats) -> Floats:
+        norms = np.maximum(sums / self.state.world, 0.0) ** (1.0 / (12 << self.doublings))
+        forward, backward, received, output = (norm * scale for norm, scale in zip(norms, self.scale))
+        return np.asarray(forward + backward + received + 2.0 * output)
+
+    def rate(self, sums: Sums) -> Floats:
+        """How much the norms grow with a group, [places]; infinite where there is no room."""
+        state, scope = self.state, sums.scope
+        ranked = scope <= Scope.WORLD
+        returned = sums.returned + sums.pooled * state.sample_bytes * (scope is Scope.RANK)
+        new = self._phases(
+            self.load + sums.numbers,
+            self.received + sums.received * ranked,
+            self.returned + returned * ranked,
+            self.columns + sums.pooled * (scope is Scope.NODE),
+        )
+        grown = self._power(new) - self.powers
+        if scope is Scope.NODE:
+            grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
+        elif scope is not Scope.RANK:
+            grown = grown.sum(axis=1, keepdims=True)
+        rated = self._norm(self.sums[:, None] + grown) - self.base + sums.shared_ms
+        return np.where(self._full(sums), np.inf, rated)
+
+    def calls_ms(self, kinds: frozenset[tuple[Scope, int]]) -> float:
+        """What calls cost that only these kinds need so far."""
+        new = {kind for kind in kinds if not self.state.kinds[kind]}
+        if not new:
+            return 0.0
+        before = self.state.latencies_ms()
+        self.state.kinds.update(new)
+        after = self.state.latencies_ms()
+        self.state.kinds.subtract(new)
+        return after - before
+
+    def _full(self, sums: Sums) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Whether there is no room, [places]."""
+        state = self.state
+        full = (state.held + sums.held[:, None] > state.capacity).any(axis=0)
+        if sums.scope is Scope.NODE:
+            return np.asarray(full.reshape(state.nodes, -1).any(axis=1))
+        return full if sums.scope is Scope.RANK else np.asarray(full.any(keepdims=True))
+
+    def parcel(self, sums: Sums) -> Floats:
+        """What a device gets of a group of one device or node, [PARCEL]."""
+        on_rank = sums.scope is Scope.RANK
+        returned = sums.returned + sums.pooled * self.state.sample_bytes * on_rank
+        return np.concatenate([sums.numbers, [sums.received, returned, sums.pooled * (not on_rank)], sums.held])
+
+    def parcels_ms(self, parcels: Floats) -> Floats:
+        """Forward, backward, input and output of parcels alone, without launches, [4, parcels]."""
+        forward, backward = self.state.kernels.work_ms(parcels[:, :NUMBERS])
+        received, returned, columns = parcels[:, NUMBERS : NUMBERS + 3].T
+        output = returned * self._pairs + columns * (self._crossed + self._scattered)
+        return np.stack([forward, backward, received * self._pairs, output])
+
+    def roughly(self, of: int, places: Ints, own: Floats, given: Floats, devices: int) -> Floats:
+        """About how much the norms grow when place ``of`` gives up ``own`` for ``given`` of ``places``, [own, given].
+
+        ``own`` [4, own] and ``given`` [4, given] are phases in ms, which are taken to add up: caches and dispatch
+        forbid it. Places are groups of so many ``devices``.
+        """
+        power = 12 << self.doublings
+        steep = np.maximum(self.sums / self.state.world, 1e-300) ** (1.0 / power - 1.0) / self.state.world
+        steep = steep * WEIGHTS[:4] * self.scale / power
+        moved = own[:, :, None] - given[:, None]
+        found = np.zeros(moved.shape[1:])
+        for device in range(devices):
+            here, there = of * devices + device, places * devices + device
+            left = self._power(np.maximum(self.phases[:, here, None, None] - moved, 0.0))
+            grown = left + self._power(np.maximum(self.phases[:, None, there] + moved, 0.0))
+            found += np.tensordot(steep, grown, axes=1)
+            found -= steep @ (self.powers[:, there] + self.powers[:, here, None])
+        return found
+
+    def exchanged(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
+        """How much the norms grow when place ``of`` gets ``delta`` more and ``places`` as much less, [candidates].
+
+        ``delta`` [candidates, PARCEL] are differences of parcels. Infinite where there is no room.
+        """
+        state, changes = self.state, np.zeros((4, len(places)))
+        for whose, sign in ((np.full(len(places), of), 1.0), (places, -1.0)):
+            for device in range(devices):
+                at = whose * devices + device
+                new = self._phases(
+                    self.load[at] + sign * delta[:, :NUMBERS],
+                    self.received[at] + sign * delta[:, NUMBERS],
+                    self.returned[at] + sign * delta[:, NUMBERS + 1],
+                    self.columns[at] + sign * delta[:, NUMBERS + 2],
+                )
+                room = (state.held[:, at] + sign * delta[:, NUMBERS + 3 :].T <= state.capacity).all(axis=0)
+                changes += np.where(room, self._power(new) - self.powers[:, at], np.inf)
+        return np.asarray(self._norm(self.sums[:, None] + changes) - self.base)
+
+    def _power(self, values: Floats) -> Floats:
+        """``values`` to the norm's power, by products: a general power takes as long as all the rest."""
+        largest = 10.0 ** (LARGEST_EXPONENT / (12 << self.doublings))
+        values = np.minimum(values / self.scale.reshape(-1, *(1,) * (values.ndim - 1)), largest)
+        fourth = (values * values) ** 2
+        found = fourth * fourth * fourth
+        for _ in range(self.doublings):
+            found = found * found
+        return np.asarray(found)

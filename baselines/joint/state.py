@@ -1,0 +1,191 @@
+"""A plan as sums by device and by link, and its step: what a piece adds is added, never a whole plan counted."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.cost.accounting import SPLIT_BYTES
+from shardbench.cost.collectives import Calls, bytes_s, latencies_s
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
+
+from .kernels import NUMBERS, Kernels
+from .pieces import Piece, Scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Milliseconds of the phases that plans decide."""
+
+    forward: float
+    backward: float
+    input: float
+    output: float
+    """Of each direction."""
+    all_reduce: float
+
+    @property
+    def step_ms(self) -> float:
+        """Without the dense model, which is the same for every plan."""
+        return self.forward + self.backward + self.input + 2.0 * self.output + self.all_reduce
+
+
+class State:
+    """Sums over the pieces that are placed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.topology, self.machine = problem, problem.topology, problem.machine
+        self.constants = problem.machine.constants
+        self.world, self.local = self.topology.world_size, self.topology.devices_per_node
+        self.nodes = self.topology.nodes
+        self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
+        self.latency = latencies_s(problem.machine)
+        self.kernels = Kernels(self.constants)
+        self.load: Floats = np.zeros((self.world, NUMBERS))
+        """Of ``Kernels``, by device."""
+        self.received: Floats = np.zeros(self.world)
+        """Bytes of lookups that each rank sends to a device."""
+        self.returned: Floats = np.zeros(self.world)
+        """Bytes of vectors that a device sends to each rank."""
+        self.node_columns: Floats = np.zeros(self.nodes)
+        self.node_received = self.node_returned = 0.0
+        """Bytes to and from each device of the own node, for the copies of the nodes."""
+        self.world_columns = self.copied_columns = 0.0
+        self.replicated_weights = self.copied_weights = 0.0
+        self.held: Floats = np.zeros((2, self.world))
+        """Bytes by tier, HBM first."""
+        self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
+        self.kinds: Counter[tuple[Scope, int]] = Counter()
+
+    def ranks(self, piece: Piece, place: int) -> slice:
+        """Devices of a piece: ``place`` is a rank, a node, or of no meaning."""
+        if piece.scope is Scope.RANK:
+            return slice(place, place + 1)
+        if piece.scope is Scope.NODE:
+            return slice(place * self.local, (place + 1) * self.local)
+        return slice(0, self.world)
+
+    def add(self, piece: Piece, place: int, sign: int = 1) -> None:
+        """Put a piece, or with ``sign`` -1 take it away."""
+        at = self.ranks(piece, place)
+        self.load[at] += sign * piece.numbers
+        tier = 0 if piece.tier is Tier.HBM else 1
+        held = np.tile(piece.held, self.nodes) if piece.scope is Scope.NODES else piece.held
+        self.held[tier, at] += sign * held
+        self.kinds[piece.scope, piece.module] += sign
+        if piece.scope is Scope.COPIES:
+            self.replicated_weights += sign * piece.weights
+            return
+        if piece.scope is Scope.NODES:
+            self.node_received += sign * piece.received
+            self.node_returned += sign * piece.returned
+            self.copied_columns += sign * piece.pooled
+            self.copied_weights += sign * piece.weights
+            return
+        self.received[at] += sign * piece.received
+        self.returned[at] += sign * piece.returned
+        if piece.scope is Scope.RANK:
+            self.returned[at] += sign * piece.pooled * self.sample_bytes
+        elif piece.scope is Scope.NODE:
+            self.node_columns[place] += sign * piece.pooled
+        else:
+            self.world_columns += sign * piece.pooled
+
+    def fits(self, pieces: tuple[Piece, ...], place: int) -> bool:
+        """Whether the devices have room for pieces that go there together."""
+        more = np.zeros_like(self.held)
+        for piece in pieces:
+            held = np.tile(piece.held, self.nodes) if piece.scope is Scope.NODES else piece.held
+            more[0 if piece.tier is Tier.HBM else 1, self.ranks(piece, place)] += held
+        return bool((self.held + more <= self.capacity).all())
+
+    def calls(self) -> tuple[Calls, Calls, Calls, Calls]:
+        """Calls that exchange lookups, return vectors, return sums, all-reduce rows: those of ``Account``."""
+        present = [kind for kind, number in self.kinds.items() if number > 0]
+
+        def number(*scopes: Scope, pooled: bool | None = None) -> int:
+            return sum(scope in scopes and pooled in (None, module == 0) for scope, module in present)
+
+        rank, node, world, nodes, copies = Scope.RANK, Scope.NODE, Scope.WORLD, Scope.NODES, Scope.COPIES
+        return (
+            self._grouped(number(rank, node, world), number(nodes)),
+            self._grouped(number(rank) + number(world, pooled=False), number(nodes, pooled=False), number(node)),
+            self._grouped(number(world, pooled=True), number(node, nodes, pooled=True)),
+            self._grouped(number(copies), cross=int(self.copied_weights > 0)),
+        )
+
+    def _grouped(self, world: int, node: int = 0, cross: int = 0) -> Calls:
+        several, shared = self.nodes > 1, self.local > 1
+        if several and shared:
+            return Calls(world, node, cross)
+        return Calls(world=(world + node) * shared + (world + cross) * several)
+
+    def _wait_s(self, calls: Calls, intra: Floats | float, inter: Floats | float) -> float:
+        """Seconds of a collective whose slowest rank moves so many bytes by link; none where nothing is sent."""
+        if not np.any(intra) and not np.any(inter):
+            return 0.0
+        waited = sum(n * latency for n, latency in zip(calls, self.latency))
+        return waited + float(np.max(bytes_s(intra, inter, self.constants)))
+
+    def latencies_ms(self) -> float:
+        """What all calls of a step wait for whatever they send, were each of them to send something."""
+        lookups, vectors, sums, reduced = self.calls()
+        counts = (lookups.times(3), vectors.times(2), sums.times(2), reduced)
+        return 1e3 * sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
+
+    def times(self) -> Times:
+        """The phases of the step, exactly as the cost model expects them."""
+        forward, backward = self.kernels.times_ms(np.maximum(self.load, 0.0))
+        lookups, vectors, sums, reduced = self.calls()
+        return Times(
+            forward=float(forward.max()),
+            backward=float(backward.max()),
+            input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)),
+            output=1e3 * (self._vectors_s(vectors) + self._sums_s(sums)),
+            all_reduce=1e3 * self._rows_s(reduced),
+        )
+
+    def _splits_s(self, calls: Calls) -> float:
+        exchanges = [scope for (scope, _), n in self.kinds.items() if n > 0 and scope is not Scope.COPIES]
+        in_node = exchanges.count(Scope.NODES)
+        everywhere = len(exchanges) - in_node
+        intra = SPLIT_BYTES * (self.local - 1) * (everywhere + in_node)
+        return self._wait_s(calls, float(intra), float(SPLIT_BYTES * (self.world - self.local) * everywhere))
+
+    def _input_s(self, calls: Calls) -> float:
+        by_node = self.received.reshape(self.nodes, self.local).sum(axis=1).repeat(self.local)
+        copies = (self.local - 1) * self.node_received
+        intra = np.maximum(by_node - self.received, (self.local - 1) * self.received) + copies
+        inter = np.maximum(self.received.sum() - by_node, (self.world - self.local) * self.received)
+        return self._wait_s(calls.times(2), _clean(intra), _clean(inter))
+
+    def _vectors_s(self, calls: Calls) -> float:
+        by_node = self.returned.reshape(self.nodes, self.local).sum(axis=1).repeat(self.local)
+        own = self.node_columns.repeat(self.local) * self.sample_bytes
+        copies = (self.local - 1) * self.node_returned
+        intra = np.maximum((self.local - 1) * self.returned, by_node - self.returned) + copies
+        sent = (self.world - self.local) * self.returned + (self.nodes - 1) * own
+        received = self.returned.sum() - by_node + self.node_columns.sum() * self.sample_bytes - own
+        return self._wait_s(calls, _clean(intra), _clean(np.maximum(sent, received)))
+
+    def _sums_s(self, calls: Calls) -> float:
+        payload = self.world_columns * self.world * self.sample_bytes
+        in_node = (self.node_columns * self.world + self.copied_columns * self.local) * self.sample_bytes
+        intra = (payload + in_node) * (self.local - 1) / self.local
+        return self._wait_s(calls, _clean(intra), payload / self.local * (self.nodes - 1) / self.nodes)
+
+    def _rows_s(self, calls: Calls) -> float:
+        size = self.problem.precision.bytes
+        payload = 2.0 * self.replicated_weights * size
+        intra = payload * (self.local - 1) / self.local
+        inter = payload / self.local * (self.nodes - 1) / self.nodes
+        inter += 2.0 * self.copied_weights * size * (self.nodes - 1) / self.nodes
+        return self._wait_s(calls, intra, inter)
+
+
+def _clean(values: Floats) -> Floats:
+    """Without what rounding left of pieces that were taken away."""
+    return np.where(values > 1e-6, values, 0.0)

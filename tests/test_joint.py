@@ -1,0 +1,201 @@
+"""The joint planner: its sums are the cost model's, and its plans are no worse than the simple ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import RandomWorkload, machine
+
+from shardbench.base.errors import Infeasible
+from shardbench.baselines.joint.memory import _unseen_ms, hot_rows
+from shardbench.baselines.joint.menu import LEAN_MENU, WEIGHTS, Menu
+from shardbench.baselines.joint.pieces import Counter, Scope
+from shardbench.baselines.joint.planner import Effort, Planner
+from shardbench.baselines.joint.relaxation import LUMPS, Relaxation
+from shardbench.baselines.joint.ruler import Ruler
+from shardbench.baselines.joint.state import State
+from shardbench.cost.collectives import CollectiveName, collective_s
+from shardbench.cost.costmodel import estimate
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.traffic import expect
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Plan, Segment
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Move
+from shardbench.model.validate import memory_bytes, validate
+
+MOVES = get_strategy("joint").moves
+SHAPES = ((1, 4), (2, 2), (3, 4), (1, 1), (4, 1))
+
+
+def random_problem(rng: np.random.Generator, nodes: int, devices: int) -> Problem:
+    shapes = [(int(rng.integers(40, 5000)), int(rng.choice([8, 16, 32]))) for _ in range(int(rng.integers(1, 7)))]
+    unpooled = frozenset(int(i) for i in np.flatnonzero(rng.random(len(shapes)) < 0.4))
+    return RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(machine(nodes, devices))
+
+
+def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
+    """All options, some tables with only a part of their rows in HBM."""
+    hot = [None if rng.random() < 0.6 else int(rng.integers(table.rows)) for table in problem.tables]
+    return Menu(problem, hot, MOVES)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.sampled_from(SHAPES))
+def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, devices = shape
+    problem = random_problem(rng, nodes, devices)
+    menu, state, segments = some_menu(problem, rng), State(problem), list[Segment]()
+    for index, table in enumerate(problem.tables):
+        for group in menu.form(int(rng.choice(menu.of(index)))):
+            place = int(rng.integers(nodes * devices if group[0].scope is Scope.RANK else nodes))
+            for piece in group:
+                # What is put and taken away leaves nothing behind.
+                for sign in (1, -1, 1):
+                    state.add(piece, place, sign)
+                segments.append(piece.segment(table, range(nodes * devices)[state.ranks(piece, place)]))
+    plan = Plan(world_size=nodes * devices, segments=tuple(segments))
+    told, times = estimate(plan, problem).phases_ms, state.times()
+    rows = expect(plan, problem).collectives[CollectiveName.ROWS_ALL_REDUCE]
+    expected = [
+        told[phase] for phase in (StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT, StepPhase.LOOKUP_BACKWARD)
+    ]
+    own = [times.input, times.forward, times.output, times.backward]
+    np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-9)
+    assert times.all_reduce == pytest.approx(1e3 * collective_s(rows, problem.machine), rel=1e-9, abs=1e-9)
+    memory = memory_bytes(plan, problem)
+    np.testing.assert_allclose(state.held, [memory.hbm, memory.uvm], atol=1e-3)
+
+
+def placed(problem: Problem, name: str = "joint", plan_s: float = 2.0) -> float:
+    """Predicted step of a strategy's plan, which is valid."""
+    strategy = get_strategy(name)
+    plan = strategy.plan(problem, Budget(plan_s=plan_s), 0)
+    validate(plan, problem, strategy.moves)
+    return estimate(plan, problem).step_ms
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 2), (2, 4)])
+def test_no_simple_strategy_is_better(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        problem = random_problem(rng, *shape)
+        others = ("greedy-lookup", "row-wise", "table-row-wise", "column-wise", "flexshard", "recshard")
+        assert placed(problem) <= 1.005 * min(placed(problem, name) for name in others)
+
+
+def test_tables_beyond_hbm_are_cut_by_frequency_and_the_plan_repeats() -> None:
+    shapes = [(4000, 16), (3000, 32), (2000, 8)]
+    problem = RandomWorkload(shapes, 256).problem(machine(1, 2, hbm=60_000, uvm=10**7))
+    strategy = get_strategy("joint")
+    plan = strategy.plan(problem, Budget(plan_s=2.0), 0)
+    assert plan == strategy.plan(problem, Budget(plan_s=2.0), 0)
+    memory = validate(plan, problem, strategy.moves)
+    assert memory.uvm.sum() > 0 and memory.hbm.max() > 0.6 * 60_000
+    assert placed(problem) < placed(problem, "greedy-lookup")
+
+
+def planner_of(seed: int, shape: tuple[int, int] = (2, 2)) -> tuple[Problem, Menu, Planner]:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, *shape)
+    menu = Menu(problem, [None] * len(problem.tables), MOVES)
+    return problem, menu, Planner(problem, menu, Effort(ratings=1e7, deadline=float("inf")))
+
+
+def relaxation_of(problem: Problem, menu: Menu) -> Relaxation:
+    state = State(problem)
+
+    def latency_ms(kinds: list[tuple[Scope, int]]) -> float:
+        state.kinds.clear()
+        state.kinds.update(kinds)
+        return state.latencies_ms()
+
+    return Relaxation(menu, latency_ms, float(problem.world_size * problem.topology.hbm_bytes))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_relaxation_takes_the_least_sum_that_the_kinds_leave(seed: int) -> None:
+    problem, menu, _ = planner_of(seed)
+    relaxation, parts = relaxation_of(problem, menu), menu.contributions
+    rank = np.array([kind[0] is Scope.RANK for kind in parts.kinds])
+    choice = relaxation.choose(rank, np.inf)
+    assert choice is not None
+    for index in range(len(problem.tables)):
+        allowed = [option for option in menu.of(index) if not (parts.needs[option] & ~rank).any()]
+        best = min(float(parts.means[option] @ WEIGHTS) for option in allowed)
+        assert float(parts.means[choice.options[index]] @ WEIGHTS) == pytest.approx(best)
+    # A limit on lumps never makes the largest part larger.
+    limited = [relaxation.choose(np.ones_like(rank), lump) for lump in LUMPS]
+    largest = [parts.largest[one.options].max(axis=0) for one in limited if one is not None]
+    assert (largest[0] <= largest[-1] + 1e-12).any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
+    problem, menu, planner = planner_of(seed, (2, 2) if seed % 2 else (1, 4))
+    options = np.array([menu.of(index)[0] for index in range(len(problem.tables))])
+    assert planner.construct(options)
+    things = planner._things(Scope.RANK)
+    before, thing = planner.ruler.base, 0
+    here, there = int(things.places[thing]), (int(things.places[thing]) + 1) % planner.state.world
+    rated = planner.ruler.exchanged(here, np.array([there]), -things.parcels[[thing]], 1)
+    planner._move(things, thing, there)
+    fresh = Ruler(planner.state)
+    fresh.scale = planner.ruler.scale
+    fresh.refresh()
+    assert fresh.base - before == pytest.approx(float(rated[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 2)])
+def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[int, int]) -> None:
+    for seed in range(4):
+        problem, menu, planner = planner_of(seed, shape)
+        choice = relaxation_of(problem, menu).choices()[-1]
+        assert planner.construct(choice.options)
+        first = planner.step_ms
+        planner.improve()
+        assert planner.step_ms <= first * (1.0 + 1e-12)
+        validate(Plan(world_size=problem.world_size, segments=planner.segments()), problem, MOVES)
+
+
+def test_the_lean_menu_is_part_of_the_full_one_and_moves_are_obeyed() -> None:
+    problem, full, _ = planner_of(3)
+    hot = [None] * len(problem.tables)
+    lean = Menu(problem, hot, MOVES, LEAN_MENU)
+    assert len(lean.options) < len(full.options)
+    scopes = {cut.scope for cut in Menu(problem, hot, frozenset({Move.TABLE}))._cuts}
+    assert scopes == {Scope.RANK}
+    no_copies = {cut.scope for cut in Menu(problem, hot, MOVES - {Move.REPLICATE})._cuts}
+    assert Scope.COPIES not in no_copies and Scope.NODES not in no_copies
+
+
+def test_what_fits_nowhere_is_declined() -> None:
+    problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2, hbm=1000, uvm=1000))
+    with pytest.raises(Infeasible, match="fits"):
+        get_strategy("joint").plan(replace(problem, name="tight"), Budget(plan_s=1.0), 0)
+
+
+def test_rows_never_seen_cost_reads_of_host_memory_until_all_rows_are_in_hbm() -> None:
+    problem = RandomWorkload([(4000, 16), (4000, 16)], 256).problem(machine(1, 2, hbm=150_000, uvm=10**7))
+    profile = problem.profiles[0]
+    # No row of the other sample was met once: nothing is expected of rows never seen.
+    known = replace(profile, counts=profile.counts[:-1], row_counts=profile.row_counts[:-1])
+    problem = replace(problem, profiles=(known, profile))
+    tables = np.array([0, 1, 1, 1])
+    waits = _unseen_ms(problem, Counter(problem), tables, np.array([100, 100, 2500, 4000]))
+    assert waits[0] == 0.0 == waits[3] < waits[2] < waits[1]
+
+
+def test_not_more_is_kept_in_hbm_than_fits() -> None:
+    problem = RandomWorkload([(4000, 16), (3000, 32), (2000, 8)], 256).problem(machine(1, 2, hbm=60_000, uvm=10**7))
+    kept = hot_rows(problem)
+    held = sum(
+        (table.rows if rows is None else rows) * problem.weight_bytes(table) / table.rows
+        for table, rows in zip(problem.tables, kept)
+    )
+    assert 0.8 * 120_000 < held <= 120_000
+    roomy = replace(problem, topology=replace(problem.topology, hbm_bytes=10**9))
+    assert hot_rows(roomy) == [None] * 3
