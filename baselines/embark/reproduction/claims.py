@@ -1,0 +1,31 @@
+"""The numbers behind EMBark's claims, out of its study's table."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from shardbench.studies.claim import Evidence
+
+from .models import MODELS
+from .studies import FLAT, OURS, ratios
+
+
+def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
+    """One ratio a draw, over its models."""
+    rows = evidence.tables.get("models")
+    if rows is None:
+        return {}
+    over = ratios(rows)
+    ours = over[OURS].unstack("model")
+    return {
+        "throughput": _numbers(ours, ours.mean(axis=1)),
+        "throughput-at-best": _numbers(ours, ours.max(axis=1)),
+        "throughput-of-flat-buckets": _numbers(ours, over[FLAT].unstack("model").mean(axis=1)),
+    }
+
+
+def _numbers(by_model: pd.DataFrame, numbers: "pd.Series[float]") -> list[float]:
+    """Of the draws that all models have; none where a model is missing."""
+    if set(by_model.columns) != set(MODELS):
+        return []
+    return [float(number) for number in numbers[by_model.notna().all(axis=1)]]

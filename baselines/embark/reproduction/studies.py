@@ -1,0 +1,88 @@
+"""A study: steps of EMBark's plans and of uniform ones on its models, by model and draw of the tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.cost.phases import StepPhase
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
+from shardbench.runs.evaluate import answer_of
+from shardbench.runs.simulate import CountedQuestion
+from shardbench.studies.study import Cell, Plot, Row, Study
+
+from .models import DRAWS, MODELS, question
+
+OURS, FLAT, COMPARED = "embark", "embark-flat", "table-row-wise"
+STRATEGIES = (OURS, FLAT, COMPARED)
+PLANNING = Budget(plan_s=600.0)
+EMBEDDING = (StepPhase.LOOKUP, StepPhase.LOOKUP_BACKWARD)
+EXCHANGES = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.ALL_REDUCE)
+
+
+class Models(Study):
+    """A step on a test batch of each model and draw: EMBark's planner, with either buckets, and table-row-wise."""
+
+    name = "models"
+    uses = STRATEGIES
+    columns = ("strategy", "backend", "step_ms", "embedding_ms", "exchanges_ms", "fullest_device_gib", "plan_cpu_s")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a model and draw; the model with the fewest lookups, one draw, where quick."""
+        chosen = [("T510", DRAWS[0])] if quick else [(name, draw) for name in MODELS for draw in DRAWS]
+        return [{"model": name, "draw": draw} for name, draw in chosen]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """One row a strategy."""
+        given = question(str(cell["model"]), int(cell["draw"] or 0))
+        return [outcome(name, given) for name in STRATEGIES]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """All rows, and throughput over table-row-wise by model and strategy: mean and range over draws."""
+        return {self.name: rows, "throughput": over_compared(rows)}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Milliseconds a step by model and strategy."""
+        title = "Step (ms) on EMBark's models, simulated, by draw of the tables"
+        return [Plot(title=title, table=self.name, x="draw", y="step_ms", series="strategy", facet="model")]
+
+
+def outcome(name: str, given: CountedQuestion) -> Row:
+    """What a strategy's plan comes to on the test batch."""
+    answer = answer_of(given, get_strategy(name), PLANNING)
+    (step,) = answer.judged.times
+
+    def milliseconds(phases: Iterable[StepPhase]) -> float:
+        return sum(step.phases_ms[phase] for phase in phases)
+
+    return {
+        "strategy": name,
+        "backend": "simulated",
+        "step_ms": step.step_ms,
+        "embedding_ms": milliseconds(EMBEDDING),
+        "exchanges_ms": milliseconds(EXCHANGES),
+        "fullest_device_gib": max(answer.planned.hbm_memory_bytes) / 2**30,
+        "tables_data_parallel": answer.plan.notes.get("tables_data_parallel", 0),
+        "plan_cpu_s": answer.spent.plan_cpu_s,
+    }
+
+
+def ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Throughput over table-row-wise: rows of model and draw, a column a strategy."""
+    steps = rows.pivot_table(index=["model", "draw"], columns="strategy", values="step_ms")
+    return steps.rdiv(steps[COMPARED], axis=0).drop(columns=COMPARED)
+
+
+def over_compared(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a model and strategy: the ratio's mean, least and most, and the number of draws."""
+    long = ratios(rows).stack().rename("over_x").reset_index()
+    grouped = long.groupby(["model", "strategy"], sort=False)["over_x"]
+    made = grouped.agg(over_table_row_wise_x="mean", least_x="min", most_x="max", n="count").reset_index()
+    made.insert(2, "backend", "simulated")
+    return made
+
+
+def studies() -> Iterable[Study]:
+    """All of EMBark's."""
+    return (Models(),)
