@@ -13,8 +13,8 @@ from bound_problems import BATCH, machine
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import Account
-from shardbench.cost.bounds import Counted, count_tables
 from shardbench.cost.costmodel import embedding_ms
+from shardbench.cost.demand import Demand, count_demand
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
@@ -99,9 +99,9 @@ class Instance:
         self.cells = [cell for i in range(len(shapes)) for cell in self._cells(i, whole)]
 
     @cached_property
-    def counted(self) -> Counted:
+    def counted(self) -> Demand:
         """What the bound is proven from."""
-        return count_tables(self.problem, lambda n, i: self.bags[n][i], len(self.bags))
+        return count_demand(self.problem, lambda n, i: self.bags[n][i], len(self.bags))
 
     def limited(self, hbm: int, uvm: int) -> Problem:
         """The problem on devices of so many bytes."""

@@ -1,6 +1,7 @@
 """Small random problems on machines of random constants, and every placement of their tables, for bounds and search."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from shardbench.cost.load import Load, in_uvm
 from shardbench.model.machine import Constants, Machine, Topology
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import Optimizer, Table
+from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.workloads.trace import Bags
 
 WORLD = 3
@@ -91,3 +92,24 @@ def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> Fl
     together = Load(held.sum(axis=2))
     together.longest_bag[...] = Load(held).longest_bag.max(axis=2)
     return embedding_ms(together, constants).max(axis=1)
+
+
+def of_tables(tables: int, on: Machine, pooling: Pooling = Pooling.SUM, rows: int = 10) -> Problem:
+    """So many equal tables of 16 bytes a row, about which nothing is known."""
+    shapes = tuple(Table(name=f"t{i}", rows=rows, dim=4, pooling=pooling) for i in range(tables))
+    profile = AccessProfile(rows=rows, samples=1, present=0, counts=(), row_counts=())
+    return Problem.of("p", shapes, (profile,) * tables, on, batch_size=BATCH)
+
+
+def ids_bags(ids: list[int]) -> Bags:
+    """The lookups of one batch, one a sample as far as they go."""
+    offsets = np.minimum(np.arange(BATCH + 1), len(ids))
+    return Bags(values=np.array(ids, dtype=np.int64), offsets=offsets)
+
+
+def only(on: Machine, **constants: float) -> Machine:
+    """The machine with nothing that costs time but what is named, and host memory."""
+    free = dict.fromkeys(("hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s"), 1e30)
+    free |= dict.fromkeys(("access_overhead_bytes", "sort_bytes", "launch_s", "dispatch_s", "bag_step_s"), 0.0)
+    free |= dict.fromkeys(("table_s", "bag_s", "page_s", "sequence_row_s"), 0.0)
+    return replace(on, constants=replace(on.constants, **(free | {"gather_efficiency_ratio": 1.0} | constants)))

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bound_problems import BATCH, WORLD, enumerated_ms, machine, random_problem
+from bound_problems import BATCH, WORLD, enumerated_ms, ids_bags, machine, of_tables, only, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds import (
-    count_tables,
     expected_table_loads,
     keeps_order,
     pigeonhole_ms,
@@ -22,6 +21,7 @@ from shardbench.cost.bounds import (
 )
 from shardbench.cost.capacity import Curve, Seen, most_saved, upper_hull
 from shardbench.cost.costmodel import embedding_ms
+from shardbench.cost.demand import count_demand
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import Machine
@@ -230,13 +230,6 @@ def linear_machine(world: int) -> Machine:
     return replace(made, constants=constants)
 
 
-def of_tables(tables: int, on: Machine, pooling: Pooling = Pooling.SUM, rows: int = 10) -> Problem:
-    """So many equal tables of 16 bytes a row, about which nothing is known."""
-    shapes = tuple(Table(name=f"t{i}", rows=rows, dim=4, pooling=pooling) for i in range(tables))
-    profile = AccessProfile(rows=rows, samples=1, present=0, counts=(), row_counts=())
-    return Problem.of("p", shapes, (profile,) * tables, on, batch_size=BATCH)
-
-
 @pytest.mark.parametrize(
     ("weights", "world", "expected"),
     [
@@ -281,20 +274,6 @@ def test_no_bound_where_the_device_may_do_nothing(move: Move) -> None:
         split_bound(loads, problem, frozenset({Move.TABLE, move}))
 
 
-def ids_bags(ids: list[int]) -> Bags:
-    """The lookups of one batch, one a sample as far as they go."""
-    offsets = np.minimum(np.arange(BATCH + 1), len(ids))
-    return Bags(values=np.array(ids, dtype=np.int64), offsets=offsets)
-
-
-def only(on: Machine, **constants: float) -> Machine:
-    """The machine with nothing that costs time but what is named, and host memory."""
-    free = dict.fromkeys(("hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s"), 1e30)
-    free |= dict.fromkeys(("access_overhead_bytes", "sort_bytes", "launch_s", "dispatch_s", "bag_step_s"), 0.0)
-    free |= dict.fromkeys(("table_s", "bag_s", "page_s", "sequence_row_s"), 0.0)
-    return replace(on, constants=replace(on.constants, **(free | {"gather_efficiency_ratio": 1.0} | constants)))
-
-
 def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None:
     # Two sequences, each silent in one of two batches: a rank that holds one of them has 0.31 ms in every other batch.
     made = only(machine(np.random.default_rng(0), 1, 2), launch_s=20e-6, dispatch_s=290e-6)
@@ -306,12 +285,12 @@ def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None
         for batch in bags
     ]
     assert np.mean(times, axis=0) == pytest.approx([0.155, 0.155])
-    loads = count_tables(problem, lambda n, i: bags[n][i], 2).loads
+    loads = count_demand(problem, lambda n, i: bags[n][i], 2).loads
     for bound_ms in (split_bound(loads, problem, ANY).ms, whole_table_bound_ms(loads, problem, ANY)):
         assert bound_ms == pytest.approx(0.155, rel=1e-6)
     # Pooled, they have a bag in every batch, asked for or not.
     pooled = of_tables(2, made)
-    loads = count_tables(pooled, lambda n, i: bags[n][i], 2).loads
+    loads = count_demand(pooled, lambda n, i: bags[n][i], 2).loads
     bound = split_bound(loads, pooled, ANY)
     assert bound.ms == pytest.approx(0.31, rel=1e-6)
     assert bound.fixed_ms == pytest.approx(0.31, rel=1e-6)
@@ -321,7 +300,7 @@ def test_work_that_does_not_fit_into_one_batch_pays_for_two_launches() -> None:
     # Three equal batches, two devices: half of the work is more than one batch has.
     made = only(machine(np.random.default_rng(0), 1, 2), launch_s=30e-6, hbm_bytes_per_s=16e3)
     problem = of_tables(1, made, Pooling.NONE)
-    loads = count_tables(problem, lambda n, i: ids_bags([1]), 3).loads
+    loads = count_demand(problem, lambda n, i: ids_bags([1]), 3).loads
     # A lookup reads and updates a row of 16 bytes, 3 ms, and reads its index and writes its vector, 1.5 ms;
     # its gradient may come from the cache where there are replicas.
     bound = split_bound(loads, problem, ANY - {Move.UVM})
@@ -342,20 +321,19 @@ def test_capacity_by_hand() -> None:
     # Rows 1, 2, 4, 9 of ten in the first batch, row 1 in both; every access to one in UVM is read and updated: 2 ms.
     batches = [ids_bags([1, 1, 2, 4, 9]), ids_bags([1])]
     problem = of_tables(1, small_memory(hbm=16))
-    counted = count_tables(problem, lambda n, i: batches[n], 2)
-    assert (counted.seen[0].ids.tolist(), counted.seen[0].batches.tolist()) == ([1, 2, 4, 9], [2, 1, 1, 1])
+    counted = count_demand(problem, lambda n, i: batches[n], 2)
     # Two rows fit, all devices together: row 1 and another, so that 2 of 5 accesses of two batches stay in UVM.
-    anyhow = split_bound(counted.loads, problem, ANY, [counted.seen[0].any_rows()])
+    anyhow = split_bound(counted.loads, problem, ANY, counted.any_rows)
     assert anyhow.ms == pytest.approx((5 - 3) * 2.0 / 2 / 2, rel=1e-6)
     # The first two rows are 0 and 1.
-    first = split_bound(counted.loads, problem, ANY, [counted.seen[0].hottest_first()])
+    first = split_bound(counted.loads, problem, ANY, counted.hottest_first)
     assert first.ms == pytest.approx((5 - 2) * 2.0 / 2 / 2, rel=1e-6)
     assert split_bound(counted.loads, problem, ANY).ms == pytest.approx(0.0, abs=1e-9)
     # Whole, the table does not fit into a device.
     assert whole_table_bound_ms(counted.loads, problem, ANY) == pytest.approx(5 * 2.0 / 2, rel=1e-6)
     # Nor is there host memory: capacity says nothing.
     alone = of_tables(1, small_memory(hbm=16, uvm=0))
-    assert split_bound(counted.loads, alone, ANY, [counted.seen[0].any_rows()]).ms == pytest.approx(0.0, abs=1e-9)
+    assert split_bound(counted.loads, alone, ANY, counted.any_rows).ms == pytest.approx(0.0, abs=1e-9)
 
 
 def test_whole_tables_share_all_memory_in_parts() -> None:
@@ -398,9 +376,9 @@ def test_what_memory_saves_is_the_optimum_over_parts_of_tables(
 
 
 def test_a_row_never_seen_is_never_on_a_curve() -> None:
-    curve = Seen.of([np.array([3, 0]), np.array([3])], rows=100).hottest_first()
+    curve = Seen(ids=np.array([0, 3]), batches=np.array([1, 2]), rows=100).hottest_first()
     assert (curve.rows.tolist(), curve.share.tolist()) == ([0, 1, 4], [0, pytest.approx(1 / 3), 1])
-    silent = Seen.of([np.zeros(0, dtype=np.int64)], rows=100).any_rows()
+    silent = Seen(ids=np.zeros(0, dtype=np.int64), batches=np.zeros(0, dtype=np.int64), rows=100).any_rows()
     assert silent.rows.tolist() == [0, 100]
 
 

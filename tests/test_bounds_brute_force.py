@@ -53,8 +53,8 @@ def hold_all(seeds: range) -> dict[str, Held]:
         if len(kept.chosen):
             met.append(instance.descended(kept.chosen[kept.slowest_ms.argmin()], room, ordered=True))
         counted = instance.counted
-        anyhow = split_bound(counted.loads, problem, DEVICE_MOVES, [seen.any_rows() for seen in counted.seen])
-        first = split_bound(counted.loads, problem, DEVICE_MOVES, [seen.hottest_first() for seen in counted.seen])
+        anyhow = split_bound(counted.loads, problem, DEVICE_MOVES, counted.any_rows)
+        first = split_bound(counted.loads, problem, DEVICE_MOVES, counted.hottest_first)
         unlimited = split_bound(counted.loads, problem, DEVICE_MOVES)
         assert 0.0 <= unlimited.ms <= anyhow.ms <= first.ms * (1 + 1e-9), seed
         for some in met:

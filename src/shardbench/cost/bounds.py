@@ -17,7 +17,7 @@ holds, too; as does c alone, where a table is pooled.
 
 *Any split* (columns, rows, replicas, copies a node). Parts of a table do together at least the table's
 lookups, distinct rows, bags and gradients. Serving every repeat at the fastest rate of cache and tiers
-(``_least_forward_s``, ``_least_backward_s``) makes w linear in them, and no larger, so T is the sum over tables.
+(``least_forward_s``, ``least_backward_s``) makes w linear in them, and no larger, so T is the sum over tables.
 A replica sees only its own ranks' samples, so that the parts' first gradient bytes may add up to less:
 where replicas are allowed all gradients count at the cache's rate. The tail is left out (parts of a bag may be
 short), and so are pages (rows may lie closer together in parts) and a CPU's map of sequences' rows (smaller ones are
@@ -53,10 +53,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ids
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.capacity import Curve, Seen, most_saved
+from shardbench.cost.capacity import Curve, most_saved
 from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, forward_work_s, gather_rate
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
@@ -82,41 +82,26 @@ class Bound:
     """Of these, launches and dispatch, which are the same for every plan."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Counted:
-    """What some batches ask for: loads [batches, tables] of each table alone on one device in HBM, and rows seen."""
-
-    loads: Load
-    seen: tuple[Seen, ...]
-
-
-def count_tables(problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> Counted:
-    """Count ``batches`` global batches; ``bags(n, i)`` are batch n's of problem.tables[i]."""
-    load, seen = Load.zeros(batches, len(problem.tables)), []
-    for i, table in enumerate(problem.tables):
-        touched: list[Ids] = []
-        for n in range(batches):
-            lookups = CountedLookups(bags(n, i), table.rows, problem.world_size, f"table {table.name}")
-            load.values[n, i] = _alone(problem, i, lookups).values
-            touched.append(lookups.touched)
-        seen.append(Seen.of(touched, table.rows))
-    return Counted(loads=load, seen=tuple(seen))
-
-
 def table_loads(problem: Problem, bags: Callable[[int], Bags]) -> Load:
     """Counted load of each table alone on one device in HBM, [tables]; ``bags(i)`` is one global batch."""
-    return Load(count_tables(problem, lambda _, i: bags(i), 1).loads.values[0])
+    load = Load.zeros(len(problem.tables))
+    for i, table in enumerate(problem.tables):
+        load.values[i] = alone_load(
+            problem, i, CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
+        ).values
+    return load
 
 
 def expected_table_loads(problem: Problem) -> Load:
     """Expected load, under the training profiles, of each table alone on one device in HBM, [tables]."""
     load = Load.zeros(len(problem.tables))
     for i, profile in enumerate(problem.profiles):
-        load.values[i] = _alone(problem, i, ExpectedLookups(profile, problem.batch_size, problem.world_size)).values
+        load.values[i] = alone_load(problem, i, ExpectedLookups(profile, problem.batch_size, problem.world_size)).values
     return load
 
 
-def _alone(problem: Problem, i: int, lookups: TableLookups) -> Load:
+def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
+    """Load of table i alone on one device in HBM, []."""
     table = problem.tables[i]
     asked = float(lookups.by_source(0, table.rows).sum())
     pooled = table.pooling is Pooling.SUM
@@ -197,16 +182,16 @@ def _pairs(constants: Constants) -> tuple[_Pair, _Pair]:
         _Pair(
             fixed_ms=2.0 * launch_ms,
             whole_s=lambda load, c: forward_work_s(load, c) + backward_work_s(load, c),
-            least_s=lambda load, c, moves: _least_forward_s(load, c, moves) + _least_backward_s(load, c, moves),
+            least_s=lambda load, c, moves: least_forward_s(load, c, moves) + least_backward_s(load, c, moves),
         ),
-        _Pair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=_least_backward_s),
+        _Pair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=least_backward_s),
     )
 
 
 def _split(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None) -> Bound:
     constants, world = problem.machine.constants, problem.world_size
     hbm = 1e3 * pair.least_s(loads, constants, moves)
-    uvm = 1e3 * pair.least_s(in_uvm(loads), constants, moves) if _reads_uvm(problem, moves) else hbm
+    uvm = 1e3 * pair.least_s(in_uvm(loads), constants, moves) if reads_uvm(problem, moves) else hbm
     gains = np.maximum((uvm - hbm).mean(axis=0), 0.0)
     saved = gains.sum()
     if curves is not None:
@@ -237,7 +222,7 @@ def _fewest_share(works: Floats, needed: float) -> float:
 
 
 def _whole_ms(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
-    hbm, uvm = _by_tier(lambda load, c: 1e3 * pair.whole_s(load, c), loads, problem, moves)
+    hbm, uvm = by_tier(lambda load, c: 1e3 * pair.whole_s(load, c), loads, problem, moves)
     gains = np.maximum(uvm - hbm, 0.0)
     world = problem.world_size
     lines = [Curve.line(table.rows) for table in problem.tables]
@@ -249,16 +234,16 @@ def _whole_ms(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move]
 
 
 def _largest_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
-    return float(np.minimum(*_by_tier(embedding_ms, loads, problem, moves)).max())
+    return float(np.minimum(*by_tier(embedding_ms, loads, problem, moves)).max())
 
 
-def _by_tier(
+def by_tier(
     time_ms: Callable[[Load, Constants], Floats], loads: Load, problem: Problem, moves: frozenset[Move]
 ) -> tuple[Floats, Floats]:
     """Mean milliseconds of each table in HBM and in UVM, [tables] each; those of the other tier where it cannot be."""
     constants, topology = problem.machine.constants, problem.topology
     hbm = time_ms(loads, constants).mean(axis=0)
-    if not _reads_uvm(problem, moves):
+    if not reads_uvm(problem, moves):
         return hbm, hbm
     uvm = time_ms(in_uvm(loads), constants).mean(axis=0)
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
@@ -268,7 +253,8 @@ def _by_tier(
     return np.where(only_uvm, uvm, hbm), np.where(only_hbm, hbm, uvm)
 
 
-def _reads_uvm(problem: Problem, moves: frozenset[Move]) -> bool:
+def reads_uvm(problem: Problem, moves: frozenset[Move]) -> bool:
+    """Whether a plan made with ``moves`` may read host memory from a device."""
     return Move.UVM in moves and problem.topology.uvm_bytes > 0
 
 
@@ -284,15 +270,15 @@ def pigeonhole_ms(weights: Floats, world: int) -> float:
     return float((ends[k * world + 1] - ends[k * world - k]).max())
 
 
-def _cache_rate(constants: Constants, moves: frozenset[Move]) -> float:
-    """No repeat is served faster, in whichever tier the row is."""
+def cache_rate(constants: Constants, moves: frozenset[Move]) -> float:
+    """Bytes a second: no repeat is served faster, in whichever tier the row is."""
     host = constants.uvm_bytes_per_s if Move.UVM in moves else 0.0
     return max(constants.cache_bytes_per_s, gather_rate(constants), host)
 
 
-def _least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
+def least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
     """Least seconds of forward work of tables of this load [...], however they are split; linear in the load."""
-    cache, overhead = _cache_rate(constants, moves), constants.access_overhead_bytes
+    cache, overhead = cache_rate(constants, moves), constants.access_overhead_bytes
 
     def gather(rows: TierRows, rate: float) -> Floats:
         first = rows.distinct_bytes + overhead * rows.distinct
@@ -304,11 +290,11 @@ def _least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) -
     return np.asarray(gathered + streamed / constants.hbm_bytes_per_s + calls_s(load, constants))
 
 
-def _least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
+def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
     """Least seconds of backward work of tables of this load [...], however they are split; linear in the load."""
     gather, overhead = gather_rate(constants), constants.access_overhead_bytes
     first = np.zeros_like(load.gradient_bytes) if Move.REPLICATE in moves else load.gradient_first_bytes
-    gradients = first / gather + (load.gradient_bytes - first) / _cache_rate(constants, moves)
+    gradients = first / gather + (load.gradient_bytes - first) / cache_rate(constants, moves)
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
 
     def updated(rows: TierRows) -> Floats:

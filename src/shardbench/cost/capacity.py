@@ -40,12 +40,6 @@ class Seen:
     rows: int
     """Of the table."""
 
-    @classmethod
-    def of(cls, touched: Sequence[Ids], rows: int) -> "Seen":
-        """From the distinct rows of each batch, in any order."""
-        ids, batches = np.unique(np.concatenate(touched), return_counts=True)
-        return cls(ids=ids, batches=batches, rows=rows)
-
     def hottest_first(self) -> Curve:
         """For memory that holds a table's first rows in frequency order: the concave hull of what each prefix has."""
         return self._curve(1 + self.ids, self.batches)

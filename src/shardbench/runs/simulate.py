@@ -1,16 +1,17 @@
 """The simulated backend: exact counts of test batches, turned into time by the cost model."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.bounds import Bound, count_tables, split_bound, whole_table_bound_ms
+from shardbench.cost.bounds import Bound, split_bound, whole_table_bound_ms
 from shardbench.cost.capacity import Curve
 from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.demand import count_demand
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import drawn_machines, form_of, with_form
@@ -148,14 +149,14 @@ class CountedQuestion(Question[Simulation]):
 
     def prove_bounds(self) -> Bounds:
         """On the slowest rank's mean embedding time, under the cost model."""
-        counted = count_tables(self.problem, self.batches.bags, len(self.batches.numbers))
+        counted = count_demand(self.problem, self.batches.bags, len(self.batches.numbers))
 
-        def split(curves: Iterable[Curve]) -> Bound:
-            return split_bound(counted.loads, self.problem, DEVICE_MOVES, list(curves))
+        def split(curves: Sequence[Curve]) -> Bound:
+            return split_bound(counted.loads, self.problem, DEVICE_MOVES, curves)
 
         return Bounds(
-            any_rows=split(seen.any_rows() for seen in counted.seen),
-            hottest_first=split(seen.hottest_first() for seen in counted.seen),
+            any_rows=split(counted.any_rows),
+            hottest_first=split(counted.hottest_first),
             whole_tables_ms=whole_table_bound_ms(counted.loads, self.problem, WHOLE_TABLE_MOVES),
         )
 

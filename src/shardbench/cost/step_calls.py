@@ -1,0 +1,85 @@
+"""Scopes that segments of tables are in, and the latencies of the calls that the kinds of scopes need."""
+
+from itertools import product
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput
+from shardbench.cost.collectives import latencies_s
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import Pooling
+
+RANK, NODE, WORLD, NODES, COPIES = range(5)
+"""On one device, dealt over a node's or over all, a copy a node (dealt over its devices), a copy a device."""
+ONCE = (RANK, NODE, WORLD)
+"""Those that hold a row once."""
+Scopes = frozenset[int]
+
+
+def scopes_of(problem: Problem, moves: frozenset[Move]) -> tuple[int, ...]:
+    """Scopes that plans made with ``moves`` may use; raises BadInput where there is none."""
+    found = []
+    if moves & {Move.TABLE, Move.ROWS}:
+        found.append(RANK)
+    if Move.ROWS in moves:
+        found += [NODE, WORLD] if problem.topology.nodes > 1 else [WORLD]
+    if {Move.ROWS, Move.REPLICATE} <= moves:
+        found.append(NODES)
+    if Move.REPLICATE in moves:
+        found.append(COPIES)
+    if not found:
+        raise BadInput(f"no plan can be made with the moves {', '.join(sorted(moves)) or 'none'}")
+    return tuple(found)
+
+
+class Modules:
+    """Pooled tables are one module, unpooled ones of a width another; each kind of scope in it has its own calls."""
+
+    def __init__(self, problem: Problem, moves: frozenset[Move], sets: list[Scopes]) -> None:
+        scopes = scopes_of(problem, moves)
+        self._problem, self._latency = problem, latencies_s(problem.machine)
+        masks = product((False, True), repeat=len(scopes))
+        uses = [Scopes(scope for scope, chosen in zip(scopes, mask) if chosen) for mask in masks if any(mask)]
+        self._members = [[i for i, some in enumerate(sets) if some <= used] for used in uses]
+        pooled = np.array([t.pooling is Pooling.SUM for t in problem.tables])
+        dims = np.array([t.dim for t in problem.tables])
+        widths = [] if pooled.all() else [None] if Move.COLUMNS in moves else np.unique(dims[~pooled]).tolist()
+        unpooled = [~pooled if width is None else ~pooled & (dims == width) for width in widths]
+        self._any_pooled = bool(pooled.any())
+        self._tables = np.array([pooled, *unpooled], dtype=np.float64).T
+        several = problem.topology.nodes > 1
+        # Whether pooled vectors are exchanged, so that unpooled tables' calls of that phase are waited for.
+        self._exchanged = np.array([RANK in used or (NODE in used and several) for used in uses])
+        self._pooled_s = np.array([self._calls_s(used, pooled=True, vectors=True) for used in uses])
+        self._unpooled_s = np.array(
+            [[self._calls_s(used, pooled=False, vectors=sent) for used in uses] for sent in (False, True)]
+        )
+
+    def least_s(self, costs: Floats) -> float:
+        """Least seconds of tables and calls over the kinds of scopes of each module.
+
+        ``costs`` float64 [sets, tables]: what a table costs whose columns are served by a set of scopes.
+        """
+        served = np.array([costs[members].min(axis=0) for members in self._members]) @ self._tables
+        unpooled = (self._unpooled_s[..., None] + served[:, 1:]).min(axis=1).sum(axis=1)
+        if not self._any_pooled:
+            return float(unpooled[0])
+        return float((self._pooled_s + served[:, 0] + unpooled[self._exchanged.astype(np.int64)]).min())
+
+    def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> float:
+        rank, node, world, nodes, copies = (int(scope in used) for scope in (RANK, NODE, WORLD, NODES, COPIES))
+        # All copies of the nodes are all-reduced together: counted with the pooled module.
+        total = 3.0 * self._seconds(rank + node + world, nodes) + self._seconds(copies, cross=nodes * pooled)
+        if pooled:
+            return total + 2.0 * (self._seconds(rank, cross=node) + self._seconds(world, node + nodes))
+        return total + 2.0 * self._seconds(rank + world, nodes, node) * vectors
+
+    def _seconds(self, world: int, node: int = 0, cross: int = 0) -> float:
+        """Latency of calls, grouped as by ``Account``: a group of all ranks is the world, one of one rank has none."""
+        topology, latency = self._problem.topology, self._latency
+        several, shared = topology.nodes > 1, topology.devices_per_node > 1
+        if several and shared:
+            return world * latency.world + node * latency.node + cross * latency.cross
+        return ((world + node) * shared + (world + cross) * several) * latency.world

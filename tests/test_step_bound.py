@@ -1,0 +1,196 @@
+"""The proven lower bound on the step, by hand and by its parts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bound_problems import BATCH, ids_bags, machine, of_tables, only
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.demand import Demand, count_demand, expected_demand
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.step_bound import StepBound, dense_step_ms, step_bound
+from shardbench.cost.step_relaxation import Prices, Relaxation
+from shardbench.cost.traffic import count
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Pooling
+from shardbench.workloads.trace import Bags
+
+TABLE = frozenset({Move.TABLE})
+ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+DENSE = DenseShape(features=2, bottom=(4,), top=(4, 1))
+SAMPLES = BATCH // 2
+"""Of a device, of two."""
+
+
+def linked(nodes: int = 1, devices: int = 2, **constants: float) -> Machine:
+    """Two devices on which nothing takes time but what is named, and the dense model."""
+    free = {"intra_bytes_per_s": 1e30, "inter_bytes_per_s": 1e30, "intra_latency_s": 0.0, "inter_latency_s": 0.0}
+    return only(machine(np.random.default_rng(0), nodes, devices), **(free | {"peer_latency_s": 0.0} | constants))
+
+
+def counted(problem: Problem, batch: list[Bags]) -> Demand:
+    return count_demand(problem, lambda _, i: batch[i], 1)
+
+
+def beside_dense(bound: StepBound) -> float:
+    return bound.ms - bound.dense_ms
+
+
+def simulated(problem: Problem, batch: list[Bags], plan: Plan) -> StepTime:
+    traffic = count(plan, problem, batch.__getitem__, DENSE)
+    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size)
+
+
+def beside_dense_ms(time: StepTime) -> float:
+    """Of a plan without copies."""
+    return time.step_ms - time.phases_ms[StepPhase.DENSE] - time.phases_ms[StepPhase.ALL_REDUCE]
+
+
+def test_exchange_of_whole_tables_by_hand() -> None:
+    # 1 ms a byte. Samples 0 to 3, all of the first device, ask once each: 32 bytes of indices, or none where it owns.
+    problem = of_tables(2, linked(intra_bytes_per_s=1e3))
+    batch = [ids_bags([1, 2, 3, 4])] * 2
+    one_way = SAMPLES * 4 * 4
+    vectors = 2.0 * one_way
+    demand = counted(problem, batch)
+    bound = step_bound(demand, problem, DENSE, TABLE)
+    # A table a device: each sends its vectors; of lookups the busier device receives lengths, and the indices of its
+    # table if it is the second. For the bound every table is on the device that asks.
+    assert beside_dense(bound) == pytest.approx(SAMPLES * 4 + vectors, rel=1e-6)
+    shared = simulated(problem, batch, Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1))))
+    assert beside_dense_ms(shared) == pytest.approx(24 + SAMPLES * 4 + 32 + vectors)
+    # Copies take an all-reduce of 10 rows of 16 bytes each, there and back, halved: dearer. With sums of two tables on
+    # both devices nothing is saved either.
+    assert beside_dense(step_bound(demand, problem, DENSE, TABLE | {Move.REPLICATE})) == pytest.approx(
+        SAMPLES * 4 + vectors, rel=1e-6
+    )
+
+
+def test_one_large_table_is_more_than_the_mean() -> None:
+    problem = of_tables(1, linked(intra_bytes_per_s=1e3))
+    batch = [ids_bags([1] * BATCH)]
+    demand = counted(problem, batch)
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0,)))
+    step = simulated(problem, batch, plan)
+    splits = step.phases_ms[StepPhase.INPUT] - SAMPLES * (8 + 4)
+    assert splits == pytest.approx(24)
+    whole = beside_dense(step_bound(demand, problem, DENSE, TABLE))
+    assert whole == pytest.approx(beside_dense_ms(step) - splits, rel=1e-6)
+    assert beside_dense(step_bound(demand, problem, DENSE, TABLE | {Move.COLUMNS})) == pytest.approx(
+        whole / 2, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [(None, 5), (RowWise(ranks=(0, 1)), 5), (Replicated(ranks=(0, 1)), 1)],
+)
+def test_latencies_of_the_cheapest_kinds_of_calls(place: Placement | None, calls: int) -> None:
+    problem = of_tables(3, linked(intra_latency_s=1e-3))
+    batch = [ids_bags([1, 2, 3])] * 3
+    segments = whole_tables(problem.tables, (0, 1, 0))
+    if place is not None:
+        segments = tuple(whole_table(table, place) for table in problem.tables)
+    time = simulated(problem, batch, Plan(world_size=2, segments=segments))
+    dense_ms = dense_step_ms(counted(problem, batch), problem, DENSE)
+    assert time.step_ms == pytest.approx(dense_ms + calls)
+    moves = {5: ANY - {Move.REPLICATE}, 1: ANY}[calls]
+    assert beside_dense(step_bound(counted(problem, batch), problem, DENSE, moves)) == pytest.approx(calls)
+
+
+def test_two_kinds_of_calls_only_where_they_pay() -> None:
+    # One table of few rows and many lookups: its copies save more than the call more.
+    made = linked(intra_latency_s=1e-6, intra_bytes_per_s=1e3)
+    hot, cold = of_tables(2, made, rows=10**6).tables
+    profile = AccessProfile(rows=2, samples=1, present=1, counts=(100,), row_counts=(2,))
+    other = AccessProfile(rows=10**6, samples=3, present=1, counts=(1,), row_counts=(1,))
+    problem = Problem.of("p", (replace(hot, rows=2), cold), (profile, other), made, batch_size=BATCH)
+    demand = expected_demand(problem)
+    with_copies = beside_dense(step_bound(demand, problem, DENSE, ANY))
+    without = beside_dense(step_bound(demand, problem, DENSE, ANY - {Move.REPLICATE}))
+    # Of the hot table: its indices, lengths and vectors, less the all-reduce of its two rows.
+    exchanged = (200 * BATCH * 8 / 2 + SAMPLES * 4 + 2 * SAMPLES * 16) / 2
+    assert without - with_copies == pytest.approx(exchanged - 2 * 2 * 16 / 2 - 1e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_dense_model_is_the_same_for_every_plan(pooling: Pooling) -> None:
+    problem = of_tables(2, machine(np.random.default_rng(1), 1, 2), pooling)
+    batch = [ids_bags([1, 2, 2, 5]), ids_bags([7])]
+    for ranks in [(0, 1), (1, 1)]:
+        time = simulated(problem, batch, Plan(world_size=2, segments=whole_tables(problem.tables, ranks)))
+        expected = time.phases_ms[StepPhase.DENSE] + time.phases_ms[StepPhase.ALL_REDUCE]
+        assert dense_step_ms(counted(problem, batch), problem, DENSE) == pytest.approx(expected)
+
+
+def test_memory_has_a_price() -> None:
+    # Only host memory takes time, 1 ms for 16 bytes; two of five rows fit (test_bounds.test_capacity_by_hand).
+    made = linked(uvm_bytes_per_s=16e3)
+    made = replace(made, topology=replace(made.topology, hbm_bytes=16))
+    problem = of_tables(1, made)
+    batches = [ids_bags([1, 1, 2, 4, 9]), ids_bags([1])]
+    demand = count_demand(problem, lambda n, _: batches[n], 2)
+    bound = step_bound(demand, problem, DENSE, ANY)
+    assert beside_dense(bound) == pytest.approx((5 - 3) * 2.0 / 2 / 2, rel=1e-3)
+    assert bound.prices.hbm_byte > 0.0
+    first = step_bound(demand, problem, DENSE, ANY, ordered=True)
+    assert beside_dense(first) == pytest.approx((5 - 2) * 2.0 / 2 / 2, rel=1e-3)
+
+
+def test_any_prices_prove_less_than_the_best() -> None:
+    problem = of_tables(3, machine(np.random.default_rng(5), 2, 2))
+    demand = counted(problem, [ids_bags([1, 2, 3, 4, 4, 4]), ids_bags([5, 5]), ids_bags([0] * BATCH)])
+    bound = step_bound(demand, problem, DENSE, ANY)
+    relaxation = Relaxation(demand, problem, ANY)
+    assert bound.dense_ms + relaxation.value_ms(bound.prices) == pytest.approx(bound.ms)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        weights = dict(zip(("forward", "lookups", "vectors", "sums", "rows"), rng.random(5).tolist()))
+        assert relaxation.value_ms(Prices(**weights)) <= relaxation.value_ms(bound.prices) * (1 + 1e-3)
+
+
+def test_near_lookups_by_hand() -> None:
+    # The two devices ask for rows 0, 2, 4 and 1, 3, 5: dealt over both every lookup is near, on one rank half of them.
+    offsets = np.minimum(np.arange(BATCH + 1), 3) + np.clip(np.arange(BATCH + 1) - SAMPLES, 0, 3)
+    bags = Bags(values=np.array([0, 2, 4, 1, 3, 5]), offsets=offsets.astype(np.int64))
+    problem = of_tables(1, linked())
+    assert counted(problem, [bags]).luck.most.tolist() == [[6.0, 6.0, 6.0]]
+    demand = counted(problem, [bags])
+    assert demand.sources.tolist() == [[3.0, 3.0]]
+    across = of_tables(1, linked(nodes=2, devices=1))
+    assert counted(across, [bags]).luck.most.tolist() == [[6.0, 6.0, 6.0]]
+
+
+def test_counts_of_rows() -> None:
+    problem = of_tables(1, linked())
+    batches = [ids_bags([1, 1, 2, 4]), ids_bags([1, 9])]
+    demand = count_demand(problem, lambda n, _: batches[n], 2)
+    assert demand.counts.lookups.tolist() == [1.5, 0.5]
+    assert demand.counts.rows.tolist() == [1.0, 3.0]
+
+
+def test_nothing_is_proven_about_hosts_and_schedules() -> None:
+    problem = of_tables(1, linked())
+    demand = counted(problem, [ids_bags([1])])
+    for move in (Move.HOST, Move.SCHEDULE):
+        with pytest.raises(BadInput, match=f"nothing is proven about plans with {move}"):
+            step_bound(demand, problem, DENSE, TABLE | {move})
+    with pytest.raises(BadInput, match="no plan can be made with the moves uvm"):
+        step_bound(demand, problem, DENSE, frozenset({Move.UVM}))
+
+
+def test_tiers_of_whole_tables_are_counted() -> None:
+    made = linked(uvm_bytes_per_s=16e3)
+    problem = of_tables(2, replace(made, topology=replace(made.topology, hbm_bytes=160)))
+    batch = [ids_bags([1, 2]), ids_bags([3])]
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1), (Tier.HBM, Tier.HBM)))
+    assert beside_dense_ms(simulated(problem, batch, plan)) == pytest.approx(0.0, abs=1e-9)
+    assert beside_dense(step_bound(counted(problem, batch), problem, DENSE, TABLE | {Move.UVM})) == pytest.approx(
+        0.0, abs=1e-9
+    )

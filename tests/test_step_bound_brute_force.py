@@ -1,0 +1,64 @@
+"""The bound on the step against many plans of small problems: random ones and those on a descent, of every move."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from step_plans import ANY, StepInstance
+
+from shardbench.cost.bounds import ROUNDING
+from shardbench.cost.step_relaxation import Prices, Relaxation
+
+WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows")
+A_PROBLEM = 16
+"""Random plans of one problem."""
+
+
+def some_prices(relaxation: Relaxation) -> list[Prices]:
+    """Any at all, none of them negative."""
+    rng = np.random.default_rng(0)
+    weights = [dict(zip(WEIGHTS, rng.random(len(WEIGHTS)).tolist())) for _ in range(6)]
+    scales = relaxation.hbm_scale * rng.choice([0.0, 0.01, 1.0, 10.0], len(weights))
+    return [Prices(**some, hbm_byte=float(scale)) for some, scale in zip(weights, scales)]
+
+
+def hold_all(seeds: range) -> tuple[int, dict[str, list[float]]]:
+    """Plans that were held against their bounds, and by kind of bound the nearest plan's ratio of each problem."""
+    held, nearest = 0, defaultdict[str, list[float]](list)
+    for seed in seeds:
+        instance = StepInstance(seed, whole=seed % 4 == 0, expected=seed % 3 == 0)
+        plans = instance.random(A_PROBLEM)
+        if seed % 5:
+            instance.limit(plans)
+        plans = [rated for rated in plans if instance.fits(rated.plan)]
+        if not plans:
+            continue
+        plans += instance.descended(min(plans, key=lambda rated: rated.step_ms))
+        relaxation, dense_ms = Relaxation(instance.demand, instance.problem, ANY), instance.dense_ms
+        proven = max(dense_ms + relaxation.value_ms(prices) for prices in some_prices(relaxation))
+        assert min(rated.step_ms for rated in plans) >= proven * (1.0 - ROUNDING), f"{seed} at any prices"
+        ratios = defaultdict[str, list[float]](list)
+        for rated in plans:
+            for name, bound in instance.bounds(rated.plan).items():
+                assert rated.step_ms >= bound.ms, f"{seed} {name}: {rated.chosen} takes {rated.step_ms}, {bound}"
+                ratios[name].append(rated.step_ms / bound.ms)
+        held += len(plans)
+        for name, found in ratios.items():
+            nearest[name].append(min(found))
+    return held, nearest
+
+
+def test_no_plan_of_small_problems_is_below_its_bound() -> None:
+    held, nearest = hold_all(range(6))
+    assert held > 200
+    assert set(nearest) == {"any rows", "own", "hottest first"}
+
+
+@pytest.mark.slow
+def test_none_of_50_000_plans_is_below_its_bound() -> None:
+    held, nearest = hold_all(range(1_000, 1_800))
+    for name, ratios in nearest.items():
+        print(f"{name}: {len(ratios)} problems of {held} plans, nearest {min(ratios):.6f}")
+    assert held >= 50_000
+    # A bound that nothing comes near would hold as well.
+    assert all(min(ratios) < 1.01 for ratios in nearest.values())
