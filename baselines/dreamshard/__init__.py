@@ -50,6 +50,28 @@ class DreamShardUntrained(DreamShard):
     trains = False
 
 
+class DreamShardSearch(DreamShard):
+    """DreamShard's policy, and then moves and swaps under its own cost network: nothing more is measured."""
+
+    name = "dreamshard-search"
+    role = Role.VARIANT
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rated = 0
+
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
+        """No placement is predicted to cost more than the policy's."""
+        from .network_search import place_and_search  # noqa: PLC0415
+
+        placements, self._rated = place_and_search(trained, tasks)
+        return placements
+
+    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+        """Placements that the cost network rated for the last plan, too."""
+        return {**super().notes(trained), "network_rated": self._rated}
+
+
 def strategies() -> Iterable[DreamShard]:
-    """DreamShard and its untrained control."""
-    return (DreamShard(), DreamShardUntrained())
+    """DreamShard, its untrained control, and the variant that searches under its cost network."""
+    return (DreamShard(), DreamShardUntrained(), DreamShardSearch())

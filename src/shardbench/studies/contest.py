@@ -13,7 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan
-from shardbench.model.strategy import Budget, Role, Strategy
+from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Series, SeriesRow
 from shardbench.records.trial import Outcome
 from shardbench.runs.evaluate import Answer, Question, evaluate, fit, learns
@@ -215,11 +215,6 @@ def _row(split: str, judged: Judged, *, fit_cpu_s: float, plan_cpu_s: float, ora
         "plan_cpu_s": plan_cpu_s,
         "oracle_calls": oracle_calls,
     }
-
-
-def only_searches(name: str) -> bool:
-    """Whether a strategy only searches for a good plan, and so uses all of its planning budget."""
-    return name != BEST_FOUND and get_strategy(name).role is Role.SEARCH
 
 
 def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[SeriesRow]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
-from shardbench.studies.contest import contest, only_searches
+from shardbench.studies.contest import contest
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code
 from shardbench.studies.study import Study
@@ -18,8 +18,6 @@ SEEDS = (0, 1, 2)
 FIT_S = 3600.0
 PLAN_S = 60.0
 """Planning budget of a task."""
-SEARCH_PLAN_S = 1.0
-"""That of a search, which goes on for as long as it may, for every task."""
 
 
 class ContestStudy(Study):
@@ -53,9 +51,9 @@ class ContestStudy(Study):
         known = self._recorded(cell, folder)
         if known:
             return known
-        strategy = str(cell["strategy"])
-        budget = Budget(fit_s=FIT_S, plan_s=SEARCH_PLAN_S if only_searches(strategy) else PLAN_S)
-        return contest(self.task_rows[str(cell["task"])], strategy, int(cell["seed"] or 0), folder, budget)
+        budget = Budget(fit_s=FIT_S, plan_s=PLAN_S)
+        row, strategy = self.task_rows[str(cell["task"])], str(cell["strategy"])
+        return contest(row, strategy, int(cell["seed"] or 0), folder, budget)
 
     def _recorded(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Rows of the cell in the results of the study that has the same; none where it was not run there."""

@@ -1,0 +1,148 @@
+"""Moves and swaps of whole tables under the learned cost network: no measurement, no randomness, counted work."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardbench.base.arrays import Bools, Floats32, Ints
+from shardbench.learning.clocks import one_thread
+from shardbench.learning.training import Trained
+from shardbench.learning.weights import linear_arrays
+from shardbench.tasks.task import TableSet
+
+from .estimated_mdp import Policy, place
+from .networks import LATENT, Networks
+
+RATED = 1_000_000
+"""Placements that the network rates for a task at the most; a search is seldom longer than a tenth of it."""
+CHUNK = 8192
+"""Rated at once."""
+GAIN = 1e-5
+"""Relative improvement of a predicted cost below which it is rounding: weights are fp32."""
+
+
+class NetworkSearch:
+    """Descends from placements of one task; ``rated`` counts what the network was asked.
+
+    A placement's predicted cost depends on the largest of its devices' sums, number by number: a change of two devices
+    needs their new sums, and the largest of the others.
+    """
+
+    def __init__(self, trained: Trained[Networks, Any, Any], task: TableSet, limit: int = RATED) -> None:
+        self.task, self.limit, self.rated = task, limit, 0
+        self._policy = policy = Policy(trained.networks, trained.scaling)
+        self._encoded: Floats32 = np.ascontiguousarray(policy.encode(task.features)[:, LATENT:])
+        self._empty: Floats32 = policy.empty[LATENT:]
+        overall = trained.networks.cost.overall
+        self._hidden, self._hidden_bias = linear_arrays(overall[0])
+        self._out, self._out_bias = linear_arrays(overall[2])
+
+    def cost_ms(self, placement: Ints) -> float:
+        """Predicted cost of a placement int64 [tables]."""
+        sums, held = self._sums(placement)
+        return float(self._predicted(self._occupied(sums, held).max(axis=0)[None])[0])
+
+    def descend(self, placement: Ints) -> Ints:
+        """A placement int64 [tables] that fits and is predicted to cost no more than ``placement``, which must fit.
+
+        One device after the other: the best of its moves and of its swaps with any other device, until no device has
+        one that helps, or ``limit`` placements are rated.
+        """
+        best = placement.copy()
+        best_ms, idle, giver = self.cost_ms(best), 0, 0
+        while idle < self.task.devices and self.rated < self.limit:
+            changed = self._best_change(best, giver, best_ms)
+            changed_ms = best_ms if changed is None else self.cost_ms(changed)
+            if changed is not None and changed_ms < best_ms:
+                best, best_ms, idle = changed, changed_ms, 0
+            else:
+                idle, giver = idle + 1, (giver + 1) % self.task.devices
+        return best
+
+    def _sums(self, placement: Ints) -> tuple[Floats32, Ints]:
+        """Sums of encodings [devices, 32] and numbers of tables [devices]."""
+        sums = np.zeros((self.task.devices, LATENT), dtype=np.float32)
+        np.add.at(sums, placement, self._encoded)
+        return sums, np.bincount(placement, minlength=self.task.devices)
+
+    def _occupied(self, sums: Floats32, held: Ints) -> Floats32:
+        """Sums [..., 32] with that of an empty device in place of no tables."""
+        return np.where(held[..., None] > 0, sums, self._empty)
+
+    def _predicted(self, largest: Floats32) -> Floats32:
+        """Milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
+        hidden = largest @ self._hidden
+        hidden += self._hidden_bias
+        np.maximum(hidden, np.float32(0.0), out=hidden)
+        cost: Floats32 = (hidden @ self._out)[:, 0] + self._out_bias[0]
+        return cost
+
+    def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:
+        """The cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
+        mine, others = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
+        elsewhere = np.flatnonzero(np.arange(self.task.devices) != giver)
+        # Moves first: nothing (-1) comes back.
+        back = np.concatenate([np.full(len(elsewhere), -1), others])
+        to = np.concatenate([elsewhere, placement[others]])
+        if not len(mine) or not len(to):
+            return None
+        best, found = now_ms * (1.0 - GAIN), None
+        rows = max(1, CHUNK // len(to))
+        for first in range(0, len(mine), rows):
+            out = mine[first : first + rows]
+            costs = self._rated(placement, giver, out, back, to)
+            costs = np.where(self._fits(placement, giver, out, back, to), costs, np.inf).ravel()
+            at = int(costs.argmin())
+            if costs[at] < best:
+                best, found = float(costs[at]), (int(out[at // len(to)]), at % len(to))
+        if found is None:
+            return None
+        table, target = found
+        changed = placement.copy()
+        changed[table] = to[target]
+        if back[target] >= 0:
+            changed[back[target]] = giver
+        return changed
+
+    def _fits(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Bools:
+        """Whether both devices have room afterwards, [out, to]."""
+        sizes, capacity = self.task.sizes_bytes, self.task.capacity_bytes
+        used = np.zeros(self.task.devices, dtype=np.int64)
+        np.add.at(used, placement, sizes)
+        grown = sizes[out][:, None] - np.where(back >= 0, sizes[back], 0)
+        return np.asarray((used[to] + grown <= capacity) & (used[giver] - grown <= capacity))
+
+    def _rated(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Floats32:
+        """Predicted cost of each change, [out, to]."""
+        sums, held = self._sums(placement)
+        occupied = self._occupied(sums, held)
+        # Largest of all devices but the giver and one other, [devices, 32].
+        ranked = np.sort(np.delete(occupied, giver, axis=0), axis=0)
+        second = ranked[-2] if len(ranked) > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
+        rest = np.where(occupied >= ranked[-1], second, ranked[-1])
+        swaps = back >= 0
+        returned = np.where(swaps[:, None], self._encoded[back], np.float32(0.0))
+        leaves = self._encoded[out][:, None]
+        here = self._occupied(
+            sums[giver] + returned - leaves, np.broadcast_to(held[giver] - 1 + swaps, (len(out), len(to)))
+        )
+        # Whoever gets a table has one.
+        there = sums[to] - returned + leaves
+        largest = np.maximum(np.maximum(here, there), rest[to])
+        self.rated += len(out) * len(to)
+        return self._predicted(largest.reshape(-1, LATENT)).reshape(len(out), len(to))
+
+
+@one_thread()
+def place_and_search(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> tuple[list[Ints], int]:
+    """The policy's placements int64 [tables] a task, each improved under the cost network; and what that rated in all.
+
+    Raises Infeasible as ``place`` does.
+    """
+    found, rated = [], 0
+    for task, placement in zip(tasks, place(trained, tasks)):
+        search = NetworkSearch(trained, task)
+        found.append(search.descend(placement))
+        rated += search.rated
+    return found, rated
