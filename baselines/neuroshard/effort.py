@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 CAPS = tuple(1.0 + 0.05 * step for step in range(11))
 """Most that a device's width may be, over the devices' mean."""
-EVALUATIONS_A_SECOND = 300_000
+EVALUATIONS_A_SECOND = 1_500_000
 """Devices that one core rates in a second, at the least."""
 
 

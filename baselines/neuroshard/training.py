@@ -80,15 +80,8 @@ class NeuroShardTraining(Training[Networks, Settings, Stage]):
     def data(self) -> "CostData":
         """All samples: drawn from the seed alone, so that a training that is taken up again has the same."""
         rng = np.random.default_rng([self.seed, 3])
-        problem, count = self.tables.problem, self.settings.samples
         most = max(SET_TABLES, *(-(-task.tables // task.devices) for task in self.tasks))
-        drawn = draw_sets(self.tables.sizes_bytes, self.tables.capacity_bytes, most, count, rng)
-        widths = np.array([vectors(t, p, t.dim) for t, p in zip(problem.tables, problem.profiles)])
-        return CostData(
-            tables=torch.from_numpy(self.scaling(self.tables.features)[:, INPUTS]),
-            sets=measure_sets(self.tables, drawn, self.oracle),
-            exchanges=draw_exchanges(widths, problem.machine, problem.batch_size, count, rng),
-        )
+        return collect(self.tables, self.scaling, self.oracle, most=most, count=self.settings.samples, rng=rng)
 
     def update(self) -> None:
         """One epoch of each network."""
@@ -171,6 +164,20 @@ class CostData:
         """Mean squared error of each network on chosen samples, ms^2."""
         found = self.predicted(networks, chosen)
         return {name: (ours - truth).square().mean() for name, (ours, truth) in found.items()}
+
+
+def collect(
+    tables: Task, scaling: Scaling, oracle: Oracle, *, most: int, count: int, rng: np.random.Generator
+) -> CostData:
+    """``count`` sets of 1 to ``most`` of the tables, and as many exchanges of their vectors, with what they take."""
+    problem = tables.problem
+    drawn = draw_sets(tables.sizes_bytes, tables.capacity_bytes, most, count, rng)
+    widths = np.array([vectors(t, p, t.dim) for t, p in zip(problem.tables, problem.profiles)])
+    return CostData(
+        tables=torch.from_numpy(scaling(tables.features)[:, INPUTS]),
+        sets=measure_sets(tables, drawn, oracle),
+        exchanges=draw_exchanges(widths, problem.machine, problem.batch_size, count, rng),
+    )
 
 
 def check_alike(tasks: Sequence[Task]) -> None:

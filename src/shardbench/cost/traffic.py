@@ -60,7 +60,7 @@ def count(
         table = problem.tables[i]
         return CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
 
-    return _account(plan, problem, lookups, dense, phase=phase)
+    return traffic_of(plan, problem, lookups, dense, phase=phase)
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
@@ -70,10 +70,10 @@ def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Tra
     def lookups(i: int) -> TableLookups:
         return ExpectedLookups(profiles[i], problem.batch_size, problem.world_size)
 
-    return _account(plan, problem, lookups, dense)
+    return traffic_of(plan, problem, lookups, dense)
 
 
-def _account(
+def traffic_of(
     plan: Plan,
     problem: Problem,
     lookups: Callable[[int], TableLookups],
@@ -81,6 +81,10 @@ def _account(
     *,
     phase: PhaseKind | None = None,
 ) -> Traffic:
+    """Traffic of one iteration from what is known of each table's lookups; ``lookups(i)`` of problem.tables[i].
+
+    ``dense`` None leaves the dense weights' all-reduce out; ``phase`` as in ``count``.
+    """
     if problem.batch_size % problem.world_size:
         raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
     if plan.dense is DenseHome.HOSTS and problem.topology.nodes > 1:

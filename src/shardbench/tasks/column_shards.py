@@ -14,7 +14,6 @@ from shardbench.cost.load import Load, segment_load
 from shardbench.model.plan import Tier
 from shardbench.model.table import Pooling, Table
 from shardbench.tasks.features import table_features
-from shardbench.tasks.oracle import Costs, costs_of
 from shardbench.tasks.task import Task
 
 
@@ -76,10 +75,3 @@ def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
 
 def _named(table: Table, name: str, width: int) -> Table:
     return replace(table, name=name, dim=width)
-
-
-def shard_costs(task: Task, tables: Ints, columns: Ints, ranks: Ints, *, counted: bool) -> Costs:
-    """What a placement of shards costs, [1, devices]; int64 [shards] each."""
-    held = Load.zeros(1, task.devices)
-    Load(held.values[0]).add_at(ranks, shard_loads(task, tables, columns, counted=counted))
-    return costs_of(held, task.problem.machine)

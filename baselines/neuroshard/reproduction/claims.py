@@ -1,0 +1,34 @@
+"""The numbers behind NeuroShard's claims, out of its studies' tables."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from shardbench.base.statistics import log_mean
+from shardbench.studies.claim import Evidence
+from shardbench.studies.contest_tasks import ratios
+
+from .comparison import strongest
+from .names import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE
+
+
+def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
+    """Ratios theirs / NeuroShard's: one a task that both placed, or one a strategy."""
+    found: dict[str, Sequence[float]] = {}
+    if (tasks := evidence.tables.get("table_tasks")) is not None:
+        found["largest-margin"] = _over_strongest(tasks)
+        found["every-other"] = [log_mean(each.tolist()).value for n in OTHERS if len(each := ratios(tasks, n, OURS))]
+        for name, theirs in (
+            ("pre-training-helps", UNTRAINED),
+            ("halving-helps", WHOLE),
+            ("beats-greedy-cost", COST_GREEDY),
+        ):
+            found[name] = ratios(tasks, theirs, OURS).tolist()
+    if (tasks := evidence.tables.get("production_tasks")) is not None:
+        found["production-cost"] = _over_strongest(tasks)
+    return {name: numbers for name, numbers in found.items() if len(numbers)}
+
+
+def _over_strongest(tasks: pd.DataFrame) -> list[float]:
+    best = strongest(tasks)
+    return [float(ratio) for ratio in ratios(tasks, best, OURS)] if best is not None else []

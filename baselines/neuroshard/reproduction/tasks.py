@@ -1,0 +1,73 @@
+"""The task sets of NeuroShard's studies: its published ones, and a stand-in for its production model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.model.machine import Machine, load_machine
+from shardbench.model.table import Table
+from shardbench.studies.contest import shared_pools
+from shardbench.tasks.pools import Side, load_pool, pool_bags
+from shardbench.tasks.split_tasks import WIDTHS, draw_split_tasks, split_task
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Bags, Split
+
+TASKS = 100
+TRAINING_TASKS = 50
+TASK_SEED = 0
+"""All strategies and seeds get the same tasks."""
+PRODUCTION = "production"
+PRODUCTION_MACHINE = "a100-40gb-2x8"
+PRODUCTION_TASKS = 5
+"""Draws of widths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSet:
+    """Tasks to learn from and to be judged on: of disjoint pools of tables (deviation 10)."""
+
+    train: tuple[Task, ...]
+    test: tuple[Task, ...]
+
+
+@lru_cache(maxsize=2)
+def published(folder: Path) -> TaskSet:
+    """The published tasks. Those to learn from hold no table larger than a device, for others place whole tables."""
+    pools = {side: load_pool(side, shared_pools(folder)) for side in ("train", "test")}
+    return TaskSet(
+        train=draw_split_tasks(pools["train"], TRAINING_TASKS, seed=TASK_SEED, whole=True),
+        test=draw_split_tasks(pools["test"], TASKS, seed=TASK_SEED),
+    )
+
+
+@lru_cache(maxsize=2)
+def production(folder: Path) -> TaskSet:
+    """All tables of a pool at once, on 16 devices of two nodes; a task is a draw of widths.
+
+    The production model is not public, nor what it runs on. Many tables of unlike widths on devices with room are what
+    is known of such models; its terabytes are not here.
+    """
+    machine = production_machine()
+
+    def drawn(side: Side) -> tuple[Task, ...]:
+        pool = load_pool(side, shared_pools(folder))
+        ids = np.arange(len(pool.tables))
+        widths = [np.random.default_rng([TASK_SEED, n]).choice(WIDTHS, len(ids)) for n in range(PRODUCTION_TASKS)]
+        return tuple(split_task(pool, ids, of, machine, f"{side}-production-{n}") for n, of in enumerate(widths))
+
+    return TaskSet(train=drawn("train"), test=drawn("test"))
+
+
+def production_machine() -> Machine:
+    """Two nodes of eight A100, whose host memory holds no tables."""
+    machine = load_machine(PRODUCTION_MACHINE)
+    return replace(machine, topology=replace(machine.topology, uvm_bytes=0, host_bytes=0))
+
+
+@lru_cache(maxsize=1)
+def test_bags(folder: Path) -> Callable[[Table], Bags]:
+    """Lookups of any pool's table in the batch that plans are judged on."""
+    return pool_bags(Split.TEST, shared_pools(folder))[0]

@@ -1,0 +1,174 @@
+"""Strategies on tasks whose tables may be split: judged on a counted test batch, by the papers' cost of a placement."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.collectives import CollectiveName, ranks_s
+from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.lookups import CountedLookups, TableLookups
+from shardbench.cost.traffic import Traffic, traffic_of
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Host, OnRank, Plan, Segment, Tier
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.table import Table
+from shardbench.records.cell import SeriesRow
+from shardbench.records.trial import Outcome
+from shardbench.runs.evaluate import Answer, Question, evaluate, learns
+from shardbench.studies.contest import Judged
+from shardbench.tasks.bound import shards_bound_ms
+from shardbench.tasks.oracle import Costs
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Bags
+
+OUTPUT = (CollectiveName.OUTPUT_ALL_TO_ALL, CollectiveName.OUTPUT_REDUCE_SCATTER)
+BACKWARD = (
+    CollectiveName.BACKWARD_ALL_TO_ALL, CollectiveName.BACKWARD_ALL_GATHER, CollectiveName.ROWS_ALL_REDUCE,
+)  # fmt: skip
+
+
+class UncutLookups:
+    """What a test batch's lookups of a table come to where every part of it has all rows, on one device.
+
+    A TableLookups without rows: where rows are needed it raises BadInput. ``by_source`` is even, on which nothing but
+    exchanges of lookups depends.
+    """
+
+    def __init__(self, task: Task, table: int) -> None:
+        load = task.loads(counted=True)[np.array([table])]
+        fields = load.lookups, load.distinct, load.longest_bag
+        self._total, self._distinct, self._longest = (float(field[0]) for field in fields)
+        self._world, self._name = task.devices, task.problem.tables[table].name
+
+    def by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        return np.full(self._world, self._total / self._world)
+
+    def distinct(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full(1, self._distinct) if ways == 1 else self._refuse()
+
+    def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
+        """See TableLookups."""
+        return np.full((1, 1), self._longest) if (groups, ways) == (1, 1) else self._refuse()
+
+    def dealt(self, start: int, stop: int, ways: int) -> Floats:
+        """See TableLookups."""
+        self._refuse()
+
+    def distinct_by_source(self, start: int, stop: int) -> Floats:
+        """See TableLookups."""
+        self._refuse()
+
+    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
+        """See TableLookups."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise BadInput(f"table '{self._name}' is not split by rows: only totals of its lookups are known")
+
+
+class SplitQuestion(Question[Costs]):
+    """A task whose plans split and copy tables in device memory as they like.
+
+    Column shards are judged by what is known of the task's tables; ``bags`` gives a table's lookups in the test batch,
+    which are counted anew for tables that are split by rows or copied.
+    """
+
+    def __init__(self, task: Task, bags: Callable[[Table], Bags]) -> None:
+        super().__init__(task.problem)
+        self.task, self._bags = task, bags
+
+    def judge(self, plan: Plan) -> Costs:
+        """Costs, [1, devices]; raises Unsupported for rows outside of device memory and for batch schedules."""
+        if plan.schedule is not None or any(_elsewhere(segment) for segment in plan.segments):
+            raise Unsupported("these tasks' costs are of tables in device memory, without a batch schedule")
+        segments = plan.by_table()
+
+        def lookups(i: int) -> TableLookups:
+            table = self.problem.tables[i]
+            if all(_has_all_rows(segment, table) for segment in segments[table.name]):
+                return UncutLookups(self.task, i)
+            return CountedLookups(self._bags(table), table.rows, self.problem.world_size, f"table {table.name}")
+
+        return costs_of_traffic(traffic_of(plan, self.problem, lookups, None), self.problem.machine)
+
+
+def _elsewhere(segment: Segment) -> bool:
+    return isinstance(segment.placement, Host) or getattr(segment.placement, "tier", Tier.HBM) is not Tier.HBM
+
+
+def _has_all_rows(segment: Segment, table: Table) -> bool:
+    return isinstance(segment.placement, OnRank) and segment.rows == table.rows
+
+
+def costs_of_traffic(traffic: Traffic, machine: Machine) -> Costs:
+    """An oracle's costs, [1, devices], of any traffic: exchanges of vectors and gradients, none of lookups.
+
+    The all-reduce of copied tables counts with the backward exchange.
+    """
+
+    def exchange_ms(names: tuple[CollectiveName, ...]) -> Floats:
+        own = np.stack([ranks_s(traffic.collectives[name], machine) for name in names])
+        return np.asarray(1e3 * own.sum(axis=0)[None])
+
+    return Costs(
+        forward_ms=1e3 * forward_s(traffic.load, machine.constants)[None],
+        forward_comm_ms=exchange_ms(OUTPUT),
+        backward_comm_ms=exchange_ms(BACKWARD),
+        backward_ms=1e3 * backward_s(traffic.load, machine.constants)[None],
+    )
+
+
+def judged_rows(
+    strategy: Strategy,
+    tasks: Sequence[Task],
+    bags: Callable[[Table], Bags],
+    budget: Budget,
+    seed: int,
+    *,
+    fit_cpu_s: float = 0.0,
+) -> list[SeriesRow]:
+    """One row of a strategy that has learned what it learns: means over the tasks that it placed, and task by task.
+
+    ``bound_ms`` holds for column shards, and so for whole tables, but not for other plans. Raises BadInput where a
+    strategy fails otherwise than by declining, or declines all tasks.
+    """
+    found = np.full((3, len(tasks)), np.nan)
+    plan_cpu_s, calls, segments = 0.0, 0, []
+    for number, task in enumerate(tasks):
+        begun = time.process_time()
+        question = SplitQuestion(task, bags)
+        own_seed = seed * len(tasks) + number
+        answer = evaluate(question, strategy, budget, own_seed, sealed=False, fitted=True)
+        if isinstance(answer, Answer):
+            device_ms = (answer.judged.forward_ms + answer.judged.backward_ms)[0]
+            found[:, number] = answer.judged.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
+            plan_cpu_s += answer.spent.plan_cpu_s
+            segments.append(len(answer.plan.segments) / task.tables)
+            if learns(strategy):
+                calls = int(str(answer.plan.notes.get("oracle_calls", 0)))
+        elif answer.outcome is Outcome.INFEASIBLE:
+            plan_cpu_s += time.process_time() - begun
+        else:
+            raise BadInput(f"{strategy.name} on {task.problem.name}: {answer.outcome}: {answer.cause}")
+    if np.isnan(found[0]).all():
+        raise BadInput(f"{strategy.name} declined all {len(tasks)} tasks")
+    bounds = np.array([shards_bound_ms(task, counted=True) for task in tasks])
+    judged = Judged(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=bounds)
+    return [
+        {
+            "backend": "simulated",
+            **judged.means(),
+            **judged.of_tasks(),
+            "task_bound_ms": tuple(round(float(ms), 6) for ms in bounds),
+            "segments_a_table": float(np.mean(segments)),
+            "fit_cpu_s": fit_cpu_s,
+            "plan_cpu_s": plan_cpu_s / len(tasks),
+            "oracle_calls": calls,
+        }
+    ]

@@ -1,0 +1,145 @@
+"""NeuroShard's tasks and their judge: draws, costs of any plan, what is declined."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problems import RandomWorkload, machine
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.bounds import table_loads
+from shardbench.cost.traffic import count
+from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
+from shardbench.model.strategy import Budget
+from shardbench.runs.evaluate import answer_of
+from shardbench.studies.split_contest import SplitQuestion, UncutLookups, costs_of_traffic, judged_rows
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import Pool, load_pool
+from shardbench.tasks.split_tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks
+from shardbench.tasks.task import Task
+from shardbench.workloads.trace import Split
+
+WORKLOAD = RandomWorkload([(500, 16), (90, 32), (4000, 16), (64, 64)], batch_size=60)
+
+
+def task_of(devices=3):
+    problem = WORKLOAD.problem(machine(devices=devices))
+    return replace(Task.of(problem), counted=table_loads(problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i)))
+
+
+def bags(table):
+    return WORKLOAD.bags(Split.TEST, 0, WORKLOAD.tables.index(table))
+
+
+def never(table):
+    raise AssertionError(f"{table.name} was drawn")
+
+
+def plan(task, *segments):
+    return Plan(world_size=task.devices, segments=segments)
+
+
+def test_whole_tables_cost_what_the_oracle_says():
+    task = task_of()
+    ranks = [2, 0, 1, 1]
+    costs = SplitQuestion(task, never).judge(plan(task, *whole_tables(task.problem.tables, ranks)))
+    oracle = SimulatedOracle(counted=True).measure(task, np.array([ranks]))
+    for name in ("forward_ms", "forward_comm_ms", "backward_comm_ms", "backward_ms"):
+        np.testing.assert_allclose(getattr(costs, name), getattr(oracle, name), rtol=1e-12)
+
+
+def test_any_plan_in_device_memory_is_counted():
+    """Column shards by totals alone, row-wise and copied tables by their rows: as if all of them were counted."""
+    task = task_of()
+    one, two, three, four = task.problem.tables
+    mixed = plan(
+        task,
+        Segment(table=one.name, row_stop=500, column_stop=8, placement=OnRank(rank=2)),
+        Segment(table=one.name, row_stop=500, column_start=8, column_stop=16, placement=OnRank(rank=0)),
+        whole_table(two, Replicated(ranks=(0, 1, 2))),
+        whole_table(three, RowWise(ranks=(0, 1, 2))),
+        whole_table(four, OnRank(rank=1)),
+    )
+    drawn = []
+
+    def asked(table):
+        drawn.append(table.name)
+        return bags(table)
+
+    costs = SplitQuestion(task, asked).judge(mixed)
+    assert drawn == [two.name, three.name]
+    traffic = count(mixed, task.problem, lambda i: bags(task.problem.tables[i]), WORKLOAD.dense)
+    exact = costs_of_traffic(traffic, task.problem.machine)
+    np.testing.assert_allclose(costs.device_ms, exact.device_ms, rtol=1e-12)
+    no_copies = plan(task, *(whole_table(t, OnRank(rank=0)) for t in task.problem.tables))
+    assert costs.backward_comm_ms.min() > SplitQuestion(task, never).judge(no_copies).backward_comm_ms[0, 1]
+
+
+def test_other_memory_cannot_be_judged():
+    task = task_of()
+    for place in (OnRank(rank=0, tier=Tier.UVM), Host(node=0)):
+        other = plan(task, *(whole_table(t, place) for t in task.problem.tables))
+        with pytest.raises(Unsupported, match="device memory"):
+            SplitQuestion(task, never).judge(other)
+
+
+def test_uncut_lookups_know_no_rows():
+    known = UncutLookups(task_of(), 0)
+    for ask in (
+        lambda: known.dealt(0, 9, 3),
+        lambda: known.distinct(0, 9, 3),
+        lambda: known.distinct_by_source(0, 9),
+        lambda: known.distinct_by_node(0, 9, 1, 1),
+        lambda: known.longest_bag(0, 9, 2, 1),
+    ):
+        with pytest.raises(BadInput, match="only totals"):
+            ask()
+
+
+def test_rows_hold_every_task_and_what_was_declined():
+    strategy, tasks = get_strategy("greedy-size"), [task_of(), task_of(2)]
+    crowded = replace(tasks[0].problem.topology, hbm_bytes=4000 * 16 * 4, uvm_bytes=0)
+    problem = replace(tasks[0].problem, topology=crowded)
+    full = replace(tasks[0], problem=problem)
+    small = replace(crowded, hbm_bytes=1000)
+    (row,) = judged_rows(strategy, [*tasks, full], never, Budget(), 0, fit_cpu_s=2.0)
+    expected = [SplitQuestion(t, never) for t in tasks]
+    for ms, question in zip(row["task_cost_ms"], expected):
+        assert ms == pytest.approx(answer_of(question, strategy).judged.overall_ms[0], abs=1e-6)
+    assert (row["tasks"], row["infeasible"], row["fit_cpu_s"], row["segments_a_table"]) == (3, 0, 2.0, 1.0)
+    none = replace(full, problem=replace(problem, topology=small))
+    (row,) = judged_rows(strategy, [tasks[0], none], never, Budget(), 0)
+    assert (row["tasks"], row["infeasible"], row["task_cost_ms"][1]) == (1, 1, None)
+    with pytest.raises(BadInput, match="declined all 1 tasks"):
+        judged_rows(strategy, [none], never, Budget(), 0)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory) -> Pool:
+    # As many rows as in the full pools, few lookups.
+    return load_pool("test", tmp_path_factory.mktemp("pools"), tables=70, batch_size=64)
+
+
+def test_tasks_are_as_published(pool):
+    tasks = draw_split_tasks(pool, 30, seed=0)
+    sizes = [task.sizes_bytes for task in tasks]
+    assert all(10 <= task.tables <= 59 and task.devices == 4 for task in tasks)
+    assert max(size.sum() for size in sizes) <= MOST_BYTES
+    assert max(size.max() for size in sizes) > CAP_BYTES
+    assert {table.dim for task in tasks for table in task.problem.tables} == set(WIDTHS)
+    assert all(task.capacity_bytes == CAP_BYTES for task in tasks)
+    assert len({task.tables for task in tasks}) > 10
+    whole = draw_split_tasks(pool, 30, seed=0, whole=True)
+    assert max(task.sizes_bytes.max() for task in whole) <= CAP_BYTES
+    assert [task.key for task in draw_split_tasks(pool, 3, seed=0)] == [task.key for task in tasks[:3]]
+    assert draw_split_tasks(pool, 1, seed=1)[0].key != tasks[0].key
+
+
+def test_a_tasks_loads_are_its_problems(pool):
+    """Expected loads of the task are those of its problem, though the pool's are of another width and precision."""
+    for task in draw_split_tasks(pool, 3, seed=0):
+        direct = Task.of(task.problem)
+        np.testing.assert_allclose(task.expected.values, direct.expected.values, rtol=1e-9, atol=1e-9)
+        assert task.key != direct.key, "and a counted batch"
+        np.testing.assert_allclose(task.counted.bag_bytes, direct.expected.bag_bytes)
