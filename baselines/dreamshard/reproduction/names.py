@@ -2,6 +2,7 @@
 
 OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
+SEARCH = "dreamshard-search"
 RANDOM = "shuffle"
 LOOKUP = "greedy-lookup"
 GREEDIES = ("greedy-size", "greedy-dim", LOOKUP, "greedy-size-lookup")

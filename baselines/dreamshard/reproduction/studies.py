@@ -1,4 +1,4 @@
-"""Studies of DreamShard: its result table, mixed widths, transfer, what training does to it."""
+"""Studies of DreamShard: its result table, mixed widths, transfer, what training does to it, equal effort."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +31,7 @@ from shardbench.tasks.task import Task
 from .. import DreamShard
 from .beside_paper import machine_table
 from .contests import ROWS, EqualWidths, MixedWidths
+from .effort import Effort
 from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
 from .region import Region
@@ -295,6 +296,7 @@ def studies() -> Iterable[Study]:
         Training(),
         Widths(),
         Machines(),
+        Effort(),
         Region(),
         MeasuredKernels(),
     )

@@ -1,0 +1,42 @@
+"""A plain search that asks the oracle about every placement: what so many calls buy without any learning."""
+
+import numpy as np
+
+from shardbench.base.arrays import Ints
+from shardbench.tasks.oracle import Oracle
+from shardbench.tasks.task import Task
+
+DRAWS = 100
+"""Changes that are drawn for one that fits; none of them fitting ends the search."""
+
+
+def oracle_search(task: Task, start: Ints, oracle: Oracle, calls: int, seed: int) -> Ints:
+    """The cheapest placement int64 [tables] found with ``calls`` calls, the first of which asks about ``start``.
+
+    A change gives a table of the costliest device (as the last answer has it) to another device, or swaps it with a
+    table there, all drawn alike; it is kept where the oracle says that it is cheaper.
+    """
+    rng, best = np.random.default_rng(seed), start
+    costs = oracle.measure(task, best[None])
+    for _ in range(calls - 1):
+        changed = _changed(task, best, int(costs.device_ms[0].argmax()), rng)
+        if changed is None:
+            break
+        asked = oracle.measure(task, changed[None])
+        if asked.overall_ms[0] < costs.overall_ms[0]:
+            best, costs = changed, asked
+    return best
+
+
+def _changed(task: Task, placement: Ints, giver: int, rng: np.random.Generator) -> Ints | None:
+    mine = np.flatnonzero(placement == giver)
+    for _ in range(DRAWS):
+        changed = placement.copy()
+        device = (giver + int(rng.integers(1, task.devices))) % task.devices
+        theirs = np.flatnonzero(placement == device)
+        changed[rng.choice(mine)] = device
+        if back := int(rng.integers(len(theirs) + 1)):
+            changed[theirs[back - 1]] = giver
+        if not task.over_capacity(changed[None])[0]:
+            return changed
+    return None
