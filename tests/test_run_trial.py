@@ -53,6 +53,8 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert min(simulated.draws.step_ms) < simulated.timing.step_ms[0] < max(simulated.draws.step_ms)
     assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
     assert 0 < simulated.bound_fixed_ms < simulated.bound_ms <= simulated.whole_table_bound_ms
+    assert 0 < simulated.step_bound_ms <= simulated.own_step_bound_ms <= simulated.mean_step_ms
+    assert min(simulated.timing.step_ms) <= simulated.mean_step_ms <= max(simulated.timing.step_ms)
     measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert measured.outcome is Outcome.OK
     assert measured.predicted.model_copy(update={"ranks": None}) == simulated.predicted

@@ -161,6 +161,31 @@ def test_measured_rows_have_no_bound_even_where_the_record_has():
     assert frame[["bound_ms", "whole_table_bound_ms", "over_bound_pct"]].isna().all(axis=None)
 
 
+STEP_BOUNDS = {"mean_step_ms": 9.0, "step_bound_ms": 6.0, "own_step_bound_ms": 7.5}
+
+
+def test_steps_and_their_bounds():
+    frame = throughput([make.ok("a", (8.0, 10.0), backend=Backend.SIMULATED, changes=STEP_BOUNDS)])
+    found = row(frame, "a", "simulated")
+    assert (found.step_bound_ms, found.own_step_bound_ms) == (6.0, 7.5)
+    assert (found.over_step_bound_pct, found.over_own_bound_pct) == (pytest.approx(50.0), pytest.approx(20.0))
+    assert found.bound_cause is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "backend", "cause"),
+    [
+        (STEP_BOUNDS, Backend.MEASURED, "measured"),
+        (STEP_BOUNDS | {"planned": make.planned(moves=(Move.HOST,))}, Backend.SIMULATED, "hosts or a batch schedule"),
+        ({}, Backend.SIMULATED, "recorded before steps had a bound"),
+    ],
+)
+def test_steps_without_a_bound_say_why(changes, backend, cause):
+    frame = throughput([make.ok(backend=backend, changes=changes)])
+    assert frame[["step_bound_ms", "over_step_bound_pct", "own_step_bound_ms"]].isna().all(axis=None)
+    assert list(frame.bound_cause) == [cause]
+
+
 @pytest.mark.parametrize("move", [Move.HOST, Move.SCHEDULE])
 def test_plans_that_nothing_is_proven_about_have_no_bound_even_where_the_record_has(move):
     planned = make.planned(moves=(Move.TABLE, move))

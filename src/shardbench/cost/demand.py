@@ -5,10 +5,11 @@ Counted off batches, or expected under the training profiles, as traffic is.
 *Luck.* A lookup costs no exchange where the rank that asks holds the row, and less where its node does. How many
 lookups can a plan hope to find so near? Order a table's rows by frequency and cut them into blocks of about Z lookups
 each (a row stays whole). As long as no range of rows of the plan ends inside a block, its rows are on one device, or
-dealt over a node or the world from some first device on: the best of these choices is counted for every block, and
-``Luck.most`` is the sum over blocks. A range that ends inside a block gains at most Z lookups more, because of the
-block's parts all but the last hold at most Z together; but its lengths are sent once more, and Z is so small that
-this costs at least twice as much (``step_relaxation`` checks that at its prices). So luck without any cut is the most.
+dealt over a node or the world from some first device on (in every node, where each has a copy): the best of these
+choices is counted for every block, and ``Luck.most`` is the sum over blocks. A range that ends inside a block gains at
+most Z lookups more, because of the block's parts all but the last hold at most Z together; but its lengths are sent
+once more, and Z is so small that this costs at least twice as much (``step_relaxation`` checks that at its prices). So
+luck without any cut is the most.
 
 Where other ranges of the table have copies, fewer lookups are left to be near: at most a share s of those left, the sum
 over blocks of what luck exceeds s by, and Z for each end of a range beside copies. Every range but the first pays for
@@ -245,7 +246,7 @@ def _near(lookups: CountedLookups, met: tuple[Ids, Ints], table: Table, problem:
     before = np.zeros((blocks, 1), dtype=np.int64)
     running = np.cumsum(np.concatenate([before, first[:, world - local + 1 :], first], axis=1), axis=1)
     dealt_near = running[:, local:] - running[:, :-local]
-    copies = tally((own - values) % local, local)
+    copies = np.maximum(tally((own - values) % local, local).max(axis=1), tally(own, local).max(axis=1))
     rank = np.maximum(np.maximum(on_rank.max(axis=1), dealt.max(axis=1)), dealt_in_node.max(axis=1))
-    near = [rank, np.maximum(by_node.max(axis=1), dealt_near.max(axis=1)), copies.max(axis=1)]
+    near = [rank, np.maximum(by_node.max(axis=1), dealt_near.max(axis=1)), copies]
     return _Blocks(lookups=on_rank.sum(axis=1), near=np.stack(near, axis=1))

@@ -11,13 +11,13 @@ exchange that serve these forms. This holds at *any* prices (Lagrange), so that 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import NO_BOUND, ROUNDING
+from shardbench.cost.bounds import NO_BOUND, ROUNDING, keeps_order
 from shardbench.cost.collectives import collective_s, world_reduction
 from shardbench.cost.costmodel import dense_s
 from shardbench.cost.demand import Demand
@@ -25,10 +25,14 @@ from shardbench.cost.load import VECTOR_BYTES, Load
 from shardbench.cost.step_relaxation import Prices, Relaxation
 from shardbench.cost.traffic import Traffic
 from shardbench.cost.whole_step import whole_tables_ms
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
+from shardbench.model.validate import used_moves
 
+DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+"""All that a plan may do without hosts and without a batch schedule."""
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 SECTIONS = 14
 """Golden sections of a price's range."""
@@ -70,6 +74,25 @@ def step_bound(
     if relaxation.kernels.whole:
         value = max(value, whole_tables_ms(demand, problem, moves, relaxation.calls_ms()))
     return StepBound(ms=(dense_ms + value) * (1.0 - ROUNDING), dense_ms=dense_ms * (1.0 - ROUNDING), prices=prices)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepBounds:
+    """Bounds on the step of the plans of one question, each proven when first asked for."""
+
+    demand: Demand
+    problem: Problem
+    dense: DenseShape
+    _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict)
+
+    def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
+        """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""
+        if used_moves(plan, self.problem) & NO_BOUND:
+            return None
+        key = moves & DEVICE_MOVES, keeps_order(plan)
+        if key not in self._found:
+            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=key[1])
+        return self._found[key]
 
 
 def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:

@@ -11,10 +11,12 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
 
-RANK, NODE, WORLD, NODES, COPIES = range(5)
-"""On one device, dealt over a node's or over all, a copy a node (dealt over its devices), a copy a device."""
+RANK, NODE, WORLD, NODES, LOCAL, COPIES = range(6)
+"""On one device; dealt over a node's or over all; a copy a node, dealt or on one device of each; a copy a device."""
 ONCE = (RANK, NODE, WORLD)
 """Those that hold a row once."""
+A_NODE = (NODES, LOCAL)
+"""Those that hold a row once a node."""
 Scopes = frozenset[int]
 
 
@@ -28,7 +30,7 @@ def scopes_of(problem: Problem, moves: frozenset[Move]) -> tuple[int, ...]:
     if {Move.ROWS, Move.REPLICATE} <= moves:
         found.append(NODES)
     if Move.REPLICATE in moves:
-        found.append(COPIES)
+        found += [LOCAL, COPIES]
     if not found:
         raise BadInput(f"no plan can be made with the moves {', '.join(sorted(moves)) or 'none'}")
     return tuple(found)
@@ -49,9 +51,11 @@ class Modules:
         unpooled = [~pooled if width is None else ~pooled & (dims == width) for width in widths]
         self._any_pooled = bool(pooled.any())
         self._tables = np.array([pooled, *unpooled], dtype=np.float64).T
-        several = problem.topology.nodes > 1
+        several, shared = problem.topology.nodes > 1, problem.topology.devices_per_node > 1
         # Whether pooled vectors are exchanged, so that unpooled tables' calls of that phase are waited for.
-        self._exchanged = np.array([RANK in used or (NODE in used and several) for used in uses])
+        self._exchanged = np.array(
+            [RANK in used or (NODE in used and several) or (LOCAL in used and shared) for used in uses]
+        )
         self._pooled_s = np.array([self._calls_s(used, pooled=True, vectors=True) for used in uses])
         self._unpooled_s = np.array(
             [[self._calls_s(used, pooled=False, vectors=sent) for used in uses] for sent in (False, True)]
@@ -69,12 +73,13 @@ class Modules:
         return float((self._pooled_s + served[:, 0] + unpooled[self._exchanged.astype(np.int64)]).min())
 
     def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> float:
-        rank, node, world, nodes, copies = (int(scope in used) for scope in (RANK, NODE, WORLD, NODES, COPIES))
+        rank, node, world, nodes, local, copies = (int(scope in used) for scope in range(6))
         # All copies of the nodes are all-reduced together: counted with the pooled module.
-        total = 3.0 * self._seconds(rank + node + world, nodes) + self._seconds(copies, cross=nodes * pooled)
+        reduced = self._seconds(copies, cross=int(pooled and nodes + local > 0))
+        total = 3.0 * self._seconds(rank + node + world, nodes + local) + reduced
         if pooled:
-            return total + 2.0 * (self._seconds(rank, cross=node) + self._seconds(world, node + nodes))
-        return total + 2.0 * self._seconds(rank + world, nodes, node) * vectors
+            return total + 2.0 * (self._seconds(rank, local, node) + self._seconds(world, node + nodes))
+        return total + 2.0 * self._seconds(rank + world, nodes + local, node) * vectors
 
     def _seconds(self, world: int, node: int = 0, cross: int = 0) -> float:
         """Latency of calls, grouped as by ``Account``: a group of all ranks is the world, one of one rank has none."""

@@ -10,15 +10,16 @@ collective takes at least its calls' latencies and, in the mean over ranks, m x 
 lookups, that of vectors (forward and backward alike), the reductions of pooled vectors and the all-reduce of copies.
 Bytes of splits count for nothing.
 
-*Scopes.* A segment of a table is in one of five scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node
-(NODES), or a copy a device (COPIES). A column of a table is served by some set of scopes. Each of them costs what does
-not depend on its rows: lengths sent, pooled vectors written and exchanged by every device that has a part, and a
-table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their all-reduce and memory
-(a node's copy none, where it may be in host memory). Nothing is counted twice, and what is counted is linear: so a
-column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row the cheapest scope of
-the set. Two of RANK, NODE and WORLD never help each other: their rows cost the same. A segment narrower than the table
-repeats what does not depend on its width, so that a column pays at least its share of the whole table's. Never-seen
-rows cost only where all scopes of the set are copies. Plans that never split rows have one scope a column.
+*Scopes.* A segment of a table is in one of six scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node, dealt
+(NODES) or on one LOCAL rank of each, or a copy a device (COPIES). A column of a table is served by some set of scopes.
+Each of them costs what does not depend on its rows: lengths sent, pooled vectors written and exchanged by every device
+that has a part, and a table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their
+all-reduce and memory (a node's copy none, where it may be in host memory). Nothing is counted twice, and what is
+counted is linear: so a column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row
+the cheapest scope of the set. Two of RANK, NODE and WORLD never help each other, nor NODES and LOCAL: their rows cost
+the same. A segment narrower than the table repeats what does not depend on its width, so that a column pays at least
+its share of the whole table's. Never-seen rows cost only where all scopes of the set are copies. Plans that never
+split rows have one scope a column.
 
 *Near lookups* are taken off by ``demand.Luck``: a rank's own cost nothing, its node's only the inner link. Where a
 range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
@@ -49,7 +50,19 @@ from shardbench.cost.bounds import ROUNDING
 from shardbench.cost.capacity import Curve
 from shardbench.cost.demand import Demand, block_lookups
 from shardbench.cost.load import VECTOR_BYTES
-from shardbench.cost.step_calls import COPIES, NODE, NODES, ONCE, RANK, WORLD, Modules, Scopes, scopes_of
+from shardbench.cost.step_calls import (
+    A_NODE,
+    COPIES,
+    LOCAL,
+    NODE,
+    NODES,
+    ONCE,
+    RANK,
+    WORLD,
+    Modules,
+    Scopes,
+    scopes_of,
+)
 from shardbench.cost.step_kernels import Kernels
 from shardbench.cost.step_rows import Curves, RowSums
 from shardbench.model.problem import Problem
@@ -120,13 +133,14 @@ class Relaxation:
         self._own, self._own_node = asked.sources, np.repeat(by_node, self.local, axis=1)
 
     def _scope_sets(self) -> list[Scopes]:
-        """Sets of scopes of one column: at most one that holds a row once."""
+        """Sets of scopes of one column: at most one that holds a row once, one that does so once a node, and copies."""
         if Move.ROWS not in self.moves:
             return [Scopes({scope}) for scope in self.scopes]
-        copies = [scope for scope in self.scopes if scope not in ONCE]
-        some = [Scopes(c for c, chosen in zip(copies, m) if chosen) for m in product((0, 1), repeat=len(copies))]
-        once = [Scopes(), *(Scopes({scope}) for scope in self.scopes if scope in ONCE)]
-        return [first | more for first in once for more in some if first | more]
+        alike = [
+            [Scopes(), *(Scopes({scope}) for scope in self.scopes if scope in kind)]
+            for kind in (ONCE, A_NODE, [COPIES])
+        ]
+        return [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
 
     def first_prices(self) -> Prices:
         """Where to start from: the slower link, HBM for nothing."""
@@ -180,15 +194,16 @@ class Relaxation:
         found: list[Floats] = []
         least: dict[tuple[bool, bool, bool], Floats] = {}
         for scopes in self._sets:
-            lines = not scopes.isdisjoint(ONCE), NODES in scopes, COPIES in scopes
+            lines = not scopes.isdisjoint(ONCE), not scopes.isdisjoint(A_NODE), COPIES in scopes
             if lines not in least:
-                mixed = lines[0] and (lines[1] or lines[2])
+                mixed = sum(lines) > 1
                 rows = self._row_sums.least(
                     once - (near.share if mixed else 0.0) if lines[0] else None,
-                    (copied - near_copies.share, a_row[NODES]) if lines[1] else None,
+                    (copied - (near_copies.share if mixed else 0.0), a_row[NODES]) if lines[1] else None,
                     a_row[COPIES] if lines[2] else None,
                 )
-                saved = lines[0] * (near.excess if mixed else near.most) + lines[1] * near_copies.excess
+                chosen = [some for some, used in zip((near, near_copies), lines) if used]
+                saved = sum(some.excess if mixed else some.most for some in chosen)
                 if lines[1] or lines[2]:
                     saved = saved + self.kernels.first_credit
                 least[lines] = work + rows - saved
@@ -214,7 +229,11 @@ class Relaxation:
         lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
         columns = np.where(self.pooled, 2.0 * VECTOR_BYTES * samples * self.dims, 0.0)
         both = 1.0 + prices.forward
-        devices = {RANK: (1, 1), NODE: (local, local), WORLD: (world, world), NODES: (world, local), COPIES: (world, 1)}
+        # How often all devices together go through the table and through its bags.
+        devices = {
+            RANK: (1, 1), NODE: (local, local), WORLD: (world, world),
+            NODES: (world, local), LOCAL: (nodes, 1), COPIES: (world, 1),
+        }  # fmt: skip
         own = {
             scope: both * (tables * work.table_s + bags * work.bag_s) + prices.forward * bags * work.vector_s
             for scope, (tables, bags) in devices.items()
@@ -227,6 +246,7 @@ class Relaxation:
             NODE: own[NODE] + local * lengths + columns * (away + summed),
             WORLD: own[WORLD] + world * lengths + columns * dealt,
             NODES: own[NODES] + world * inner + columns * summed,
+            LOCAL: own[LOCAL] + nodes * (inner + columns * (local - 1) * vectors.intra),
             COPIES: own[COPIES],
         }
 
@@ -279,8 +299,13 @@ class Relaxation:
 
     def _near_copies(self, lookups: _Link, copied: Floats) -> "_Near":
         """The same where every node has a copy."""
+        if Move.ROWS not in self.moves:
+            most = self._own.reshape(-1, self.nodes, self.local).sum(axis=1).max(axis=1)
+            nothing = np.zeros(len(self.dims))
+            return _Near(indices=nothing, most=copied * most, share=nothing, excess=nothing)
         sent = self.problem.batch_size * self.features * LENGTH_BYTES
-        dear = sent * (self.local - 1) * lookups.intra >= 2.0 * self.blocks * copied * (1.0 - ROUNDING)
+        # The least that a range more sends: to one device a node.
+        dear = sent / self.local * (self.local - 1) * lookups.intra >= 2.0 * self.blocks * copied * (1.0 - ROUNDING)
         luck = self.demand.luck
         return _Near(
             indices=np.zeros(len(self.dims)),

@@ -158,6 +158,12 @@ class Record(BaseRecord):
     """Of that bound, launches and dispatch."""
     whole_table_bound_ms: float | None = None
     """The same where every table stays whole on one device."""
+    mean_step_ms: float | None = None
+    """Mean predicted step over the distinct test batches. These three are None in records of earlier versions."""
+    step_bound_ms: float | None = None
+    """Proven lower bound on it, any device move."""
+    own_step_bound_ms: float | None = None
+    """The same for the moves that the strategy declares."""
 
     @property
     def bounded(self) -> bool:

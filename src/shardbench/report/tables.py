@@ -29,6 +29,7 @@ _THROUGHPUT = (
     "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
     "pairs_beyond_noise", "p_slower_than_best",
 )  # fmt: skip
+_BOUNDS = ("step_bound_ms", "over_step_bound_pct", "own_step_bound_ms", "over_own_bound_pct", "bound_cause")
 _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
     "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
@@ -69,6 +70,9 @@ def throughput(records: Iterable[Record]) -> pd.DataFrame:
     two rows of the group, from trials of one plan, and ``same_as_best`` whether a row's difference
     is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
     counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
+    ``step_bound_ms`` is proven for the mean step of simulated rows (``shardbench.cost.step_bound``), whatever moves
+    of devices a plan makes, ``own_step_bound_ms`` for those that the strategy declares; ``over_*`` are the mean step's
+    distances, and ``bound_cause`` says why there are none.
     """
     return _throughput(groups(records))
 
@@ -95,9 +99,9 @@ def traffic(records: Iterable[Record]) -> pd.DataFrame:
 
 def _throughput(grouped: list[Group]) -> pd.DataFrame:
     phases = phases_of(_records(grouped))
-    return _frame(
-        grouped, (*HEAD, *_THROUGHPUT, TAIL[0], *(f"{name}_ms" for name in phases), *TAIL[1:]), _throughput_cells
-    )
+    phase_columns = [f"{name}_ms" for name in phases]
+    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *TAIL[1:])
+    return _frame(grouped, columns, _throughput_cells)
 
 
 def _throughput_cells(group: Group, row: Row) -> Cells:
@@ -118,6 +122,7 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
         cells["p_slower_than_best"] = None if row is group.best else group.p_slower(row, group.best)
     if group.condition.backend is Backend.MEASURED:
         cells |= _measured_cells(group, row)
+    cells |= _bound_cells(row)
     for name in phases_of(row.records):
         cells[f"{name}_ms"] = row.typical(phase_ms(name))
     return cells
@@ -134,6 +139,30 @@ def _measured_cells(group: Group, row: Row) -> Cells:
         ratio = group.estimate(row)
         cells |= {"vs_control": ratio.value, "vs_control_low": ratio.low, "vs_control_high": ratio.high}
     return cells
+
+
+def _bound_cells(row: Row) -> Cells:
+    def over(name: str) -> Callable[[Record], float | None]:
+        return lambda record: _over_pct(record.mean_step_ms, getattr(record, name)) if record.bounded else None
+
+    cause = next((cause for record in row.records if (cause := _no_step_bound(record))), None)
+    if cause is not None:
+        return {"bound_cause": cause}
+    return {
+        "step_bound_ms": row.typical(lambda record: record.step_bound_ms),
+        "over_step_bound_pct": row.typical(over("step_bound_ms")),
+        "own_step_bound_ms": row.typical(lambda record: record.own_step_bound_ms),
+        "over_own_bound_pct": row.typical(over("own_step_bound_ms")),
+    }
+
+
+def _no_step_bound(record: Record) -> str | None:
+    """Why nothing is proven about the trial's step."""
+    if record.spec.backend is not Backend.SIMULATED:
+        return "measured"
+    if not record.bounded:
+        return "hosts or a batch schedule"
+    return "recorded before steps had a bound" if record.step_bound_ms is None else None
 
 
 def _same(group: Group, row: Row, best: Row) -> bool | None:
@@ -253,7 +282,7 @@ _INTEGERS = frozenset({"n", "iterations", "batch_size", "trials_ok", "trials"})
 _COUNTS = frozenset({"pairs", "pairs_beyond_noise"})
 TEXTS = frozenset({
     "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
-    "compared_by",
+    "compared_by", "bound_cause",
 })  # fmt: skip
 
 

@@ -301,7 +301,7 @@ _LAST = (_Column(header="cause", text=lambda row: str(row["cause"]), compact=Fal
 
 def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     names = list(frame.columns)
-    phases = names[names.index("batch_size") + 1 : names.index("precision")]
+    phases = names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
     return (
         _Column(header="samples/s", text=_shown("samples_per_s", _thousands)),
         _Column(header="step p50 (ms)", text=_shown("step_ms_p50")),
@@ -319,6 +319,9 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="plan (s)", text=_shown("plan_s", _seconds)),
         _Column(header="fit (s)", text=_shown("fit_s", _seconds)),
         *(_Column(header=_phase(name), text=_shown(name), compact=False) for name in phases),
+        _Column(header="step bound (ms)", text=_shown("step_bound_ms"), compact=False),
+        _Column(header="mean step over it", text=_shown("over_step_bound_pct", _percent), compact=False),
+        _Column(header="over its own moves'", text=_shown("over_own_bound_pct", _percent), compact=False),
     )
 
 

@@ -13,11 +13,12 @@ from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
+from shardbench.cost.step_bound import StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.launch import call_in_child
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
@@ -41,6 +42,8 @@ class Bounds:
     """Where it keeps the order of frequency in every table (``cost.bounds.keeps_order``)."""
     whole_tables_ms: float | None = None
     """Where every table stays whole on one device."""
+    steps: StepBounds | None = None
+    """Of the whole step."""
 
     def of(self, plan: Plan, moves: Iterable[str]) -> Bound | None:
         """The bound on plans like this one, which makes ``moves``; None where hosts or a batch schedule serve it."""
@@ -113,6 +116,8 @@ class Answer(Generic[J]):
     """Hash, seconds, moves, notes and memory, as a record keeps them."""
     spent: Spent
     judged: J
+    moves: frozenset[Move]
+    """Those that the strategy declares."""
     limits: Limits | None = None
 
     @property
@@ -157,7 +162,9 @@ def evaluate(
         judged = _limited(question.judge, (plan,), limits, "count")
     except TrialFailed as failure:
         return failure.failure
-    return Answer(question=question, plan=plan, planned=planned, spent=spent, judged=judged, limits=limits)
+    return Answer(
+        question=question, plan=plan, planned=planned, spent=spent, judged=judged, moves=strategy.moves, limits=limits
+    )
 
 
 def answer_of(

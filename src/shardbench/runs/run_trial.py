@@ -61,6 +61,11 @@ class Found:
     bound: Bound | None
     """On plans like this one."""
     whole_table_bound_ms: float | None
+    mean_step_ms: float
+    step_bound_ms: float | None
+    """On the step of plans like this one."""
+    own_step_bound_ms: float | None
+    """The same of plans made with the moves that the strategy declares."""
     draws: Draws | None
 
 
@@ -222,12 +227,17 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
 
 def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> Found:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
+    steps = answer.bounds.steps
+    anyhow, own = (steps.of(answer.plan), steps.of(answer.plan, answer.moves)) if steps is not None else (None, None)
     return Found(
         plan=answer.plan,
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
         bound=answer.bounds.of(answer.plan, answer.planned.moves),
         whole_table_bound_ms=answer.bounds.whole_tables_ms,
+        mean_step_ms=judged.step_ms,
+        step_bound_ms=anyhow.ms if anyhow is not None else None,
+        own_step_bound_ms=own.ms if own is not None else None,
         draws=None if measured else judged.draws(context.question.problem, context.workload.dense),
     )
 
@@ -242,6 +252,8 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
     if found.bound is not None:
         draft["bound_ms"], draft["bound_fixed_ms"] = found.bound.ms, found.bound.fixed_ms
         draft["whole_table_bound_ms"] = found.whole_table_bound_ms
+        draft["step_bound_ms"], draft["own_step_bound_ms"] = found.step_bound_ms, found.own_step_bound_ms
+        draft["mean_step_ms"] = found.mean_step_ms
     if spec.backend is Backend.SIMULATED:
         draft["timing"] = draft["predicted"]
         draft["draws"] = found.draws

@@ -13,6 +13,7 @@ from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.demand import count_demand
 from shardbench.cost.phases import WAITS, StepPhase
+from shardbench.cost.step_bound import DEVICE_MOVES, StepBounds
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import drawn_machines, form_of, with_form
 from shardbench.model.machine import Machine
@@ -21,12 +22,11 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
-from shardbench.runs.evaluate import Bounds, Question
+from shardbench.runs.evaluate import Answer, Bounds, Question
 from shardbench.workloads.hotness import hot_under, pack, take
 from shardbench.workloads.materialise import BatchSource
 from shardbench.workloads.trace import Bags
 
-DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
 
 
@@ -148,7 +148,7 @@ class CountedQuestion(Question[Simulation]):
         return simulate(plan, self.problem, self.batches, self.dense, self.iterations)
 
     def prove_bounds(self) -> Bounds:
-        """On the slowest rank's mean embedding time, under the cost model."""
+        """On the slowest rank's mean embedding time and on the mean step, under the cost model."""
         counted = count_demand(self.problem, self.batches.bags, len(self.batches.numbers))
 
         def split(curves: Sequence[Curve]) -> Bound:
@@ -158,7 +158,24 @@ class CountedQuestion(Question[Simulation]):
             any_rows=split(counted.any_rows),
             hottest_first=split(counted.hottest_first),
             whole_tables_ms=whole_table_bound_ms(counted.loads, self.problem, WHOLE_TABLE_MOVES),
+            steps=StepBounds(demand=counted, problem=self.problem, dense=self.dense),
         )
+
+
+def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
+    """Columns of an answer's mean step and its distances to the proven bounds; None where nothing is proven.
+
+    ``over_step_bound_pct`` is the distance to that of any device moves, ``over_own_bound_pct`` to that of the moves
+    that the strategy declares.
+    """
+    step_ms, steps = answer.judged.step_ms, answer.bounds.steps
+    anyhow, own = (steps.of(answer.plan), steps.of(answer.plan, answer.moves)) if steps is not None else (None, None)
+    return {
+        "step_ms": step_ms,
+        "step_bound_ms": anyhow.ms if anyhow is not None else None,
+        "over_step_bound_pct": 100.0 * (step_ms / anyhow.ms - 1.0) if anyhow is not None else None,
+        "over_own_bound_pct": 100.0 * (step_ms / own.ms - 1.0) if own is not None else None,
+    }
 
 
 def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseShape, iterations: int) -> Simulation:
