@@ -166,7 +166,7 @@ class Instance:
         if topology.nodes > 1:
             found.append(tuple(Replicated(ranks=ranks) for ranks in by_node))
         for tier in Tier:
-            found += [(OnLocalRank(local_rank=at, tier=tier),) for at in range(devices) if topology.nodes > 1]
+            found += [(OnLocalRank(local_rank=at, tier=tier),) for at in range(devices)]
             if rows >= len(everyone):
                 found.append((RowWise(ranks=everyone, tier=tier),))
             if rows >= devices:

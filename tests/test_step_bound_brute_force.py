@@ -8,6 +8,7 @@ from step_plans import ANY, StepInstance
 
 from shardbench.cost.bounds import ROUNDING
 from shardbench.cost.step_relaxation import Prices, Relaxation
+from shardbench.model.plan import OnLocalRank
 
 WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows")
 A_PROBLEM = 16
@@ -52,6 +53,20 @@ def test_no_plan_of_small_problems_is_below_its_bound() -> None:
     held, nearest = hold_all(range(6))
     assert held > 200
     assert set(nearest) == {"any rows", "own", "hottest first"}
+
+
+@pytest.mark.parametrize("seed", [33, 46])
+def test_copies_on_one_device_a_node_keep_the_bound_of_their_own_moves(seed: int) -> None:
+    # As for any plan; but they are few among random ones, and they alone have such a copy without splitting rows.
+    instance = StepInstance(seed)
+    assert instance.problem.topology.nodes > 1
+    choices = [
+        [k for k, (first, *_) in enumerate(cell.choices) if isinstance(first.placement, OnLocalRank)]
+        for cell in instance.inner.cells
+    ]
+    for _ in range(A_PROBLEM):
+        rated = instance.rated(np.array([int(instance.rng.choice(own)) for own in choices]))
+        assert all(rated.step_ms >= bound.ms for bound in instance.bounds(rated.plan).values())
 
 
 @pytest.mark.slow
