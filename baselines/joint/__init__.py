@@ -15,12 +15,12 @@ from .planner import Effort, Planner
 from .relaxation import Choice, Relaxation
 from .state import State
 
-RATING_S = 1.5e-6
-"""Seconds that rating one place takes, at most, on a slow core: it turns the budget into a number of ratings."""
 TABLE_S = 4e-3
 """Seconds a table below which a budget is too short for the full menu."""
-SPENT_SHARE, LATEST_SHARE = 0.3, 0.8
-"""Shares of the budget that ratings are planned for, and after which the search stops whatever it has done."""
+SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
+"""Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+MENU_S = 1e-3
+"""Nominal seconds a table of making and relaxing a menu."""
 STARTS = 4
 """Choices of options that are placed; the search goes on with the one of shortest step, then with the others."""
 CLOSE = 1.05
@@ -42,7 +42,7 @@ class Joint(Strategy):
         Raises Infeasible where no start fits.
         """
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
-        effort = Effort(ratings=SPENT_SHARE * budget.plan_s / RATING_S, deadline=deadline)
+        effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - MENU_S * len(problem.tables), deadline=deadline)
         extent = FULL_MENU if budget.plan_s >= TABLE_S * len(problem.tables) else LEAN_MENU
         hot = hot_rows(problem) if Move.UVM in self.moves else [None] * len(problem.tables)
         for _ in range(RETRIES):

@@ -30,29 +30,32 @@ class Links:
         inter = 2.0 * weight_bytes / self.local * (self.nodes - 1) / self.nodes * self.inter
         return np.maximum(intra, inter)
 
-    def pieces_ms(self, scope: Ints, counted: Counted) -> tuple[Floats, Floats, Floats]:
-        """Of pieces, [pieces] each: lookups and vectors on a device that has one, and what all pay alike a step."""
-        return self.rates_ms(scope, counted.received, counted.returned, counted.pooled, counted.weights)
+    def by_link_ms(self, scope: Ints, counted: Counted) -> Floats:
+        """Of pieces: lookups, vectors, sums, gradients of copies on every device, [pieces, 4, (intra, inter)]."""
+        local, nodes, across = self.local - 1, self.nodes, self.world - self.local
+        columns = counted.pooled * self.sample_bytes
+        weights = 2.0 * self.weight_bytes * counted.weights
+        ranked, node, world = scope <= Scope.WORLD, scope == Scope.NODE, scope == Scope.WORLD
+        copies, own = scope == Scope.NODES, scope == Scope.COPIES
+        vectors = counted.returned + columns * (scope == Scope.RANK)
+        sharers = np.where(copies, self.local, self.world) * (node | world | copies)
+        found = np.zeros((len(scope), 4, 2))
+        found[:, 0, 0], found[:, 0, 1] = counted.received * local, counted.received * across * ranked
+        found[:, 1, 0] = vectors * local
+        found[:, 1, 1] = vectors * across * ranked + columns * (nodes - 1) * node
+        found[:, 2, 0] = columns * sharers * local / self.local
+        found[:, 2, 1] = columns * self.world / self.local * (nodes - 1) / nodes * world
+        found[:, 3, 0] = weights * local / self.local * own
+        found[:, 3, 1] = weights * (own / self.local + copies) * (nodes - 1) / nodes
+        return np.asarray(found * [self.intra, self.inter])
 
-    def rates_ms(
-        self, scope: Ints, received: Floats, returned: Floats, pooled: Floats, weights: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """As pieces_ms, from what the pieces add."""
-        ranked = scope <= Scope.WORLD
+    def lumps_ms(self, scope: Ints, counted: Counted) -> tuple[Floats, Floats]:
+        """Lookups and vectors on a device that has a piece of one device or node, [pieces] each; else zero."""
         pairs = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter)
-        columns = pooled * self.sample_bytes
+        columns = counted.pooled * self.sample_bytes
         scattered = columns * self.world * (self.local - 1) / self.local * self.intra
-        across = (self.nodes - 1) * columns * self.inter
-        out = (returned + columns * (scope == Scope.RANK)) * pairs + (across + scattered) * (scope == Scope.NODE)
-        summed = 2.0 * np.maximum(
-            scattered, columns * self.world / self.local * (self.nodes - 1) / self.nodes * self.inter
+        out = counted.returned * pairs + np.where(
+            scope == Scope.RANK, columns * pairs, columns * (self.nodes - 1) * self.inter + scattered
         )
-        within = (self.local - 1) * (received + 2.0 * returned) * self.intra
-        within = within + 2.0 * columns * (self.local - 1) * self.intra
-        copied = 2.0 * self.weight_bytes * weights * (self.nodes - 1) / self.nodes * self.inter
-        shared = (
-            summed * (scope == Scope.WORLD)
-            + (within + copied) * (scope == Scope.NODES)
-            + self.all_reduced_ms(self.weight_bytes * weights) * (scope == Scope.COPIES)
-        )
-        return np.where(ranked, received * pairs, 0.0), np.where(ranked, out, 0.0), np.asarray(shared)
+        lumped = scope <= Scope.NODE
+        return counted.received * pairs * lumped, out * lumped

@@ -25,10 +25,16 @@ class Extent(NamedTuple):
     """Equal column ranges that a table may be in."""
     break_evens: tuple[float, ...]
     """Times what keeping copies alike costs that their lookups must save, where hottest rows may be copied."""
+    tiers: tuple[float, ...]
+    """The same, of sequences, whose rows may have a copy a device, a copy a node or none."""
+    lumps: tuple[float, ...]
+    """Largest parts of a table that a device may get, over the phase's mean."""
 
 
-FULL_MENU = Extent(shards=(1, 2, 4, 8, 16), break_evens=(0.5, 1.0, 2.0, 4.0, 16.0))
-LEAN_MENU = Extent(shards=(1, 2, 4), break_evens=(1.0,))
+TIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
+LUMPS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, np.inf)
+FULL_MENU = Extent(shards=(1, 2, 4, 8, 16), break_evens=(0.5, 1.0, 2.0, 4.0, 16.0), tiers=TIERS, lumps=LUMPS)
+LEAN_MENU = Extent(shards=(1, 2, 4), break_evens=(1.0,), tiers=(0.5, 1.0, 2.0), lumps=(0.35, 1.0, np.inf))
 """For budgets that are short for the number of tables."""
 WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
 """Where the rest of a sequence may be whose next rows have a copy a node."""
@@ -176,14 +182,15 @@ class Menu:
 
         if Move.ROWS not in self.moves:
             return sorted({0, table.rows} if limit == table.rows else {0}), []
-        copied = {0} | {rows(saved, times) for times in self.extent.break_evens}
+        break_evens = self.extent.tiers if unpooled else self.extent.break_evens
+        copied = {0} | {rows(saved, times) for times in break_evens}
         if limit == table.rows:
             copied.add(table.rows)
         if not several or self.hot_rows[index] is not None or not unpooled:
             return sorted(copied), []
         # What a node's copy saves is asked by all of its devices, each of which keeps a share of it.
         local = topology.devices_per_node
-        warm = {rows(saved * local, times) for times in self.extent.break_evens} - {0}
+        warm = {rows(saved * local, times) for times in break_evens} - {0}
         return sorted(copied), sorted(warm)
 
     @cached_property
@@ -192,29 +199,30 @@ class Menu:
         return Contributions(self)
 
 
-PHASES = 5
-"""Forward, backward, input, output, and what all devices pay alike."""
-WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0, 1.0])
-"""Times that a step pays each: vectors travel forth, gradients back."""
+WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0])
+"""Times that a step pays for forward, backward, lookups, and vectors, which come back as gradients."""
+EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0])
+"""And for lookups, vectors, their sums, and the gradients of copies."""
 
 
 class Contributions:
-    """Milliseconds that options add, taken alone, [options, PHASES]."""
+    """Milliseconds that options add, taken alone, [options, ...]."""
 
     def __init__(self, menu: Menu) -> None:
         counted, counter = menu.counted, menu.counter
         scope = np.array([cut.scope for cut in counted.cuts])
         share = counter.holders[scope] / menu.problem.world_size
-        forward, backward = counter.kernels.work_ms(counted.numbers)
-        received, returned, shared = menu.links.pieces_ms(scope, counted)
-        lumps = np.stack([forward, backward, received, returned, np.zeros(len(scope))], axis=1)
-        means = lumps * share[:, None]
-        means[:, -1] = shared
+        kernels = np.stack(counter.kernels.work_ms(counted.numbers), axis=1)
+        links = menu.links.by_link_ms(scope, counted) * share[:, None, None]
+        lumps = np.concatenate([kernels, np.stack(menu.links.lumps_ms(scope, counted), axis=1)], axis=1)
         option, piece, times = _flat(menu.options)
-        self.means = np.zeros((len(menu.options), PHASES))
-        """Mean over the devices."""
-        np.add.at(self.means, option, means[piece] * times[:, None])
-        self.largest = np.zeros((len(menu.options), PHASES))
+        self.kernels = np.zeros((len(menu.options), 2))
+        """Forward and backward, mean over the devices."""
+        np.add.at(self.kernels, option, (kernels * share[:, None])[piece] * times[:, None])
+        self.links = np.zeros((len(menu.options), 4, 2))
+        """Exchanges by link, mean over the devices, as ``Links.by_link_ms``."""
+        np.add.at(self.links, option, links[piece] * times[:, None, None])
+        self.largest = np.zeros((len(menu.options), 4))
         """On a device that has a part of it, of scopes that are not all devices."""
         lumped = scope[piece] <= Scope.NODE
         np.add.at(self.largest, option[lumped], lumps[piece[lumped]])

@@ -18,23 +18,23 @@ from .state import State
 
 RATED = 32
 """Exchanges that are rated at a time."""
-ROUGH = 0.1
-"""What judging an exchange roughly takes, over rating a place."""
+CALL_S, PLACE_S, ROUGH_S = 2e-4, 5e-7, 5e-8
+"""Nominal seconds of a call that rates, of a place that it rates, and of an exchange that is judged roughly."""
 GAIN = 1e-9
 """Share of the step that a change must gain to count."""
 
 
 @dataclass
 class Effort:
-    """What is left of the budget: places that may be rated, and a deadline as the safety net."""
+    """What is left of the budget: nominal seconds of counted work, and a deadline as the safety net."""
 
-    ratings: float
+    nominal_s: float
     deadline: float
 
     @property
     def spent(self) -> bool:
         """Whether the search must stop."""
-        return self.ratings <= 0 or time.monotonic() > self.deadline
+        return self.nominal_s <= 0.0 or time.monotonic() > self.deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +70,14 @@ class Planner:
     def sums(self, option: int) -> tuple[Sums, ...]:
         """What the groups of an option add."""
         if option not in self._sums:
-            self._sums[option] = tuple(Sums(group, self.ruler.links) for group in self.menu.form(option))
+            self._sums[option] = tuple(Sums(group) for group in self.menu.form(option))
         return self._sums[option]
 
     def construct(self, options: Ints) -> bool:
         """Place all tables, dearest first, in these options or, without room, in others; False where none has room."""
         parts = self.menu.contributions
-        lumps = parts.largest[options] / np.maximum(parts.means[options].sum(axis=0), 1e-12)
+        largest = parts.largest[options]
+        lumps = largest / np.maximum(largest.sum(axis=0), 1e-12)
         # What all devices share comes first, then nodes' tables, then the largest parts.
         order = np.argsort(-lumps.max(axis=1), kind="stable")
         ahead = np.array([self._spread(option) for option in options.tolist()])
@@ -118,9 +119,9 @@ class Planner:
     def _rated(self, option: int) -> tuple[float, Placed | None]:
         """How much the norms grow, and the places: of column shards, which are alike, the best different ones."""
         form, groups = self.menu.form(option), self.sums(option)
-        self.effort.ratings -= self.state.world
+        self.effort.nominal_s -= CALL_S * len(groups) + PLACE_S * self.state.world
         kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
-        total, places = self.ruler.calls_ms(kinds), list[int]()
+        total, places = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form), list[int]()
         shards = self.menu.options[option].shards
         for sums in groups[: len(groups) - shards]:
             rates = self.ruler.rate(sums)
@@ -199,7 +200,7 @@ class Planner:
         places = np.concatenate([things.places[others], np.delete(np.arange(number), place)])
         given = np.concatenate([things.phases_ms[:, others], np.zeros((4, number - 1))], axis=1)
         rough = self.ruler.roughly(place, places, things.phases_ms[:, own], given, devices)
-        self.effort.ratings -= rough.size * devices * ROUGH
+        self.effort.nominal_s -= CALL_S * (devices + 1) + ROUGH_S * rough.size * devices
         promising = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
         promising = np.sort(promising[rough.ravel()[promising] < 0.0])
         if not len(promising):
@@ -207,7 +208,7 @@ class Planner:
         which, at = np.unravel_index(promising, rough.shape)
         into = np.concatenate([things.parcels[others], np.zeros((number - 1, PARCEL))])
         rates = self.ruler.exchanged(place, places[at], into[at] - things.parcels[own[which]], devices)
-        self.effort.ratings -= 2 * devices * len(rates)
+        self.effort.nominal_s -= CALL_S * (devices + 1)
         best = int(rates.argmin())
         if not rates[best] < -GAIN * self.ruler.base:
             return False
@@ -256,12 +257,12 @@ class Planner:
             )
         ]
         for table in sorted(there, key=lambda table: -float(cost[self.placed[table].option].sum())):
-            old, before = self.placed[table], self.ruler.base + self._alike_ms(table)
+            old, before = self.placed[table], self._score()
             self._put(table, old, -1)
             self.ruler.refresh()
             if self._put_best(table, self.menu.of(table)):
                 self.ruler.refresh()
-                if self.ruler.base + self._alike_ms(table) < before - GAIN * before:
+                if self._score() < before - GAIN * before:
                     return True
                 self._put(table, self.placed[table], -1)
             self._put(table, old)
@@ -270,7 +271,6 @@ class Planner:
                 return False
         return False
 
-    def _alike_ms(self, table: int) -> float:
-        """What all devices pay alike: of a table, and the calls of all."""
-        shared = sum(sums.shared_ms for sums in self.sums(self.placed[table].option))
-        return shared + self.state.latencies_ms()
+    def _score(self) -> float:
+        """The norms, what all devices pay alike, and all calls."""
+        return self.ruler.base + self.ruler.shared_ms() + self.state.latencies_ms()

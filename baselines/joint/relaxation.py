@@ -14,12 +14,10 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 
-from .menu import WEIGHTS, Menu
+from .menu import EXCHANGES, WEIGHTS, Menu
 from .pieces import Scope
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-LUMPS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, np.inf)
-"""Largest part of a table that a device may get, over the phase's mean."""
 ROUNDS = 3
 """Times that the means, which the limits are relative to, are computed afresh."""
 PRICES = 40
@@ -43,13 +41,15 @@ class Relaxation:
         self.room = room
         """Bytes of HBM on all devices."""
         self._latency_ms = latency_ms
-        self._cost = self.parts.means @ WEIGHTS
         self._first = menu.first[:-1]
+        # One array a phase or kind: contiguous.
+        self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
+        self._kernels_ms = self.parts.kernels.sum(axis=1)
         self._latencies: dict[bytes, float] = {}
 
     def choices(self) -> list[Choice]:
         """Options for all tables under each limit on lumps, most promising first; none where no kinds serve all."""
-        found = [choice for lump in LUMPS if (choice := self._best_kinds(lump)) is not None]
+        found = [choice for lump in self.menu.extent.lumps if (choice := self._best_kinds(lump)) is not None]
         found.sort(key=lambda choice: choice.ms)
         different: list[Choice] = []
         for choice in found:
@@ -89,22 +89,47 @@ class Relaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """The options of least sum among those that need only ``allowed`` kinds; None where a table has none."""
-        usable: Bools = np.asarray(~(self.parts.needs & ~allowed).any(axis=1))
+        usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
         if not np.logical_or.reduceat(usable, self._first).all():
             return None
-        options = self._cheapest(usable)
+        best: Choice | None = None
+        # What travels inside nodes and across travels at once: the link that is waited for has the price.
+        across = np.full(4, float(self.menu.links.nodes > 1))
+        for _ in range(ROUNDS):
+            price = np.stack([1.0 - across, across], axis=1) * EXCHANGES[:, None]
+            cost = self._kernels_ms + np.tensordot(self.parts.links, price, axes=2)
+            options = self._limited(usable, cost, lump)
+            choice = Choice(self._step_ms(options), options)
+            if best is None or choice.ms < best.ms:
+                best = choice
+            links = self.parts.links[options].sum(axis=0)
+            waited = (links[:, 1] >= links[:, 0]).astype(np.float64)
+            if (waited == across).all():
+                break
+            across = (across + waited) / 2.0
+        return best
+
+    def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
+        """Of each table the option of least cost whose largest parts are within the limit."""
+        options = self._cheapest(usable, cost)
         for _ in range(ROUNDS if np.isfinite(lump) else 0):
-            limit = lump * self.parts.means[options].sum(axis=0)
-            limit[-1] = np.inf
-            small = usable & (self.parts.largest <= limit + 1e-12).all(axis=1)
+            limits = lump * self.phases_ms(options) + 1e-12
+            small = usable.copy()
+            for largest, limit in zip(self._largest, limits):
+                small &= largest <= limit
             # A table with no option small enough has the one whose largest part is smallest.
             none = ~np.logical_or.reduceat(small, self._first)
             if none.any():
                 small |= usable & none[self.parts.table] & self._smallest(usable)
-            before, options = options, self._cheapest(small)
+            before, options = options, self._cheapest(small, cost)
             if (before == options).all():
                 break
-        return Choice(self._step_ms(options), options)
+        return options
+
+    def phases_ms(self, options: Ints) -> Floats:
+        """Means over the devices of forward, backward, lookups, vectors, [4]."""
+        exchanged = self.parts.links[options].sum(axis=0).max(axis=1)
+        return np.concatenate([self.parts.kernels[options].sum(axis=0), exchanged[:2]])
 
     def _smallest(self, usable: Bools) -> Bools:
         """The options of each table whose largest parts are smallest."""
@@ -112,9 +137,9 @@ class Relaxation:
         least = np.minimum.reduceat(size, self._first)
         return np.asarray(size <= least[self.parts.table] * (1.0 + 1e-9))
 
-    def _cheapest(self, usable: Bools) -> Ints:
-        """Of each table the usable option of least sum, HBM at the least price at which all fit."""
-        cost = np.where(usable, self._cost, np.inf)
+    def _cheapest(self, usable: Bools, cost: Floats) -> Ints:
+        """Of each table the usable option of least cost, HBM at the least price at which all fit."""
+        cost = np.where(usable, cost, np.inf)
         options = self._least(cost)
         if self.parts.size[options].sum() <= self.room:
             return options
@@ -130,14 +155,15 @@ class Relaxation:
     def _least(self, cost: Floats) -> Ints:
         least = np.minimum.reduceat(cost, self._first)
         at = np.flatnonzero(cost <= least[self.parts.table])
-        _, first = np.unique(self.parts.table[at], return_index=True)
-        return np.asarray(at[first])
+        # The first option of each table.
+        return np.asarray(at[np.diff(self.parts.table[at], prepend=-1) > 0])
 
     def _step_ms(self, options: Ints) -> float:
-        means = self.parts.means[options].sum(axis=0)
+        exchanged = EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
         largest = self.parts.largest[options].max(axis=0)
+        waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
         used: Bools = np.asarray(self.parts.needs[options].any(axis=0))
         key = used.tobytes()
         if key not in self._latencies:
             self._latencies[key] = self._latency_ms([kind for kind, yes in zip(self.parts.kinds, used) if yes])
-        return float(np.maximum(means, largest) @ WEIGHTS) + self._latencies[key]
+        return waited + float(exchanged[2:].sum()) + self._latencies[key]

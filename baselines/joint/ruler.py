@@ -8,7 +8,7 @@ from shardbench.model.plan import Tier
 from .kernels import NUMBERS
 from .links import Links
 from .menu import WEIGHTS
-from .pieces import Piece, Scope
+from .pieces import Form, Piece, Scope
 from .state import State
 
 DOUBLINGS = (0, 2, 4)
@@ -28,7 +28,7 @@ TINY = 1e-9
 class Sums:
     """What a group of pieces adds to a device that has it: kernel numbers, lookups, vectors and a node's columns."""
 
-    def __init__(self, group: Group, links: Links) -> None:
+    def __init__(self, group: Group) -> None:
         self.scope = group[0].scope
         self.numbers = sum((piece.numbers for piece in group[1:]), start=group[0].numbers)
         self.received = sum(piece.received for piece in group)
@@ -37,9 +37,6 @@ class Sums:
         self.weights = sum(piece.weights for piece in group)
         self.held = np.array([sum(p.held.max() for p in group if (p.tier is Tier.UVM) == uvm) for uvm in (False, True)])
         """Bytes by tier, at most, of a device."""
-        at = [np.array([value]) for value in (self.scope, self.received, self.returned, self.pooled, self.weights)]
-        self.shared_ms = float(links.rates_ms(*at)[2][0])
-        """What all devices pay alike."""
 
 
 class Ruler:
@@ -96,8 +93,43 @@ class Ruler:
             grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
         elif scope is not Scope.RANK:
             grown = grown.sum(axis=1, keepdims=True)
-        rated = self._norm(self.sums[:, None] + grown) - self.base + sums.shared_ms
+        rated = self._norm(self.sums[:, None] + grown) - self.base
         return np.where(self._full(sums), np.inf, rated)
+
+    def shared_ms(self) -> float:
+        """What all devices pay alike: for copies a node beside the slowest device's exchanges, sums and all-reduces."""
+        state, links = self.state, self.links
+        local, nodes, world = state.local, state.nodes, state.world
+        received, returned = float(self.received.max()), float(self.returned.max())
+        columns = float(self.columns.max()) * state.sample_bytes
+
+        def beside(own: float, copies: float, crossed: float) -> float:
+            intra, inter = (local - 1) * own * links.intra, (world - local) * own * links.inter + crossed
+            return max(intra + (local - 1) * copies * links.intra, inter) - max(intra, inter)
+
+        found = beside(received, state.node_received, 0.0)
+        found += 2.0 * beside(returned, state.node_returned, (nodes - 1) * columns * links.inter)
+        payload = state.world_columns * world * state.sample_bytes
+        in_node = state.copied_columns * local * state.sample_bytes
+        summed = (payload + in_node) * (local - 1) / local * links.intra
+        found += 2.0 * max(summed, payload / local * (nodes - 1) / nodes * links.inter)
+        weights = 2.0 * links.weight_bytes
+        replicated, copied = weights * state.replicated_weights, weights * state.copied_weights
+        inter = (replicated / local + copied) * (nodes - 1) / nodes * links.inter
+        return found + max(replicated * (local - 1) / local * links.intra, inter)
+
+    def alike_ms(self, form: Form) -> float:
+        """What all devices pay alike for pieces of a form that all of them have."""
+        pieces = [piece for group in form for piece in group if piece.scope >= Scope.WORLD]
+        if not pieces:
+            return 0.0
+        before = self.shared_ms()
+        for piece in pieces:
+            self.state.add(piece, 0)
+        after = self.shared_ms()
+        for piece in pieces:
+            self.state.add(piece, 0, -1)
+        return after - before
 
     def calls_ms(self, kinds: frozenset[tuple[Scope, int]]) -> float:
         """What calls cost that only these kinds need so far."""

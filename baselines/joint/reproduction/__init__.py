@@ -1,0 +1,1 @@
+"""How good the joint planner is: beside all other strategies, without some moves, by budget, with wrong profiles."""

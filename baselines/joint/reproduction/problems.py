@@ -1,0 +1,103 @@
+"""The problems that planners are compared on: workloads, and how many nodes of 8 devices they are placed on.
+
+They cover what decides between plans: few and many tables, equal and mixed widths, one and many nodes, bags and
+sequences, room for all rows and none. Batches of synthetic tables are of 16,384 samples, a quarter of the usual ones:
+856 tables ask for some 400 million rows in one, which every plan is counted on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shardbench.model.machine import Machine, load_machine
+from shardbench.model.problem import Problem
+from shardbench.runs.simulate import CountedQuestion
+from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
+
+A100 = "a100-40gb-16x8"
+WIDTHS = [16, 32, 64, 128]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posed:
+    """A workload on a machine."""
+
+    workload: Mapping[str, Any]
+    nodes: int = 16
+    machine: str = A100
+
+    def load_machine(self) -> Machine:
+        """The machine, with as many nodes."""
+        machine = load_machine(self.machine)
+        return replace(machine, topology=replace(machine.topology, nodes=self.nodes))
+
+
+def _synthetic(tables: int, nodes: int, dims: list[int] | None = None) -> Posed:
+    return Posed(
+        workload={"dataset": "synthetic", "tables": tables, "batch_size": 16_384} | ({"dims": dims} if dims else {}),
+        nodes=nodes,
+    )
+
+
+def _rm(form: str, hbm: str | None = None) -> Posed:
+    return Posed(
+        workload={
+            "dataset": "rm", "form": form, "row_scale": 1 / 512, "batch_size": 32, "profile_samples": 204_800,
+            "dense": {"bottom": [64], "top": [1]}, "test_batches": 8,
+        },
+        nodes=2,
+        machine="a100-24gb-512th-2x8",
+    )  # fmt: skip
+
+
+def _sequence(form: str, nodes: int, **rest: Any) -> Posed:
+    return Posed(workload={"dataset": "sequence", "form": form, "batch_size": 8192 * nodes, **rest}, nodes=nodes)
+
+
+PROBLEMS: Mapping[str, Posed] = {
+    "synthetic-40": _synthetic(40, 1),
+    "synthetic-40-wide": _synthetic(40, 16),
+    "synthetic-200": _synthetic(200, 1),
+    "synthetic-200-wide": _synthetic(200, 16),
+    "mixed-200": _synthetic(200, 1, WIDTHS),
+    "mixed-200-wide": _synthetic(200, 16, WIDTHS),
+    "kaggle": Posed(workload={"dataset": "criteo_like", "form": "kaggle", "batch_size": 65_536}, nodes=1),
+    "dcnv2": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 16_384}, nodes=1),
+    "dcnv2-wide": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 65_536}),
+    "rm1": _rm("rm1"),
+    "rm2": _rm("rm2"),
+    "rm3": _rm("rm3"),
+    "production": _sequence("production", 2, history_scale=2.0),
+    "production-wide": _sequence("production", 16, history_scale=2.0),
+    "taobao": _sequence("taobao", 2),
+    "taobao-wide": _sequence("taobao", 16),
+    "synthetic-856": _synthetic(856, 16),
+    "mixed-856": _synthetic(856, 16, WIDTHS),
+    "synthetic-856-1024": _synthetic(856, 128),
+}
+
+
+def workload_of(name: str, **changes: Any) -> Workload:
+    """The workload of a problem, with some parameters changed."""
+    data = {**PROBLEMS[name].workload, "name": name, **changes}
+    return workload_config(data, f"problem {name}").build(Path())
+
+
+def problem_of(name: str, workload: Workload) -> Problem:
+    """What planners are asked."""
+    return Problem.of(
+        name, workload.tables, workload.profiles, PROBLEMS[name].load_machine(), batch_size=workload.batch_size
+    )
+
+
+@lru_cache(maxsize=1)
+def question(name: str) -> CountedQuestion:
+    """A problem, judged on test batches; the last one is kept for the next strategy."""
+    workload = workload_of(name)
+    number = int(PROBLEMS[name].workload.get("test_batches", 1))
+    batches = DrawnBatches(workload, number)
+    return CountedQuestion(problem_of(name, workload), batches, workload.dense, number)
