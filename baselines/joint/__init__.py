@@ -1,91 +1,13 @@
 """Joint planner: all device moves at once, for the shortest predicted step."""
 
-import time
 from collections.abc import Iterable
 
-from shardbench.base.errors import Infeasible
-from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Strategy
 
-from .memory import FULL, colder, hot_rows
-from .menu import FULL_MENU, LEAN_MENU, Menu
-from .pieces import Scope
-from .planner import Effort, Planner
-from .relaxation import Choice, Relaxation
-from .state import State
-
-TABLE_S = 4e-3
-"""Seconds a table below which a budget is too short for the full menu."""
-SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
-"""Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
-MENU_S = 1e-3
-"""Nominal seconds a table of making and relaxing a menu."""
-STARTS = 4
-"""Choices of options that are placed; the search goes on with the one of shortest step, then with the others."""
-CLOSE = 1.05
-"""Times the best start's step beyond which another one is not searched on."""
-RETRIES = 8
-"""Starts, each with less in HBM, where tables do not fit."""
-
-
-class Joint(Strategy):
-    """All device moves at once, table by table, for the shortest step that the cost model predicts."""
-
-    name = "joint"
-    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
-    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The best plan found; nothing is random. Its notes hold the first plan's and its own step without dense model.
-
-        Raises Infeasible where no start fits.
-        """
-        deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
-        effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - MENU_S * len(problem.tables), deadline=deadline)
-        extent = FULL_MENU if budget.plan_s >= TABLE_S * len(problem.tables) else LEAN_MENU
-        hot = hot_rows(problem) if Move.UVM in self.moves else [None] * len(problem.tables)
-        for _ in range(RETRIES):
-            menu = Menu(problem, hot, self.moves, extent)
-            starts = self._starts(problem, menu, effort)
-            if starts:
-                break
-            if Move.UVM not in self.moves or all(kept == 0 for kept in hot):
-                raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
-            hot = colder(hot, problem)
-        else:
-            raise Infeasible(f"none of {RETRIES} starts fits the devices")
-        first_ms = starts[0].step_ms
-        for planner in starts:
-            if effort.spent:
-                break
-            planner.improve()
-        best = min(starts, key=lambda planner: planner.step_ms)
-        notes: dict[str, float | int | str] = {"first_ms": first_ms, "predicted_ms": best.step_ms}
-        return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
-
-    def _starts(self, problem: Problem, menu: Menu, effort: Effort) -> list[Planner]:
-        """Placed choices of options, the shortest step first."""
-        state = State(problem)
-
-        def latency_ms(kinds: list[tuple[Scope, int]]) -> float:
-            state.kinds.clear()
-            state.kinds.update(kinds)
-            return state.latencies_ms()
-
-        room = FULL * problem.world_size * problem.topology.hbm_bytes
-        starts: list[Planner] = []
-        choices: list[Choice] = Relaxation(menu, latency_ms, room).choices()
-        for choice in choices[:STARTS]:
-            if starts and effort.spent:
-                break
-            planner = Planner(problem, menu, effort)
-            if planner.construct(choice.options):
-                starts.append(planner)
-        starts.sort(key=lambda planner: planner.step_ms)
-        return [planner for planner in starts if planner.step_ms <= CLOSE * starts[0].step_ms]
+from .strategy import Joint
+from .variants import VARIANTS
 
 
 def strategies() -> Iterable[Strategy]:
-    """The one strategy of this folder."""
-    return (Joint(),)
+    """The planner, and what it is without some of its parts."""
+    return (Joint(), *(variant() for variant in VARIANTS))

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from shardbench.model.machine import Machine, load_machine
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.runs.evaluate import Bounds
+from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
@@ -43,7 +45,7 @@ def _synthetic(tables: int, nodes: int, dims: list[int] | None = None) -> Posed:
     )
 
 
-def _rm(form: str, hbm: str | None = None) -> Posed:
+def _rm(form: str) -> Posed:
     return Posed(
         workload={
             "dataset": "rm", "form": form, "row_scale": 1 / 512, "batch_size": 32, "profile_samples": 204_800,
@@ -95,9 +97,29 @@ def problem_of(name: str, workload: Workload) -> Problem:
 
 
 @lru_cache(maxsize=1)
-def question(name: str) -> CountedQuestion:
-    """A problem, judged on test batches; the last one is kept for the next strategy."""
-    workload = workload_of(name)
-    number = int(PROBLEMS[name].workload.get("test_batches", 1))
-    batches = DrawnBatches(workload, number)
-    return CountedQuestion(problem_of(name, workload), batches, workload.dense, number)
+def question(name: str, samples_share: float = 1.0) -> CountedQuestion:
+    """A problem, judged on test batches; the last one is kept for the next strategy.
+
+    ``samples_share`` is that of the train samples which profiles, and so the order of the rows, are counted over.
+    """
+    posed = PROBLEMS[name].workload
+    samples = int(int(posed.get("profile_samples", 65_536)) * samples_share)
+    workload = workload_of(name, **({"profile_samples": samples} if samples_share < 1.0 else {}))
+    number = int(posed.get("test_batches", 1))
+    return CountedQuestion(problem_of(name, workload), DrawnBatches(workload, number), workload.dense, number)
+
+
+class Misled(CountedQuestion):
+    """A question whose planners are shown another problem than the one that their plans are judged on."""
+
+    def __init__(self, asked: CountedQuestion, shown: Problem) -> None:
+        super().__init__(shown, asked.batches, asked.dense, asked.iterations)
+        self._asked = asked
+
+    def judge(self, plan: Plan) -> Simulation:
+        """On the problem as it is."""
+        return self._asked.judge(plan)
+
+    def prove_bounds(self) -> Bounds:
+        """Of the problem as it is."""
+        return self._asked.bounds()

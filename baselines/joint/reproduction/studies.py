@@ -1,0 +1,197 @@
+"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shardbench.model.discovery import get_strategy
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.records.cell import Cell, Row
+from shardbench.records.trial import Failure
+from shardbench.runs.evaluate import evaluate
+from shardbench.runs.simulate import CountedQuestion, step_cells
+from shardbench.studies.study import Study
+
+from ..variants import VARIANTS
+from .problems import PROBLEMS, Misled, question
+
+OURS = "joint"
+OTHERS = (
+    "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "row-wise", "column-wise", "table-row-wise",
+    "torchrec-table-wise", "torchrec-fused", "torchrec-2d", "embark", "recshard", "recshard-unseen", "flexshard",
+    "search",
+)  # fmt: skip
+LEARNED = ("autoshard", "dreamshard", "neuroshard")
+LEARNED_ON = ("synthetic-40", "mixed-200", "kaggle", "dcnv2")
+"""Where the learned systems run: they learn on the problem's own tables for as long as they are given."""
+PLAN_S, FIT_S = 60.0, 60.0
+SHORT_S = 1.0
+"""The short budget, of those that use what they are given."""
+COLUMNS = (
+    "backend", "devices", "outcome", "step_ms", "step_bound_ms", "over_step_bound_pct", "over_own_bound_pct",
+    "plan_cpu_s", "plan_s", "fit_s", "cause",
+)  # fmt: skip
+
+
+def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
+    """A strategy's plan and what it comes to on the test batches."""
+    row: dict[str, str | float | int | None] = {"backend": "simulated", "devices": asked.problem.world_size}
+    answer = evaluate(asked, get_strategy(strategy), budget, 0, sealed=False)
+    if isinstance(answer, Failure):
+        return {**row, "outcome": answer.outcome.value, "cause": answer.cause}
+    spent = answer.spent
+    seconds = {"plan_cpu_s": spent.plan_cpu_s, "plan_s": spent.plan_s, "fit_s": spent.fit_s}
+    return {**row, "outcome": "ok", **step_cells(answer), **seconds}
+
+
+class Compared(Study):
+    """Cells of problems and strategies; rows of one problem follow each other, so that it is drawn once."""
+
+    columns = COLUMNS
+
+    def strategies_of(self, cell: Cell) -> set[str]:
+        """The cell's own."""
+        return {str(cell["strategy"])}
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """With the distance to the best of the problem."""
+        least = rows.groupby("problem")["step_ms"].transform("min")
+        return {self.name: rows.assign(over_best_pct=100.0 * (rows["step_ms"] / least - 1.0))}
+
+
+class Table(Compared):
+    """Every strategy on every problem; the learned ones on four, the search and ours with a short budget as well."""
+
+    name = "table"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a problem, strategy and budget."""
+        problems = list(PROBLEMS)[:1] if quick else list(PROBLEMS)
+        strategies = [(OURS, PLAN_S), (OURS, SHORT_S), *((name, PLAN_S) for name in OTHERS), ("search", SHORT_S)]
+        learned = [(name, PLAN_S) for name in LEARNED]
+        return [
+            {"problem": problem, "strategy": name, "budget_s": seconds}
+            for problem in problems
+            for name, seconds in [*strategies, *(learned if problem in LEARNED_ON and not quick else ())]
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan within the budget and judge."""
+        budget = Budget(plan_s=float(cell["budget_s"] or 0.0), fit_s=FIT_S)
+        return [judged(question(str(cell["problem"])), str(cell["strategy"]), budget)]
+
+
+class Ablation(Compared):
+    """The planner without each of its moves, and without its exchanges."""
+
+    name = "ablation"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a problem and variant."""
+        problems = list(PROBLEMS)[:1] if quick else list(PROBLEMS)
+        names = [OURS, *(variant.name for variant in VARIANTS)]
+        return [{"problem": problem, "strategy": name} for problem in problems for name in names]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan and judge."""
+        return [judged(question(str(cell["problem"])), str(cell["strategy"]), Budget(plan_s=PLAN_S))]
+
+
+class Budgets(Compared):
+    """What more time gains: 0.1 to 60 seconds."""
+
+    name = "budget"
+    seconds = (0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
+    problems = ("synthetic-40", "mixed-200-wide", "synthetic-200-wide", "dcnv2", "production", "synthetic-856")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a problem and budget; a plan later than its budget is a timeout."""
+        problems = self.problems[:1] if quick else self.problems
+        return [
+            {"problem": problem, "strategy": OURS, "budget_s": seconds}
+            for problem in problems
+            for seconds in self.seconds
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan within the budget and judge."""
+        return [judged(question(str(cell["problem"])), OURS, Budget(plan_s=float(cell["budget_s"] or 0.0)))]
+
+
+SPREAD = 0.3
+"""Standard deviation of the logarithm of what a table's lookups change by from the train day to the test day."""
+
+
+class Profiles(Compared):
+    """Planned on other profiles than those of the train split, judged on the same test batches.
+
+    ``tenth``: counted over a tenth of the samples. ``other day``: every table was looked up more or less often by a
+    log-normal factor, its rows in the same order. ``none``: all rows of a table alike, as a planner without profiles
+    would assume.
+    """
+
+    name = "profiles"
+    problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "rm2", "production", "taobao-wide")
+    strategies = (OURS, "recshard", "flexshard", "greedy-lookup", "torchrec-fused")
+    profiles = ("train", "other day", "none", "tenth")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """One a problem, strategy and kind of profile."""
+        problems = self.problems[:1] if quick else self.problems
+        return [
+            {"problem": problem, "strategy": name, "profile": profile}
+            for problem in problems
+            for profile in self.profiles
+            for name in self.strategies
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan on the profile, judge on the batches."""
+        name, kind = str(cell["problem"]), str(cell["profile"])
+        asked = question(name, 0.1 if kind == "tenth" else 1.0)
+        if kind in CHANGES:
+            shown = replace(asked.problem, profiles=CHANGES[kind](asked.problem.profiles))
+            asked = Misled(asked, shown)
+        return [judged(asked, str(cell["strategy"]), Budget(plan_s=PLAN_S))]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """With the distance to the same strategy's plan under the train profile."""
+        train = rows[rows["profile"] == "train"].set_index(["problem", "strategy"])["step_ms"]
+        known = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
+        return {self.name: rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / known - 1.0))}
+
+
+def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
+    """The same rows, but each table looked up more or less often."""
+    factors = np.exp(np.random.default_rng(0).normal(0.0, SPREAD, len(profiles)))
+    changed = []
+    for profile, factor in zip(profiles, factors, strict=True):
+        # The same lookups in fewer samples are more lookups a sample.
+        samples = max(round(profile.samples / factor), 1)
+        changed.append(replace(profile, samples=samples, present=min(profile.present, samples)))
+    return tuple(changed)
+
+
+def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
+    """As many lookups, of all rows alike."""
+    return tuple(_alike(profile) for profile in profiles)
+
+
+def _alike(profile: AccessProfile) -> AccessProfile:
+    """As many lookups, spread over all rows alike."""
+    each, more = divmod(profile.lookups, profile.rows)
+    counts = [(each + 1, more), (each, profile.rows - more)]
+    kept = [(count, rows) for count, rows in counts if count and rows]
+    return replace(profile, counts=tuple(c for c, _ in kept), row_counts=tuple(r for _, r in kept))
+
+
+CHANGES = {"other day": other_day, "none": none_known}
+
+
+def studies() -> Sequence[Study]:
+    """All of them."""
+    return (Table(), Ablation(), Budgets(), Profiles())
