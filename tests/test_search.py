@@ -9,6 +9,8 @@ import pytest
 from bound_problems import WORLD, enumerated_ms, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learned_tasks import random_problem as many_tables
+from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.cost.bounds import expected_table_loads, table_loads
@@ -27,6 +29,7 @@ numbers = importlib.import_module(f"{FOLDER}.kernel_numbers")
 held = importlib.import_module(f"{FOLDER}.tables")
 begins = importlib.import_module(f"{FOLDER}.starts")
 search = importlib.import_module(f"{FOLDER}.local_search")
+SEARCH = importlib.import_module(FOLDER)
 searcher = get_strategy("search")
 
 
@@ -139,6 +142,16 @@ def test_search_beats_its_starts_and_every_greedy_strategy() -> None:
     begun = [state.slowest_ms for state in begins.starts(held.Tables(problem))]
     assert len(begun) >= 3
     assert slowest["search"] <= min(begun)
+
+
+def test_hundreds_of_tables_of_several_widths_come_near_the_bound() -> None:
+    problem = many_tables(300, on=machine(devices=8), batch_size=65_536, rows=200_000)
+    plan = searcher.plan(problem, Budget(), 0)
+    bound_ms = float(plan.notes["lower_bound_ms"])
+    assert float(plan.notes["start_ms"]) > 1.02 * bound_ms
+    assert float(plan.notes["slowest_ms"]) < 1.008 * bound_ms
+    # The last chunk is rated whole.
+    assert int(plan.notes["rated"]) < SEARCH.CANDIDATES + 2 * search.CHUNK
 
 
 def test_alike_working_sets_share_a_cache_better_than_tables_dealt_by_time() -> None:
