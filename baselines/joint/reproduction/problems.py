@@ -1,7 +1,7 @@
 """The problems that planners are compared on: workloads, and how many nodes of 8 devices they are placed on.
 
 They cover what decides between plans: few and many tables, equal and mixed widths, one and many nodes, bags and
-sequences, room for all rows and none. Batches of synthetic tables are of 16,384 samples, a quarter of the usual ones:
+sequences, room for all rows and not. Batches of synthetic tables are of 16,384 samples, a quarter of the usual ones:
 856 tables ask for some 400 million rows in one, which every plan is counted on.
 """
 
@@ -70,15 +70,12 @@ PROBLEMS: Mapping[str, Posed] = {
     "kaggle": Posed(workload={"dataset": "criteo_like", "form": "kaggle", "batch_size": 65_536}, nodes=1),
     "dcnv2": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 16_384}, nodes=1),
     "dcnv2-wide": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 65_536}),
-    "rm1": _rm("rm1"),
     "rm2": _rm("rm2"),
-    "rm3": _rm("rm3"),
     "production": _sequence("production", 2, history_scale=2.0),
     "production-wide": _sequence("production", 16, history_scale=2.0),
     "taobao": _sequence("taobao", 2),
     "taobao-wide": _sequence("taobao", 16),
     "synthetic-856": _synthetic(856, 16),
-    "mixed-856": _synthetic(856, 16, WIDTHS),
     "synthetic-856-1024": _synthetic(856, 128),
 }
 
