@@ -9,7 +9,9 @@ from bound_problems import BATCH, ids_bags, machine, of_tables, only
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.demand import Demand, count_demand, expected_demand
+from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.row_counts import AskedRows, grouped
 from shardbench.cost.step_bound import StepBound, dense_step_ms, step_bound
 from shardbench.cost.step_relaxation import Prices, Relaxation
 from shardbench.cost.traffic import count
@@ -167,12 +169,41 @@ def test_near_lookups_by_hand() -> None:
     assert counted(across, [bags]).luck.most.tolist() == [[6.0, 6.0, 6.0]]
 
 
+def test_rows_of_about_equal_lookups_are_two_entries() -> None:
+    rng = np.random.default_rng(3)
+    lookups, ranks = rng.geometric(0.01, 500).astype(np.float64), rng.integers(0, 8, 500).astype(np.float64)
+    entries = grouped(lookups, np.ones(500), ranks, ranks)
+    assert entries.shape[1] < 200
+    assert entries[1].sum() == pytest.approx(500)
+    assert (entries[0] * entries[1]).sum() == pytest.approx(lookups.sum())
+    # Concave in the lookups and growing with the ranks, as the cheapest of several lines is.
+    for slope, fixed in [(1.0, 50.0), (0.3, 10.0), (2.0, 500.0)]:
+        exact = np.minimum(slope * lookups, fixed + 3.0 * ranks).sum()
+        least = (entries[1] * np.minimum(slope * entries[0], fixed + 3.0 * entries[2])).sum()
+        assert 0.6 * exact < least <= exact * (1 + 1e-12)
+
+
+def test_ranks_and_nodes_that_ask_for_a_row() -> None:
+    # Row 3 is asked for by all four ranks, row 1 by the two of the second node, row 0 twice by one.
+    problem = of_tables(1, linked(nodes=2, devices=2))
+    samples = BATCH // 4
+    values = [3, 0, 0, 3, 3, 1, 3, 1]
+    offsets = np.zeros(BATCH + 1, dtype=np.int64)
+    for rank, asked in enumerate((3, 1, 2, 2)):
+        offsets[rank * samples + 1 :] += asked
+    asked_rows = AskedRows.of(CountedLookups(Bags(values=np.array(values), offsets=offsets), 10, 4))
+    assert asked_rows.ids.tolist() == [0, 1, 3]
+    ranks, nodes = asked_rows.spread(problem.topology)
+    assert (ranks.tolist(), nodes.tolist()) == ([0, 1, 3], [0, 0, 1])
+
+
 def test_counts_of_rows() -> None:
     problem = of_tables(1, linked())
     batches = [ids_bags([1, 1, 2, 4]), ids_bags([1, 9])]
     demand = count_demand(problem, lambda n, _: batches[n], 2)
-    assert demand.counts.lookups.tolist() == [1.5, 0.5]
-    assert demand.counts.rows.tolist() == [1.0, 3.0]
+    counts = demand.counts
+    assert (counts.lookups @ counts.rows, counts.rows.sum()) == (3.0, 4.0)
+    assert sorted(set(counts.lookups.tolist())) == [0.5, 1.5]
 
 
 def test_nothing_is_proven_about_hosts_and_schedules() -> None:

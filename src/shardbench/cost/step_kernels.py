@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.bounds import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
 from shardbench.cost.costmodel import backward_work_s, forward_work_s, gather_rate
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
@@ -21,7 +22,7 @@ WIDE = (
 class Kernels:
     """Mean seconds of each table, [tables], over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
 
-    def __init__(self, loads: Load, problem: Problem, moves: frozenset[Move]) -> None:
+    def __init__(self, loads: Load, first_by_rank: Floats, problem: Problem, moves: frozenset[Move]) -> None:
         self.problem, self.moves = problem, moves
         self.constants = constants = problem.machine.constants
         self.in_uvm = reads_uvm(problem, moves)
@@ -42,8 +43,18 @@ class Kernels:
         self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
         self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
         slower = 1.0 / gather_rate(constants) - 1.0 / cache_rate(constants, self._once)
-        self.first_credit = np.where(self.pooled, loads.gradient_first_bytes.mean(axis=0) * slower, 0.0)
+        fewer = loads.gradient_first_bytes.mean(axis=0) - first_by_rank * self.dims * VECTOR_BYTES
+        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * slower, 0.0)
         """What pooled gradients cost less where copies share a table's bags."""
+        state = np.array([problem.optimizer.state_bytes(t.dim) for t in tables], dtype=np.float64)
+        row = self.dims * problem.precision.bytes + constants.access_overhead_bytes
+        self.another_hbm = row * slower, 2.0 * (row + state) / gather_rate(constants)
+        """Of a row that one device more asks for, forward and backward."""
+        host = constants.uvm_bytes_per_s
+        by_host = row * (1.0 / host - 1.0 / cache_rate(constants, self._once)), (row + state) / host
+        least = np.minimum(self.another_hbm[0], by_host[0]), np.minimum(self.another_hbm[1], by_host[1])
+        self.another = least if self.in_uvm else self.another_hbm
+        """The same where the row may be in host memory."""
         if not self.whole:
             self._narrow(loads)
 
@@ -80,6 +91,7 @@ class Kernels:
             for backward in (False, True)
         ]
         rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
+        self._lookups = loads.all_lookups.mean(axis=0)
         repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)
         forward = [self._missed(repeats, loads.distinct_bytes, share, rate) for rate in rates]
         again = loads.gradient_bytes - loads.gradient_first_bytes
@@ -102,10 +114,15 @@ class Kernels:
         """
         if self.whole:
             return np.zeros(len(self.dims))
-        lost = forward * self._lost[0] + self._lost[1]
-        if Move.ROWS in self.moves:
-            # A second segment of the same columns writes vectors again; one of an unpooled table is paid for by luck.
-            another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
-            lost = np.minimum(lost, another[:, None])
         again = np.maximum(forward * self._same[0] + self._same[1], 0.0) + np.maximum(exchanged, 0.0)
+        one = self._narrowest(again, forward * self._lost[0] + self._lost[1])
+        if Move.ROWS not in self.moves:
+            return one
+        # A second segment of the same columns writes vectors again; one of an unpooled table is paid for by luck.
+        another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
+        streams = self._lookups * (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
+        return np.minimum(one, another + self._narrowest(streams, self._lost[1]))
+
+    def _narrowest(self, again: Floats, lost: Floats) -> Floats:
+        """Least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths], [tables]."""
         return np.asarray((self._more * again[:, None] + lost).min(axis=1, where=self._fits, initial=np.inf))

@@ -21,15 +21,20 @@ the same. A segment narrower than the table repeats what does not depend on its 
 its share of the whole table's. Never-seen rows cost only where all scopes of the set are copies. Plans that never
 split rows have one scope a column.
 
-*Near lookups* are taken off by ``demand.Luck``: a rank's own cost nothing, its node's only the inner link. Where a
-range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
+*Near lookups* are taken off by ``near_lookups.Luck``: a rank's own cost nothing, its node's only the inner link. Where
+a range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
 
 *Kernels.* Works are at least the linear ones of ``cost.bounds`` (``least_forward_s``), whatever the split: repeats at
-the cache's rate. A table that has no row but on single ranks adds the smaller of
-  - what its repeats lose to the cache: segments of w columns of all rows lose what they lose alone (works are
-    super-additive), but all that does not depend on the width is paid dim / w times; the best w counts;
-  - the vectors of a segment more of a pooled table, if plans may split rows; nothing for an unpooled one.
-Where pooled rows have copies all gradients count at the cache's rate: each copy meets but its ranks' bags. Rows in
+the cache's rate. To a table that has no row but on single ranks add, a column of it having
+  - one segment: what its repeats lose to the cache. Works are super-additive, so that segments of w columns lose what
+    they lose alone; but all that does not depend on the width is paid dim / w times. The best w counts.
+  - several, by rows: the vectors of a pooled table written once more (nothing for an unpooled one), and what gradients
+    lose at the best w. Of q_i lookups in segment i, at most one a bag is read first: f_i, at the dearest rate whatever
+    w is, the others at a rate that grows with w. Indices and sort are paid by the lookup, dim / w times. Of all lookups
+    that are not first in one segment, a share is first in these, and pays more than at any w; another share is in
+    segment i, which has at least that share of the lookups, and pays no less than it does at the best w for all.
+A copied row is read and updated on every rank (or node) that asks for it. Pooled gradients that are read first are at
+least, summed over ranks, the fewer of a rank's bags and lookups: ranges of rows and copies only add to them. Rows in
 host memory are the knapsack of ``cost.bounds``, at the price of a byte of HBM, and a copy takes its bytes again.
 
 *Calls.* Each kind of scope that pooled tables use is a collective of its own in the phases it takes part in, and so is
@@ -44,12 +49,13 @@ from itertools import product
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost import demand
+from shardbench.cost import near_lookups
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds import ROUNDING
 from shardbench.cost.capacity import Curve
-from shardbench.cost.demand import Demand, block_lookups
+from shardbench.cost.demand import Demand
 from shardbench.cost.load import VECTOR_BYTES
+from shardbench.cost.near_lookups import block_lookups
 from shardbench.cost.step_calls import (
     A_NODE,
     COPIES,
@@ -115,7 +121,7 @@ class Relaxation:
         topology, tables = problem.topology, problem.tables
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
         self.scopes = scopes_of(problem, moves)
-        self.kernels = Kernels(asked.loads, problem, moves)
+        self.kernels = Kernels(asked.loads, asked.first_by_rank, problem, moves)
         self._sets = self._scope_sets()
         self._modules = Modules(problem, moves, self._sets)
         self.dims, self.pooled = self.kernels.dims, self.kernels.pooled
@@ -199,7 +205,7 @@ class Relaxation:
                 mixed = sum(lines) > 1
                 rows = self._row_sums.least(
                     once - (near.share if mixed else 0.0) if lines[0] else None,
-                    (copied - (near_copies.share if mixed else 0.0), a_row[NODES]) if lines[1] else None,
+                    (copied - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
                     a_row[COPIES] if lines[2] else None,
                 )
                 chosen = [some for some, used in zip((near, near_copies), lines) if used]
@@ -259,15 +265,18 @@ class Relaxation:
         cold = prices.forward * work.forward_uvm + work.backward_uvm
         return cold - self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
 
-    def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, Floats]:
-        """Seconds a row that copies add, all devices together, [tables] each."""
+    def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
+        """Seconds that copies of a row add, all devices together, and for each further one that is asked, [tables]."""
         size = 2.0 * self.dims * self.problem.precision.bytes * self.world / self.local
         across = (self.nodes - 1) / self.nodes * rows.inter
         more = prices.hbm_byte * self.row_bytes
+        work, t = self.kernels, prices.forward
+        # A node's copy may be in host memory.
+        a_node = size * across + (0.0 if work.in_uvm else self.nodes - 1) * more
+        a_rank = size * ((self.local - 1) * rows.intra + across) + (self.world - 1) * more
         return {
-            # A node's copy may be in host memory.
-            NODES: size * across + (0.0 if self.kernels.in_uvm else self.nodes - 1) * more,
-            COPIES: size * ((self.local - 1) * rows.intra + across) + (self.world - 1) * more,
+            NODES: (a_node, t * work.another[0] + work.another[1]),
+            COPIES: (a_rank, t * work.another_hbm[0] + work.another_hbm[1]),
         }
 
     def _lengths(self, lookups: _Link) -> Floats:
@@ -285,11 +294,11 @@ class Relaxation:
         luck = self.demand.luck
 
         def seconds(near: Floats) -> Floats:
-            rank, node = near[:, demand.RANK], near[:, demand.NODE]
+            rank, node = near[:, near_lookups.RANK], near[:, near_lookups.NODE]
             return INDEX_BYTES * lookups.near(rank, node) + wide * vectors.near(rank, node)
 
         dear = self._lengths(lookups) >= 2.0 * self.blocks * once * (1.0 - ROUNDING)
-        indices = INDEX_BYTES * lookups.near(luck.most[:, demand.RANK], luck.most[:, demand.NODE])
+        indices = INDEX_BYTES * lookups.near(luck.most[:, near_lookups.RANK], luck.most[:, near_lookups.NODE])
         return _Near(
             indices=np.where(dear, indices, INDEX_BYTES * lookups.far * self.lookups),
             most=np.where(dear, seconds(luck.most), once * self.lookups),
@@ -309,15 +318,15 @@ class Relaxation:
         luck = self.demand.luck
         return _Near(
             indices=np.zeros(len(self.dims)),
-            most=np.where(dear, copied * luck.most[:, demand.COPY], copied * self.lookups),
-            share=np.where(dear, copied * luck.share[:, demand.COPY], copied),
-            excess=np.where(dear, copied * luck.excess[:, demand.COPY], 0.0),
+            most=np.where(dear, copied * luck.most[:, near_lookups.COPY], copied * self.lookups),
+            share=np.where(dear, copied * luck.share[:, near_lookups.COPY], copied),
+            excess=np.where(dear, copied * luck.excess[:, near_lookups.COPY], 0.0),
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Near:
-    """Seconds saved by lookups that are near, [tables]; as in ``demand.Luck``."""
+    """Seconds saved by lookups that are near, [tables]; as in ``near_lookups.Luck``."""
 
     indices: Floats
     """Of all rows' indices alone."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.capacity import Curve
-from shardbench.cost.demand import RowCounts
+from shardbench.cost.row_counts import RowCounts
 
 
 class Descending:
@@ -52,57 +52,35 @@ class Curves:
 
 
 class RowSums:
-    """Sums over rows of the cheapest of up to three lines in their lookups."""
+    """Sums over rows of the cheapest of up to three ways to serve them."""
 
     def __init__(self, counts: RowCounts, rows: Floats) -> None:
-        self._starts, self._stops = counts.starts[:-1], counts.starts[1:]
-        self._entries = Descending(counts.lookups, self._starts, self._stops)
-        self._lookups = np.concatenate([[0.0], np.cumsum(counts.lookups * counts.rows)])
-        self._rows = np.concatenate([[0.0], np.cumsum(counts.rows)])
-        self._seen = self._rows[self._stops] - self._rows[self._starts]
-        self._unseen = np.maximum(rows - self._seen, 0.0)
+        tables = len(rows)
+        entries = np.diff(counts.starts)
+        self._table = np.repeat(np.arange(tables), entries)
+        self._lookups, self._rows = counts.lookups, counts.rows
+        self._ranks, self._nodes = counts.more_ranks, counts.more_nodes
+        self._tables = tables
+        self._unseen = np.maximum(rows - np.bincount(self._table, self._rows, minlength=tables), 0.0)
 
-    def least(self, once: Floats | None, nodes: tuple[Floats, Floats] | None, copies: Floats | None) -> Floats:
-        """``once`` x lookups, nodes[0] x lookups + nodes[1], or ``copies``: the least, over all rows, [tables]."""
-        asked = self._sum(self._lookups, self._starts, self._stops)
-        if once is not None and nodes is None and copies is None:
-            return np.asarray(once * asked)
-        if once is None and copies is None and nodes is not None:
-            return np.asarray(nodes[0] * asked + nodes[1] * (self._seen + self._unseen))
-        if once is None and nodes is None and copies is not None:
-            return np.asarray(copies * (self._seen + self._unseen))
-        return self._mixed(once, nodes, copies)
+    def least(
+        self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
+    ) -> Floats:
+        """Sum over all rows of the least of the ways that are given, [tables].
 
-    def _mixed(self, once: Floats | None, nodes: tuple[Floats, Floats] | None, copies: Floats | None) -> Floats:
-        infinite = np.full(len(self._starts), np.inf)
-        slope, start = nodes if nodes is not None else (infinite, infinite)
-        top = copies if copies is not None else infinite
-        to_copies = _crossing(top - start, slope) if nodes is not None and copies is not None else infinite
-        if once is None:
-            to_nodes = np.zeros_like(infinite)
-        else:
-            to_nodes = _crossing(start, once - slope) if nodes is not None else infinite
-            direct = _crossing(top, once) if copies is not None else infinite
-            skipped = to_nodes >= to_copies
-            to_copies = np.where(skipped | (nodes is None), direct, to_copies)
-            to_nodes = np.where(skipped | (nodes is None), to_copies, to_nodes)
-        a = self._entries.at_least(to_copies)
-        b = np.maximum(self._entries.at_least(to_nodes), a)
-        total = np.zeros_like(infinite)
-        if copies is not None:
-            total += copies * self._sum(self._rows, self._starts, a)
-        if nodes is not None:
-            total += slope * self._sum(self._lookups, a, b) + start * self._sum(self._rows, a, b)
+        ``once`` x lookups; ``nodes[0]`` x lookups + ``nodes[1]`` + ``nodes[2]`` x nodes beyond the first that ask;
+        ``copies[0]`` + ``copies[1]`` x ranks beyond the first that ask. [tables] each, none negative.
+        """
+        at = self._table
+        ways, unseen = [], []
         if once is not None:
-            return total + once * self._sum(self._lookups, b, self._stops)
-        rest = np.minimum(start, top)
-        return np.asarray(total + rest * self._unseen)
-
-    @staticmethod
-    def _sum(running: Floats, first: Ints, stop: Ints) -> Floats:
-        return np.asarray(running[stop] - running[first])
-
-
-def _crossing(cost: Floats, saved: Floats) -> Floats:
-    """Lookups from which a row saves more than ``cost``; infinite where it never does."""
-    return np.asarray(np.where(saved > 0.0, np.maximum(cost, 0.0) / np.where(saved > 0.0, saved, 1.0), np.inf))
+            ways.append(once[at] * self._lookups)
+            unseen.append(np.zeros(self._tables))
+        if nodes is not None:
+            ways.append(nodes[0][at] * self._lookups + nodes[1][at] + nodes[2][at] * self._nodes)
+            unseen.append(nodes[1])
+        if copies is not None:
+            ways.append(copies[0][at] + copies[1][at] * self._ranks)
+            unseen.append(copies[0])
+        seen = np.bincount(at, np.min(ways, axis=0) * self._rows, minlength=self._tables)
+        return np.asarray(seen + np.min(unseen, axis=0) * self._unseen)

@@ -1,0 +1,142 @@
+"""How often rows are asked for, and on how many ranks and nodes: what decides where copies of them pay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ids, Ints
+from shardbench.cost.lookups import CountedLookups
+from shardbench.model.machine import Topology
+from shardbench.model.profile import AccessProfile
+
+DENSE_ROWS = 4
+"""Rows a lookup up to which counting every row is cheaper than sorting the lookups."""
+OFTEN = 8
+"""Ranks a lookup up to which the ranks that ask for a row are told apart; a rarer row counts as asked by one."""
+ALIKE = 1.05
+"""Ratio of lookups up to which rows are one entry."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowCounts:
+    """Rows by their mean lookups of a batch, table after table.
+
+    Rows of about equal lookups are two entries, of the fewest and of the most, with rows and lookups that add up to
+    theirs; an entry's other fields are the least of its rows. A function that is concave in the lookups and grows with
+    the others thus adds up to no more than over the rows themselves.
+    """
+
+    lookups: Floats
+    """[entries], of each of an entry's rows."""
+    rows: Floats
+    """[entries]"""
+    more_ranks: Floats
+    """Ranks that ask for the row beyond the first, mean over batches, [entries]."""
+    more_nodes: Floats
+    """Nodes beyond the first, the same."""
+    starts: Ints
+    """First entry of each table, and the end, int64 [tables + 1]."""
+
+    @classmethod
+    def of(cls, tables: Sequence[Floats]) -> "RowCounts":
+        """From lookups, rows, ranks and nodes of each table's entries, [4, entries]."""
+        joined = np.concatenate(tables, axis=1)
+        starts = np.concatenate([[0], np.cumsum([entries.shape[1] for entries in tables])]).astype(np.int64)
+        return cls(lookups=joined[0], rows=joined[1], more_ranks=joined[2], more_nodes=joined[3], starts=starts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedRows:
+    """Rows that one batch asks a table for."""
+
+    ids: Ids
+    """Ascending, [rows]."""
+    times: Ints
+    """[rows]"""
+    which: Ints
+    """Place in ``ids`` of each lookup, [lookups]."""
+    source: Ints
+    """Rank that asks, [lookups]."""
+
+    @classmethod
+    def of(cls, lookups: CountedLookups) -> "AskedRows":
+        """Those of a batch."""
+        values, rows = lookups.values, lookups.rows
+        source = np.repeat(np.arange(lookups.world), np.diff(lookups.ends))
+        if rows > DENSE_ROWS * len(values):
+            ids, which, times = np.unique(values, return_inverse=True, return_counts=True)
+            return cls(ids=ids.astype(np.int64), times=times.astype(np.int64), which=which, source=source)
+        times = np.bincount(values, minlength=rows)
+        ids = np.flatnonzero(times)
+        place = np.cumsum(times > 0) - 1
+        return cls(ids=ids, times=times[ids], which=place[values], source=source)
+
+    def spread(self, topology: Topology) -> tuple[Ints, Ints]:
+        """Ranks and nodes that ask for each row beyond the first, at least, [rows] each."""
+        world, local = topology.world_size, topology.devices_per_node
+        often = np.flatnonzero(OFTEN * self.times >= world)
+        place = np.full(len(self.ids), -1, dtype=np.int64)
+        place[often] = np.arange(len(often))
+        at = place[self.which]
+        asks = np.zeros((len(often), world), dtype=np.bool_)
+        asks[at[at >= 0], self.source[at >= 0]] = True
+        ranks, nodes = np.zeros((2, len(self.ids)), dtype=np.int64)
+        ranks[often] = asks.sum(axis=1) - 1
+        nodes[often] = asks.reshape(len(often), topology.nodes, local).any(axis=2).sum(axis=1) - 1
+        return ranks, nodes
+
+
+def counted_entries(batches: Sequence[AskedRows], topology: Topology) -> Floats:
+    """Entries of a table for ``RowCounts``, [4, entries]."""
+    ids, which = np.unique(np.concatenate([batch.ids for batch in batches]), return_inverse=True)
+    spread = [batch.spread(topology) for batch in batches]
+    fields = [
+        np.concatenate([batch.times for batch in batches]),
+        np.concatenate([ranks for ranks, _ in spread]),
+        np.concatenate([nodes for _, nodes in spread]),
+    ]
+    lookups, ranks, nodes = (np.bincount(which, field, minlength=len(ids)) / len(batches) for field in fields)
+    return grouped(lookups, np.ones(len(ids)), ranks, nodes)
+
+
+def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
+    """The same under a training profile."""
+    counts = np.asarray(profile.counts, dtype=np.float64)
+    rows = np.asarray(profile.row_counts, dtype=np.float64)
+    if not len(counts):
+        return np.zeros((4, 0))
+    total = profile.mean_pooling * batch_size
+    met = _met(profile, total, counts)
+    spread = [
+        np.maximum(groups * _met(profile, total / groups, counts) - met, 0.0)
+        for groups in (topology.world_size, topology.nodes)
+    ]
+    return grouped(counts / profile.samples * batch_size, rows, *spread)
+
+
+def _met(profile: AccessProfile, lookups: float, counts: Floats) -> Floats:
+    """Chance of a row to be among so many lookups, by its count; as ``AccessProfile.expected_distinct``."""
+    if lookups > profile.lookups:
+        return np.ones_like(counts)
+    return np.asarray(-np.expm1(np.log1p(-min(lookups / profile.lookups, 1.0 - 1e-12)) * counts))
+
+
+def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floats:
+    """Rows of about equal lookups as two entries each, [4, entries]; see RowCounts."""
+    if not len(lookups):
+        return np.zeros((4, 0))
+    order = np.argsort(-lookups, kind="stable")
+    lookups, rows, ranks, nodes = lookups[order], rows[order], ranks[order], nodes[order]
+    group = np.floor(np.log(lookups) / np.log(ALIKE))
+    first = np.flatnonzero(np.diff(group, prepend=np.nan) != 0)
+    most, fewest = lookups[first], lookups[np.append(first[1:], len(lookups)) - 1]
+    count, asked = np.add.reduceat(rows, first), np.add.reduceat(rows * lookups, first)
+    gap = most - fewest
+    # So many rows at ``most``, the others at ``fewest``, have as many lookups.
+    above = np.divide(asked - count * fewest, gap, out=count.copy(), where=gap > 1e-9 * most)
+    above = np.clip(above, 0.0, count)
+    least = [np.minimum.reduceat(field, first) for field in (ranks, nodes)]
+    high = np.array([most, above, *least])
+    low = np.array([fewest, count - above, *least])
+    return np.concatenate([high, low[:, low[1] > 0.0]], axis=1)
