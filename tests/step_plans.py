@@ -7,12 +7,12 @@ import numpy as np
 from bound_plans import Instance
 
 from shardbench.base.arrays import Ints
-from shardbench.cost.bounds import keeps_order
+from shardbench.cost.bounds import copies_hottest, keeps_order
 from shardbench.cost.costmodel import estimate, step_time
 from shardbench.cost.demand import Demand, count_demand, expected_demand
 from shardbench.cost.step_bound import StepBound, dense_step_ms, step_bound
 from shardbench.cost.traffic import count
-from shardbench.model.plan import Plan
+from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -92,13 +92,27 @@ class StepInstance:
         """Plans that place every cell at random; some keep to few kinds of placement."""
         cells, found = self.inner.cells, []
         for number in range(plans):
-            if number % 2:
+            if number % 3 == 2:
+                chosen = self._copies_hottest()
+            elif number % 3:
                 chosen = np.array([int(self.rng.integers(len(cell.choices))) for cell in cells])
             else:
                 at = self.rng.random()
                 chosen = np.array([int(at * len(cell.choices)) for cell in cells])
             found.append(self.rated(chosen))
         return found
+
+    def _copies_hottest(self) -> Ints:
+        """Choices that copy each table's first rows, on every device or node, and hold the others once."""
+        cells = self.inner.cells
+        cuts = {cell.table: np.sort(self.rng.integers(0, 60, 2)) for cell in cells}
+        chosen = []
+        for cell in cells:
+            wanted = int((cell.rows[0] >= cuts[cell.table]).sum())
+            levels = np.array([COPIED.get(type(choice[0].placement), 2) for choice in cell.choices])
+            near = min((level for level in levels if level >= wanted), default=levels.max())
+            chosen.append(int(self.rng.choice(np.flatnonzero(levels == near))))
+        return np.array(chosen)
 
     def descended(self, start: Rated) -> Iterator[Rated]:
         """Plans on the way from ``start`` to a faster one: cell after cell, the best choice that fits."""
@@ -120,7 +134,7 @@ class StepInstance:
 
     def bounds(self, plan: Plan) -> dict[str, StepBound]:
         """The bounds that speak about a plan, by the moves that they allow."""
-        ordered, own = keeps_order(plan), used_moves(plan, self.problem)
+        ordered, own = keeps_order(plan) and copies_hottest(plan), used_moves(plan, self.problem)
         found = {"any rows": self._bound(ANY, ordered=False), "own": self._bound(own, ordered=ordered)}
         if ordered:
             found["hottest first"] = self._bound(ANY, ordered=True)
@@ -133,6 +147,7 @@ class StepInstance:
         return self._bounds[key]
 
 
+COPIED = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
 ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 
 

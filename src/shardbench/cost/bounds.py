@@ -61,7 +61,7 @@ from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, fo
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
 from shardbench.model.machine import Constants
-from shardbench.model.plan import Plan, Tier
+from shardbench.model.plan import NodeSharded, OnLocalRank, Placement, Plan, Replicated, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
@@ -122,13 +122,25 @@ def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
 
 def keeps_order(plan: Plan) -> bool:
     """Whether no row that a device reads from host memory is hotter than one of the same column in its HBM."""
+    return _descends(plan, lambda place: int(getattr(place, "tier", Tier.HBM) is Tier.UVM))
+
+
+def copies_hottest(plan: Plan) -> bool:
+    """Whether rows of a column with a copy a device are hotter than those with a copy a node, and these than others."""
+    copies = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
+    return _descends(plan, lambda place: copies.get(type(place), 2))
+
+
+def _descends(plan: Plan, level: Callable[[Placement], int]) -> bool:
+    """Whether the level of a column's rows never falls in the order of frequency."""
     for segments in plan.by_table().values():
         box = np.array([(s.row_start, s.column_start, s.column_stop) for s in segments])
-        cold = np.array([getattr(s.placement, "tier", Tier.HBM) is Tier.UVM for s in segments])
-        uvm, hbm = box[cold][:, None], box[~cold]
-        hotter = (uvm[..., 0] < hbm[:, 0]) & (uvm[..., 1] < hbm[:, 2]) & (hbm[:, 1] < uvm[..., 2])
-        if hotter.any():
-            return False
+        levels = np.array([level(s.placement) for s in segments])
+        for lowest in np.unique(levels)[1:]:
+            later, first = box[levels >= lowest][:, None], box[levels < lowest]
+            hotter = (later[..., 0] < first[:, 0]) & (later[..., 1] < first[:, 2]) & (first[:, 1] < later[..., 2])
+            if hotter.any():
+                return False
     return True
 
 

@@ -14,7 +14,8 @@ from shardbench.cost.capacity import Curve, Seen
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.near_lookups import Blocks, Luck, luck_of, near_blocks
-from shardbench.cost.row_counts import AskedRows, RowCounts, counted_entries, expected_entries
+from shardbench.cost.row_counts import AskedRows, RowCounts, counted_rows, expected_entries, grouped
+from shardbench.cost.row_prefixes import Prefixes, prefix_of
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling
@@ -38,6 +39,8 @@ class Demand:
     histories: Floats
     """Lookups of unpooled tables times their widths, by the rank that asks, [batches, world]."""
     counts: RowCounts
+    prefixes: Prefixes | None
+    """The same rows in their order of frequency, where that is not the order of their lookups."""
     luck: Luck
 
 
@@ -47,7 +50,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
     loads = Load.zeros(batches, len(tables))
     sources, histories = np.zeros((len(tables), world)), np.zeros((batches, world))
     first, luck = np.zeros(len(tables)), np.zeros((3, len(tables), 3))
-    seen, counts = [], []
+    seen, counts, prefixes = [], [], []
     for i, table in enumerate(tables):
         met: list[AskedRows] = []
         blocks: list[Blocks] = []
@@ -64,7 +67,9 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
         luck[:, i] = luck_of(blocks, table, problem)
         ids, times = np.unique(np.concatenate([batch.ids for batch in met]), return_counts=True)
         seen.append(Seen(ids=ids, batches=times, rows=table.rows))
-        counts.append(counted_entries(met, problem.topology))
+        asked_rows = counted_rows(met, problem.topology)
+        counts.append(grouped(*asked_rows[1:]))
+        prefixes.append(prefix_of(asked_rows, table.rows))
     return Demand(
         loads=loads,
         any_rows=tuple(rows.any_rows() for rows in seen),
@@ -73,6 +78,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
         first_by_rank=first,
         histories=histories,
         counts=RowCounts.of(counts),
+        prefixes=Prefixes.of(prefixes),
         luck=Luck(most=luck[0], share=luck[1], excess=luck[2]),
     )
 
@@ -94,6 +100,7 @@ def expected_demand(problem: Problem) -> Demand:
         first_by_rank=np.minimum(totals, float(batch) * features),
         histories=np.full((1, world), float(totals @ widths) / world),
         counts=RowCounts.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
+        prefixes=None,
         luck=Luck(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
     )
 

@@ -47,8 +47,10 @@ class Luck:
 def block_lookups(table: Table, problem: Problem) -> int:
     """Lookups of a block of rows: twice as many cost no more to exchange than the lengths of a range more."""
     topology = problem.topology
-    peers = topology.world_size - topology.devices_per_node
-    peers = peers if topology.nodes > 1 else topology.devices_per_node - 1
+    nodes, local = topology.nodes, topology.devices_per_node
+    # A range more is sent to one device by the other nodes, or inside each node to one of it.
+    outside, inside = (nodes - 1) * local, nodes * (local - 1)
+    peers = min(outside, inside) if outside and inside else outside or inside
     lengths = problem.batch_size // problem.world_size * table.features * LENGTH_BYTES * peers
     vectors = 2 * VECTOR_BYTES * table.dim if table.pooling is Pooling.NONE else 0
     return max(1, lengths // (2 * (INDEX_BYTES + vectors)))

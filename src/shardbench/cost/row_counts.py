@@ -87,8 +87,8 @@ class AskedRows:
         return ranks, nodes
 
 
-def counted_entries(batches: Sequence[AskedRows], topology: Topology) -> Floats:
-    """Entries of a table for ``RowCounts``, [4, entries]."""
+def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
+    """Rows that the batches ask for: id (ascending), lookups, 1, ranks and nodes beyond the first; means, [5, rows]."""
     ids, which = np.unique(np.concatenate([batch.ids for batch in batches]), return_inverse=True)
     spread = [batch.spread(topology) for batch in batches]
     fields = [
@@ -97,11 +97,11 @@ def counted_entries(batches: Sequence[AskedRows], topology: Topology) -> Floats:
         np.concatenate([nodes for _, nodes in spread]),
     ]
     lookups, ranks, nodes = (np.bincount(which, field, minlength=len(ids)) / len(batches) for field in fields)
-    return grouped(lookups, np.ones(len(ids)), ranks, nodes)
+    return np.array([ids, lookups, np.ones(len(ids)), ranks, nodes], dtype=np.float64)
 
 
 def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
-    """The same under a training profile."""
+    """Entries of a table for ``RowCounts`` under a training profile, [4, entries]."""
     counts = np.asarray(profile.counts, dtype=np.float64)
     rows = np.asarray(profile.row_counts, dtype=np.float64)
     if not len(counts):

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import NO_BOUND, ROUNDING, keeps_order
+from shardbench.cost.bounds import NO_BOUND, ROUNDING, copies_hottest, keeps_order
 from shardbench.cost.collectives import collective_s, world_reduction
 from shardbench.cost.costmodel import dense_s
 from shardbench.cost.demand import Demand
@@ -62,8 +62,8 @@ def step_bound(
 ) -> StepBound:
     """What no plan made with ``moves`` can beat, in the mean over the demand's batches.
 
-    ``ordered``: of plans that keep the order of frequency (``cost.bounds.keeps_order``). Raises BadInput for HOST and
-    SCHEDULE, and for moves that place no row at all.
+    ``ordered``: of plans that keep the order of frequency (``cost.bounds.keeps_order`` and ``copies_hottest``). Raises
+    BadInput for HOST and SCHEDULE, and for moves that place no row at all.
     """
     if moves & NO_BOUND:
         raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
@@ -89,7 +89,7 @@ class StepBounds:
         """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""
         if used_moves(plan, self.problem) & NO_BOUND:
             return None
-        key = moves & DEVICE_MOVES, keeps_order(plan)
+        key = moves & DEVICE_MOVES, keeps_order(plan) and copies_hottest(plan)
         if key not in self._found:
             self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=key[1])
         return self._found[key]
@@ -121,29 +121,30 @@ def _best(relaxation: Relaxation) -> tuple[Prices, float]:
     value = relaxation.value_ms(prices)
     for _ in range(SWEEPS):
         before = value
-        for name in relaxation.free_prices():
-            prices, value = _improved(relaxation, prices, value, name)
+        for names in relaxation.free_prices():
+            prices, value = _improved(relaxation, prices, value, names)
         if value - before <= ENOUGH * abs(value):
             break
     return prices, value
 
 
-def _improved(relaxation: Relaxation, prices: Prices, value: float, name: str) -> tuple[Prices, float]:
-    """The best price of one name, those of the others as they are."""
-    scale = relaxation.hbm_scale if name == "hbm_byte" else 1.0
+def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple[str, ...]) -> tuple[Prices, float]:
+    """The best price of some names, alike, those of the others as they are."""
+    memory = "hbm_byte" in names
+    scale = relaxation.hbm_scale if memory else 1.0
     best = value, prices
 
     def tried(x: float) -> float:
         nonlocal best
-        price = scale * (16.0**x - 1.0) if name == "hbm_byte" else x
-        candidate = replace(prices, **{name: price})
+        price = scale * (16.0**x - 1.0) if memory else x
+        candidate = replace(prices, **dict.fromkeys(names, price))
         found = relaxation.value_ms(candidate)
         if found > best[0]:
             best = found, candidate
         return found
 
-    price = getattr(prices, name)
-    at, top = (math.log(price / scale + 1.0, 16.0), HBM_RANGE) if name == "hbm_byte" else (price, 1.0)
+    price = getattr(prices, names[-1])
+    at, top = (math.log(price / scale + 1.0, 16.0), HBM_RANGE) if memory else (price, 1.0)
     # A concave function that falls at both sides of a point has its maximum there.
     if at < top and tried(min(at + STEP, top)) > value:
         _sections(tried, at, top)

@@ -19,7 +19,8 @@ counted is linear: so a column costs at least, over sets of scopes, the sum of t
 the cheapest scope of the set. Two of RANK, NODE and WORLD never help each other, nor NODES and LOCAL: their rows cost
 the same. A segment narrower than the table repeats what does not depend on its width, so that a column pays at least
 its share of the whole table's. Never-seen rows cost only where all scopes of the set are copies. Plans that never
-split rows have one scope a column.
+split rows have one scope a column. Of plans that copy a table's hottest rows, in the order of frequency, the best
+numbers of first rows count and not the best rows, rarely asked ones among them (``row_prefixes``).
 
 *Near lookups* are taken off by ``near_lookups.Luck``: a rank's own cost nothing, its node's only the inner link. Where
 a range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
@@ -132,7 +133,7 @@ class Relaxation:
         self.lookups = asked.sources.sum(axis=1)
         self.capacity = float(self.world * topology.hbm_bytes)
         self._busy = float(asked.loads.bags.any(axis=1).mean())
-        self._row_sums = RowSums(asked.counts, self.rows)
+        self._row_sums = RowSums(asked.counts, self.rows, asked.prefixes if ordered else None)
         curves = asked.hottest_first if ordered else asked.any_rows
         self._curves = Curves(curves if Move.ROWS in moves else [Curve.line(t.rows) for t in tables])
         by_node = asked.sources.reshape(len(tables), self.nodes, self.local).sum(axis=2)
@@ -161,16 +162,17 @@ class Relaxation:
         seconds = float(gains.clip(min=0.0).sum()) or float((work.forward + work.backward).sum())
         return max(seconds, 1e-12) / (self.capacity * 16.0)
 
-    def free_prices(self) -> tuple[str, ...]:
-        """Names of the prices that are not given by the machine's shape or the moves."""
+    def free_prices(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the prices that are not given by the machine's shape or the moves; those to be changed together."""
         constants = self.problem.machine.constants
-        names = ["forward"] if constants.dispatch_s > constants.launch_s else []
+        names: list[tuple[str, ...]] = [("forward",)] if constants.dispatch_s > constants.launch_s else []
         if self.nodes > 1 and self.local > 1:
-            names += ["lookups", "vectors"]
-            names += ["sums"] if Move.ROWS in self.moves else []
-            names += ["rows"] if Move.REPLICATE in self.moves else []
+            # Near lookups are told apart only where lookups and vectors have prices alike.
+            names += [("lookups", "vectors"), ("lookups",), ("vectors",)]
+            names += [("sums",)] if Move.ROWS in self.moves else []
+            names += [("rows",)] if Move.REPLICATE in self.moves else []
         if self.kernels.in_uvm or COPIES in self.scopes:
-            names.append("hbm_byte")
+            names.append(("hbm_byte",))
         return tuple(names)
 
     def value_ms(self, prices: Prices) -> float:

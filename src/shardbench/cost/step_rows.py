@@ -1,12 +1,14 @@
 """Least sums over the rows of many tables at once: of lines in a row's lookups, and of curves at a price of a row."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.capacity import Curve
 from shardbench.cost.row_counts import RowCounts
+from shardbench.cost.row_prefixes import Prefixes
 
 
 class Descending:
@@ -54,7 +56,8 @@ class Curves:
 class RowSums:
     """Sums over rows of the cheapest of up to three ways to serve them."""
 
-    def __init__(self, counts: RowCounts, rows: Floats) -> None:
+    def __init__(self, counts: RowCounts, rows: Floats, prefixes: Prefixes | None = None) -> None:
+        self._prefixes, self._all = prefixes, rows
         tables = len(rows)
         entries = np.diff(counts.starts)
         self._table = np.repeat(np.arange(tables), entries)
@@ -69,8 +72,11 @@ class RowSums:
         """Sum over all rows of the least of the ways that are given, [tables].
 
         ``once`` x lookups; ``nodes[0]`` x lookups + ``nodes[1]`` + ``nodes[2]`` x nodes beyond the first that ask;
-        ``copies[0]`` + ``copies[1]`` x ranks beyond the first that ask. [tables] each, none negative.
+        ``copies[0]`` + ``copies[1]`` x ranks beyond the first that ask. [tables] each, none negative. With prefixes,
+        rows with copies are a table's first: those with a copy a device, then those with a copy a node.
         """
+        if self._prefixes is not None:
+            return self._in_order(self._prefixes, once, nodes, copies)
         at = self._table
         ways, unseen = [], []
         if once is not None:
@@ -84,3 +90,25 @@ class RowSums:
             unseen.append(copies[0])
         seen = np.bincount(at, np.min(ways, axis=0) * self._rows, minlength=self._tables)
         return np.asarray(seen + np.min(unseen, axis=0) * self._unseen)
+
+    def _in_order(
+        self,
+        prefixes: Prefixes,
+        once: Floats | None,
+        nodes: tuple[Floats, Floats, Floats] | None,
+        copies: tuple[Floats, Floats] | None,
+    ) -> Floats:
+        """Every row in the last way, and the least change of a table's first rows from each way to the one before."""
+        zero = np.zeros(self._tables)
+        # By row, lookup, rank and node.
+        ways = [
+            *([(copies[0], zero, copies[1], zero)] if copies is not None else []),
+            *([(nodes[1], nodes[0], zero, nodes[2])] if nodes is not None else []),
+            *([(zero, once, zero, zero)] if once is not None else []),
+        ]
+        ends = (prefixes.rows, prefixes.lookups, prefixes.more_ranks, prefixes.more_nodes)
+        total = np.sum([factor * field[:, -1] for factor, field in zip(ways[-1], ends)], axis=0)
+        for way, after in pairwise(ways):
+            a, b, c, d = (new - old for new, old in zip(way, after))
+            total = total + prefixes.least_change((a, b, c, d))
+        return np.asarray(total)
