@@ -5,8 +5,6 @@ be empty. The file is streamed; a malformed line is refused by its number.
 """
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Bools, Bytes, Floats32, Ints
+from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_json
 from shardbench.datasets.criteo_like import cardinalities
@@ -110,18 +109,10 @@ def prepare(
     first appearance. ``progress`` is called with the samples done so far. Nothing is left
     behind on an error; raises BadInput naming the line.
     """
-    if target.exists():
-        raise BadInput(f"{target} is there already: remove it, or prepare into another folder")
     sizes = _table_rows(mode, rows)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with whole_folder(target) as folder:
         prepared = _stream(source, folder, _Encoder(mode, sizes, seed), progress)
         (folder / "prepared.json").write_text(to_json(prepared) + "\n")
-        folder.chmod(0o755)
-        folder.replace(target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return prepared
 
 

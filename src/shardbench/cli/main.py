@@ -14,6 +14,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.cli import record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
+from shardbench.cli.new import new_command
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -228,6 +229,7 @@ def test_command(
     return EXIT_OK
 
 
+app.command("new")(new_command)
 app.command("status")(record_commands.status_command)
 app.command("report")(record_commands.report_command)
 app.command("reproduce")(reproduce_command.reproduce_command)

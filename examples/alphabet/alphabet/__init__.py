@@ -1,0 +1,30 @@
+"""Tables dealt over the devices in the order of their names."""
+
+from collections.abc import Iterable
+
+from shardbench import Budget, Infeasible, Move, Plan, Problem, Sees, Strategy, whole_tables
+
+
+class Alphabet(Strategy):
+    """Table i of the alphabet goes to device i modulo the number of devices."""
+
+    name = "alphabet"
+    sees = frozenset({Sees.TABLES})  # anything else raises when touched
+    moves = frozenset({Move.TABLE})  # a plan that does more is invalid
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """The plan; raises Infeasible where a device is too small for its tables."""
+        order = sorted(range(len(problem.tables)), key=lambda i: problem.tables[i].name)
+        home = {table: place % problem.world_size for place, table in enumerate(order)}
+        used = [0] * problem.world_size
+        for i, table in enumerate(problem.tables):
+            used[home[i]] += problem.weight_bytes(table)
+        if max(used) > problem.topology.hbm_bytes:
+            raise Infeasible(f"a device would need {max(used)} bytes")
+        ranks = [home[i] for i in range(len(problem.tables))]
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
+
+
+def strategies() -> Iterable[Strategy]:
+    """What this package brings."""
+    return [Alphabet()]

@@ -1,0 +1,8 @@
+"""The strategy passes the checks that every strategy must pass."""
+
+from shardbench.model.discovery import get_strategy
+from shardbench.runs.conformance import check
+
+
+def test_it_conforms() -> None:
+    check(get_strategy("alphabet"))

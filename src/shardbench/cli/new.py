@@ -1,0 +1,115 @@
+"""``shardbench new``: a strategy to start from, that lints, passes the conformance checks and runs."""
+
+import importlib
+import importlib.util
+import keyword
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardbench.base.atomic import whole_folder
+from shardbench.base.errors import BadInput
+from shardbench.cli.options import JsonOption, print_json
+
+HERE = Path(__file__).parent
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_.+-][A-Za-z0-9]+)*")
+_LONGEST = 60
+
+
+def new_command(
+    name: Annotated[str, typer.Argument(help="Name of the strategy, such as my-strategy.")],
+    *,
+    package: Annotated[
+        bool, typer.Option("--package", help="A package of your own in this folder, not a baseline of this checkout.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a strategy to start from, which lints, passes `shardbench test` and runs."""
+    module = module_of(name)
+    _refuse_taken(name)
+    folder = write_package(name, Path(module)) if package else write_baseline(name, baselines_folder() / module)
+    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    steps = [f"pip install --no-build-isolation -e {folder}"] if package else []
+    steps += [f"shardbench test {name}", f"shardbench run quick --strategy {name} --backend simulated"]
+    if as_json:
+        print_json({"strategy": name, "module": module, "files": files, "next": steps})
+        return
+    print("\n".join(f"wrote {file}" for file in files))
+    print("\n".join(["next:", *(f"  {step}" for step in steps)]))
+
+
+def module_of(name: str) -> str:
+    """Name of the strategy's module; raises BadInput where the name makes none that can be imported."""
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise BadInput(
+            f"'{name}' names no strategy: letters and digits that begin with a letter, single _ . + - between them, "
+            f"at most {_LONGEST} in all"
+        )
+    module = re.sub(r"[.+-]", "_", name.lower())
+    if keyword.iskeyword(module):
+        raise BadInput(f"'{name}' is a word of Python: take another name")
+    return module
+
+
+def baselines_folder() -> Path:
+    """The folder of baselines; raises BadInput where this is no checkout, in which nobody could edit one."""
+    from shardbench.model.discovery import GROUP  # noqa: PLC0415
+
+    place, *_ = importlib.import_module(GROUP).__path__
+    folder = Path(place).resolve()
+    if not (folder.parent / "pyproject.toml").is_file():
+        raise BadInput(f"{folder} is in no checkout of ShardBench: add --package for a package of your own")
+    return folder
+
+
+def write_baseline(name: str, folder: Path) -> Path:
+    """Writes the baseline's folder, which must not exist; gives it back."""
+    fields = _fields(name)
+    with whole_folder(folder) as made:
+        _write(made / "__init__.py", "new_strategy.py.j2", fields)
+        _write(made / "README.md", "new_readme.md.j2", fields)
+    return folder
+
+
+def write_package(name: str, folder: Path) -> Path:
+    """Writes a package with its test and entry point, into a folder which must not exist; gives it back."""
+    fields = _fields(name)
+    module = fields["module"]
+    if importlib.util.find_spec(module) is not None:
+        raise BadInput(f"a module '{module}' is installed here already: take another name for the strategy")
+    with whole_folder(folder) as made:
+        _write(made / module / "__init__.py", "new_strategy.py.j2", fields)
+        _write(made / "tests" / f"test_{module}.py", "new_test.py.j2", fields)
+        _write(made / "pyproject.toml", "new_pyproject.toml.j2", fields)
+        _write(made / "README.md", "new_readme.md.j2", fields)
+        (made / module / "py.typed").touch()
+    return folder
+
+
+def _fields(name: str) -> dict[str, str]:
+    module = module_of(name)
+    parts = re.split(r"[_.+-]", name)
+    return {
+        "name": name,
+        "module": module,
+        "class": "".join(part[0].upper() + part[1:] for part in parts),
+        "distribution": module.replace("_", "-"),
+    }
+
+
+def _write(path: Path, template: str, fields: dict[str, str]) -> None:
+    import jinja2  # noqa: PLC0415
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - Python, not HTML
+    text = environment.from_string((HERE / template).read_text(encoding="ascii")).render(fields)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="ascii")
+
+
+def _refuse_taken(name: str) -> None:
+    from shardbench.model.discovery import strategies  # noqa: PLC0415
+
+    if name in strategies():
+        raise BadInput(f"a strategy '{name}' is there already: take another name, or edit that one")

@@ -1,0 +1,143 @@
+"""`shardbench new`: what it writes lints, is typed, conforms and runs; names that cannot be are refused."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardbench import baselines
+from shardbench.base.errors import BadInput
+from shardbench.cli import new
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "alphabet"
+SHARDBENCH = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
+AGAIN = "write it again: shardbench new alphabet --package, in examples/"
+
+
+def command(arguments: list[str], cwd: Path, *paths: Path, timeout: float = 240) -> str:
+    places = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def install(source: Path, site: Path) -> None:
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
+    command([sys.executable, "-m", "pip", "install", *options, "--target", str(site), str(source)], source.parent)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    caches = {name for name in files if any(part[0] in "._" and part != "__init__.py" for part in name.parts)}
+    return {str(name): path.read_text() for name, path in files.items() if name not in caches}
+
+
+def test_the_example_is_what_the_command_writes_and_contributing_shows_it(tmp_path: Path) -> None:
+    written = new.write_package("alphabet", tmp_path / "alphabet")
+    assert contents(EXAMPLE) == contents(written), AGAIN
+    shown = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert shown
+    assert shown.group(1) == (EXAMPLE / "alphabet" / "__init__.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["my-strategy", "V2.hot+cold_rows", "x" * 60])
+def test_what_is_written_lints_and_is_typed(tmp_path: Path, name: str) -> None:
+    package = new.write_package(name, tmp_path / "package")
+    baseline = new.write_baseline(name, tmp_path / "baseline")
+    ruff = [sys.executable, "-m", "ruff"]
+    command([*ruff, "check", "--no-cache", "."], package)
+    command([*ruff, "format", "--check", "--no-cache", "."], package)
+    for settings in (["check"], ["format", "--check"]):
+        command([*ruff, *settings, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(baseline)], tmp_path)
+
+
+def test_what_is_written_is_strictly_typed(tmp_path: Path) -> None:
+    package = new.write_package("my-strategy", tmp_path / "package")
+    # Without following imports: the types of shardbench itself are checked by nox -s lint.
+    program = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path / "c")]
+    (origin,) = importlib.util.find_spec("shardbench").submodule_search_locations  # type: ignore[union-attr,misc]
+    os.environ["MYPYPATH"] = str(Path(origin).parent)
+    assert "Success" in command([*program, "my_strategy"], package)
+
+
+def console(document: Path) -> list[str]:
+    """Commands of the document's transcript."""
+    return re.findall(r"^\$ (.*)$", document.read_text(), flags=re.MULTILINE)
+
+
+def test_from_an_empty_folder_to_a_row_of_the_tables(tmp_path: Path) -> None:
+    """The transcript of docs/add_a_strategy.md, command by command; pip installs beside, not into, this environment."""
+    site = tmp_path / "site"
+    lines = console(ROOT / "docs" / "add_a_strategy.md")
+    assert [line.split()[:2] for line in lines] == [
+        ["shardbench", "new"], ["pip", "install"], ["shardbench", "test"], ["shardbench", "run"],
+    ]  # fmt: skip
+    said = ""
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        if program == "pip":
+            install(tmp_path / arguments[-1], site)
+        else:
+            said = command([*SHARDBENCH, *arguments], tmp_path, site)
+    assert "my-strategy" in said
+    for table in ("throughput", "balance", "traffic"):
+        rows = (tmp_path / "runs" / "tables" / "quick" / f"{table}.csv").read_text().splitlines()[1:]
+        assert {row.split(",")[3] for row in rows} == {"my-strategy"}
+        assert "ok" in {row.split(",")[4] for row in rows}
+
+
+def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> None:
+    new.write_baseline("my-strategy", tmp_path / "my_strategy")
+    program = (
+        "import sys; from shardbench import baselines; baselines.__path__.append(sys.argv[1]); "
+        "from shardbench.model.discovery import get_strategy; from shardbench.runs.conformance import check; "
+        "check(get_strategy('my-strategy')); print('conforms')"
+    )
+    assert command([sys.executable, "-c", program, str(tmp_path)], tmp_path).strip() == "conforms"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "my strategy", "2fast", "-x", "a--b", "a/b", "..", "class", "x" * 61, "na\u00efve"]
+)
+def test_names_that_make_no_module_are_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=r"names no strategy|is a word of Python"):
+        new.module_of(name)
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(BadInput, match="is there already"):
+        new.write_package("mine", tmp_path / "mine")
+    with pytest.raises(BadInput, match="a module 'json' is installed here already"):
+        new.write_package("json", tmp_path / "json")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert list((tmp_path / "mine").iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="a strategy 'shuffle' is there already"):
+        new.new_command("shuffle", package=True)
+
+
+def test_outside_a_checkout_only_packages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new.baselines_folder() == ROOT / "baselines"
+    monkeypatch.setattr(baselines, "__path__", [str(tmp_path / "site-packages" / "baselines")])
+    with pytest.raises(BadInput, match="is in no checkout of ShardBench: add --package"):
+        new.baselines_folder()
+
+
+def test_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    new.new_command("my-strategy", package=True, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["strategy"], said["module"]) == ("my-strategy", "my_strategy")
+    assert all((tmp_path / file).is_file() for file in said["files"])
+    assert said["next"][1] == "shardbench test my-strategy"
