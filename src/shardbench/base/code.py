@@ -40,7 +40,7 @@ class Checkout:
     dirty: bool | None
     """Whether code, data sets, machines or suites differ from the commit, new files included; None without one."""
     package: str
-    """Hash of the thirteen rooms and of the data sets, without the baselines."""
+    """Hash of the rooms and of the data sets, without the baselines."""
 
 
 @cache

@@ -11,7 +11,7 @@ import typer
 
 from shardbench.base.errors import BadInput, ShardBenchError
 from shardbench.base.generated import ascii_text
-from shardbench.cli import record_commands, tools
+from shardbench.cli import leave, record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.new import new_command
@@ -237,6 +237,7 @@ app.command("claims")(claims_command)
 app.command("explain")(tools.explain_command)
 app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
+app.command("export")(leave.export_command)
 
 
 def _samples_line(as_json: bool) -> Callable[[int], None] | None:

@@ -25,7 +25,11 @@ class Cut:
 def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, Cut]:
     """Lookups of each row range of a table of ``rows`` rows."""
     ids = torch.from_numpy(bags.values.astype("int64"))
-    lengths = torch.from_numpy(bags.lengths.astype("int32"))
+    return cut_ids(ids, torch.from_numpy(bags.lengths.astype("int32")), ranges, rows)
+
+
+def cut_ids(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range], rows: int) -> dict[Range, Cut]:
+    """The same of ids int64 [n] and the lengths int32 [bags] of their bags."""
     if ranges == [(0, rows)]:
         return {ranges[0]: Cut(ids=ids, lengths=lengths, positions=None)}
     if all(a[1] == b[0] for a, b in zip(ranges, ranges[1:])):
@@ -34,8 +38,8 @@ def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, Cut]:
 
 
 def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) -> dict[Range, Cut]:
-    edges = torch.tensor([ranges[0][0], *(stop for _, stop in ranges)])
-    size = torch.tensor([int(edges[-1])])
+    edges = torch.tensor([ranges[0][0], *(stop for _, stop in ranges)], device=ids.device)
+    size = edges[-1:].clone()
     new_lengths, new_ids, _, _, places = torch.ops.fbgemm.block_bucketize_sparse_features(
         lengths, ids, False, True, size, len(ranges), block_bucketize_pos=[edges]
     )
@@ -43,7 +47,7 @@ def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) ->
     sizes = per_range.sum(dim=1).tolist()
     # ``places[i]`` is where lookup i went; inverted, where each cut lookup came from.
     came_from = torch.empty_like(places, dtype=torch.int64)
-    came_from[places.long()] = torch.arange(len(ids))
+    came_from[places.long()] = torch.arange(len(ids), device=ids.device)
     pieces = zip(torch.split(new_ids, sizes), per_range, torch.split(came_from, sizes))
     return {
         chosen: Cut(ids=piece, lengths=counts, positions=positions)
@@ -53,6 +57,6 @@ def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) ->
 
 def _select(ids: torch.Tensor, lengths: torch.Tensor, chosen: Range) -> Cut:
     inside = (ids >= chosen[0]) & (ids < chosen[1])
-    bag = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
+    bag = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths.long())
     counts = torch.bincount(bag[inside], minlength=len(lengths))
     return Cut(ids=ids[inside] - chosen[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))

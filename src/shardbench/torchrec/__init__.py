@@ -1,0 +1,22 @@
+"""Plans in and out of TorchRec: export, sharding plans, remapped collections, and a planner in place of its own."""
+
+from .exported import Exported, ExportedTable, Piece, Shard, export, inexpressible
+from .remap import IdRemap
+from .sharding import parameters_of_replicas, sharding_plan
+from .split import SplitBags, SplitSequences, load_tables, split
+
+__all__ = [
+    "Exported",
+    "ExportedTable",
+    "IdRemap",
+    "Piece",
+    "Shard",
+    "SplitBags",
+    "SplitSequences",
+    "export",
+    "inexpressible",
+    "load_tables",
+    "parameters_of_replicas",
+    "sharding_plan",
+    "split",
+]

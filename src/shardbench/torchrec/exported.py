@@ -1,0 +1,244 @@
+"""A plan in TorchRec's words: for every table the tables that stand for it, and how each of them is sharded."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pydantic import NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.serialise import STRICT, from_json, to_json
+from shardbench.engine.lower import LogicalTable, ModuleKey, Scope
+from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
+
+FUSED, FUSED_UVM, DENSE = "fused", "fused_uvm", "dense"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Shard:
+    """A block of a TorchRec table on one rank."""
+
+    rank: NonNegativeInt
+    row: NonNegativeInt
+    column: NonNegativeInt
+    rows: PositiveInt
+    columns: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Piece:
+    """A table of TorchRec's that holds rows and columns of one of ours, ranges in the order that ids come in."""
+
+    name: str
+    table: str
+    row_start: NonNegativeInt
+    row_stop: PositiveInt
+    column_start: NonNegativeInt
+    column_stop: PositiveInt
+    sharding_type: str
+    compute_kernel: str
+    ways: PositiveInt = 1
+    """Ranks that its rows are dealt over, by the remap; 1 where it deals none."""
+    ranks: tuple[NonNegativeInt, ...]
+    shards: tuple[Shard, ...] = ()
+    """None of a table that every rank holds."""
+
+    def logical(self, features: int = 1) -> LogicalTable:
+        """The piece as a table that the engine deals, cuts and puts together again."""
+        segment = Segment(
+            table=self.table,
+            row_start=self.row_start,
+            row_stop=self.row_stop,
+            column_start=self.column_start,
+            column_stop=self.column_stop,
+            placement=OnRank(rank=0),  # where it lives is in ``shards``
+        )
+        module = ModuleKey(pooled=True, scope=Scope.WORLD, columns=0)
+        return LogicalTable(name=self.name, table=0, segment=segment, module=module, ways=self.ways, features=features)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExportedTable:
+    """One of our tables, and the TorchRec tables that stand for it."""
+
+    name: str
+    rows: PositiveInt
+    dim: PositiveInt
+    pieces: tuple[Piece, ...]
+
+    @property
+    def is_remapped(self) -> bool:
+        """Whether ids must be remapped, so that the module that holds the table is not the user's own."""
+        return len(self.pieces) > 1 or self.pieces[0].ways > 1
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Exported:
+    """All tables of a plan, for ``world_size`` ranks on nodes of ``devices_per_node``."""
+
+    world_size: PositiveInt
+    devices_per_node: PositiveInt
+    tables: tuple[ExportedTable, ...]
+
+    @property
+    def pieces(self) -> dict[str, Piece]:
+        """Every TorchRec table by its name."""
+        return {piece.name: piece for table in self.tables for piece in table.pieces}
+
+    @property
+    def remapped(self) -> tuple[str, ...]:
+        """Tables whose ids must be remapped."""
+        return tuple(table.name for table in self.tables if table.is_remapped)
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, what: str = "exported plan") -> "Exported":
+        """Parse; raises BadInput that names the first wrong field."""
+        return from_json(cls, text, what)
+
+
+def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool = False) -> Exported:
+    """The plan for TorchRec; all devices are on one node unless ``devices_per_node`` says otherwise.
+
+    Rows that a plan deals are dealt by the remap. With ``in_blocks`` a whole table is instead cut
+    into TorchRec's own blocks of rows in the order of ids, so that it needs no remap: as even as
+    the ids are hashed. Raises Unsupported, with a sentence a segment, for what TorchRec cannot express.
+    """
+    local = devices_per_node or plan.world_size
+    if plan.world_size % local:
+        raise BadInput(f"{plan.world_size} devices are not on whole nodes of {local}")
+    faults = inexpressible(plan, devices_per_node=local)
+    if faults:
+        raise Unsupported("TorchRec cannot express this plan: " + "; ".join(faults))
+    tables = []
+    for name, segments in plan.by_table().items():
+        pieces = tuple(_pieces(name, segments, plan.world_size, in_blocks=in_blocks))
+        rows, dim = max(s.row_stop for s in segments), max(s.column_stop for s in segments)
+        tables.append(ExportedTable(name=name, rows=rows, dim=dim, pieces=pieces))
+    return Exported(world_size=plan.world_size, devices_per_node=local, tables=tuple(tables))
+
+
+def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
+    """What TorchRec cannot express: a sentence a segment, or about the whole plan; nothing where it can all."""
+    found = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
+    found = found if plan.schedule is not None else []
+    for segment in plan.segments:
+        why = _fault(segment, plan.world_size, devices_per_node)
+        if why:
+            columns = f" columns {segment.column_start}..{segment.column_stop}"
+            found.append(f"table '{segment.table}' rows {segment.row_start}..{segment.row_stop}{columns}: {why}")
+    return found
+
+
+def _fault(segment: Segment, world_size: int, local: int) -> str:
+    place = segment.placement
+    if isinstance(place, Host):
+        return f"rows looked up by the CPUs of node {place.node} have no sharding type"
+    if isinstance(place, NodeSharded | OnLocalRank):
+        if world_size > local:
+            return "a copy a node is TorchRec's 2D parallelism, which copies all tables or none"
+        return "" if isinstance(place, OnLocalRank) else _too_few(segment, local)
+    if not isinstance(place, RowWise):
+        return ""
+    if len(place.ranks) < world_size and place.ranks not in _nodes(world_size, local):
+        return f"rows are dealt over all ranks or over those of one node, not over {list(place.ranks)}"
+    return _too_few(segment, len(place.ranks))
+
+
+def _too_few(segment: Segment, ways: int) -> str:
+    return f"{segment.rows} rows leave one of {ways} ranks empty" if segment.rows < ways else ""
+
+
+def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
+    return {tuple(range(first, first + local)) for first in range(0, world_size, local)}
+
+
+def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[Piece]:
+    """The fewest TorchRec tables: column ranges of the same rows on devices are one, columns-wise."""
+    # Groups of replicas partition the world: together they are one replica on every rank.
+    one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
+    rows = sorted({(s.row_start, s.row_stop) for s in one})
+    found: list[Piece] = []
+    for start, stop in rows:
+        level = [s for s in one if (s.row_start, s.row_stop) == (start, stop)]
+        tiers = {s.placement.tier for s in level if isinstance(s.placement, OnRank | OnLocalRank)}
+        on_ranks = all(isinstance(s.placement, OnRank | OnLocalRank) for s in level)
+        tiled = level[0].column_start == 0 and all(a.column_stop == b.column_start for a, b in zip(level, level[1:]))
+        if on_ranks and tiled and len(tiers) == 1 and len(level) > 1:
+            found.append(_column_wise(level))
+        else:
+            found += [_piece(s, world_size) for s in level]
+    if len(found) == 1 and in_blocks and found[0].ways > 1:
+        yield replace(_in_blocks(found[0]), name=name)
+        return
+    for number, piece in enumerate(found):
+        yield replace(piece, name=name if len(found) == 1 else f"{name}_s{number}")
+
+
+def _kernel(tier: Tier) -> str:
+    return FUSED if tier is Tier.HBM else FUSED_UVM
+
+
+def _rank(place: object) -> int:
+    if isinstance(place, OnRank):
+        return place.rank
+    if isinstance(place, OnLocalRank):  # on the only node
+        return place.local_rank
+    raise TypeError(f"{place} is not on one device")
+
+
+def _box(segment: Segment) -> dict[str, int | str]:
+    return {
+        "name": segment.table,
+        "table": segment.table,
+        "row_start": segment.row_start,
+        "row_stop": segment.row_stop,
+        "column_start": segment.column_start,
+        "column_stop": segment.column_stop,
+    }
+
+
+def _column_wise(level: list[Segment]) -> Piece:
+    box = _box(level[0]) | {"column_stop": level[-1].column_stop}
+    shards = tuple(
+        Shard(rank=_rank(s.placement), row=0, column=s.column_start, rows=s.rows, columns=s.columns) for s in level
+    )
+    return Piece(
+        **box,  # type: ignore[arg-type]
+        sharding_type="column_wise",
+        compute_kernel=_kernel(getattr(level[0].placement, "tier", Tier.HBM)),
+        ranks=tuple(shard.rank for shard in shards),
+        shards=shards,
+    )
+
+
+def _piece(segment: Segment, world_size: int) -> Piece:
+    place, everyone = segment.placement, tuple(range(world_size))
+    box: dict[str, object] = {**_box(segment)}
+    if isinstance(place, Replicated):
+        return Piece(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
+    box["compute_kernel"] = _kernel(getattr(place, "tier", Tier.HBM))
+    if isinstance(place, OnRank | OnLocalRank):
+        shard = Shard(rank=_rank(place), row=0, column=0, rows=segment.rows, columns=segment.columns)
+        return Piece(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
+    ranks = place.ranks if isinstance(place, RowWise) else everyone
+    kind = "row_wise" if ranks == everyone else "table_row_wise"
+    # Padded to equal blocks; the remap deals rows into them.
+    block = -(-segment.rows // len(ranks))
+    shards = tuple(
+        Shard(rank=rank, row=i * block, column=0, rows=block, columns=segment.columns) for i, rank in enumerate(ranks)
+    )
+    return Piece(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
+
+
+def _in_blocks(piece: Piece) -> Piece:
+    """The same without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
+    rows, last = piece.row_stop, piece.shards[-1]
+    if last.row >= rows:
+        raise Unsupported(
+            f"table '{piece.table}': blocks of {last.rows} of its {rows} rows leave one of {piece.ways} ranks empty"
+        )
+    return replace(piece, ways=1, shards=(*piece.shards[:-1], replace(last, rows=rows - last.row)))

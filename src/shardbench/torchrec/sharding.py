@@ -1,0 +1,96 @@
+"""TorchRec's ShardingPlan object of an exported plan."""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import torch
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.torchrec.exported import Exported, Piece
+
+SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""What TorchRec's EmbeddingCollection can be sharded by."""
+
+Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
+
+
+def collections(model: torch.nn.Module) -> Iterator[tuple[str, Collection]]:
+    """Path and module of every collection in a model that is not sharded yet."""
+    for path, module in model.named_modules():
+        if isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
+            yield path, module
+
+
+def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cuda") -> ShardingPlan:
+    """The plan of all collections in ``model``, for ``DistributedModelParallel(model, plan=...)``.
+
+    ``model`` holds the exported tables: the user's own module where none is remapped, else what
+    ``split`` made of it. Raises BadInput where its tables are others, Unsupported for a sequence
+    that TorchRec cannot shard so.
+    """
+    pieces, found = exported.pieces, {}
+    for path, module in collections(model):
+        tables = _shapes(module)
+        for name, shape in tables.items():
+            _check(name, shape, pieces)
+            kind = pieces[name].sharding_type
+            if isinstance(module, EmbeddingCollection) and kind not in SEQUENCE_TYPES:
+                raise Unsupported(f"table '{pieces[name].table}': TorchRec shards no EmbeddingCollection by {kind}")
+        found[path] = EmbeddingModuleShardingPlan(
+            {name: _parameter(pieces[name], exported.devices_per_node, device) for name in tables}
+        )
+    placed = {name for plan in found.values() for name in plan}
+    missing = sorted(pieces.keys() - placed)
+    if missing:
+        raise BadInput(f"the plan places table '{missing[0]}', which no collection of the model has")
+    return ShardingPlan(plan=found)
+
+
+def parameters_of_replicas(exported: Exported, model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Weights of tables that every rank holds: an ordinary optimiser steps them, none in the backward pass."""
+    replicas = {name for name, piece in exported.pieces.items() if piece.sharding_type == "data_parallel"}
+    return [p for name, p in model.named_parameters() if name.split(".")[-1] == "weight" and _table(name) in replicas]
+
+
+def _table(parameter: str) -> str:
+    return parameter.split(".")[-2]
+
+
+def _shapes(module: Collection) -> dict[str, tuple[int, int]]:
+    configs = (
+        module.embedding_bag_configs() if isinstance(module, EmbeddingBagCollection) else module.embedding_configs()
+    )
+    return {config.name: (config.num_embeddings, config.embedding_dim) for config in configs}
+
+
+def _check(name: str, shape: tuple[int, int], pieces: dict[str, Piece]) -> None:
+    if name not in pieces:
+        split = any(piece.table == name for piece in pieces.values())
+        advice = "is in several pieces there: call split(exported, module) first" if split else "is not in the plan"
+        raise BadInput(f"table '{name}' of the model {advice}")
+    logical = pieces[name].logical()
+    rows = logical.rows if pieces[name].ways > 1 else logical.segment.rows
+    if shape != (rows, logical.segment.columns):
+        raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
+
+
+def _parameter(piece: Piece, local_size: int, device: str) -> ParameterSharding:
+    shards = [
+        ShardMetadata(
+            shard_offsets=[shard.row, shard.column],
+            shard_sizes=[shard.rows, shard.columns],
+            placement=placement(device, shard.rank, local_size),
+        )
+        for shard in piece.shards
+    ]
+    return ParameterSharding(
+        sharding_type=piece.sharding_type,
+        compute_kernel=piece.compute_kernel,
+        ranks=list(piece.ranks),
+        sharding_spec=EnumerableShardingSpec(shards) if shards else None,
+    )

@@ -1,0 +1,269 @@
+"""Plans as TorchRec's: what it can express, the remap, split collections, and an example that trains."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cli import main as cli
+from shardbench.model.plan import (
+    BatchSchedule,
+    Host,
+    NodeSharded,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Placement,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+)
+
+pytest.importorskip("torchrec")
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+)
+from torchrec.modules.embedding_configs import PoolingType
+
+from shardbench.torchrec import Exported, export, sharding_plan, split
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
+
+
+def seg(table: str, rows: tuple[int, int], columns: tuple[int, int], placement: Placement) -> Segment:
+    return Segment(
+        table=table,
+        row_start=rows[0],
+        row_stop=rows[1],
+        column_start=columns[0],
+        column_stop=columns[1],
+        placement=placement,
+    )
+
+
+BOTH = (0, 1)
+
+
+def everything() -> Plan:
+    """Every way that two ranks of one node can hold a table, in one plan."""
+    return Plan(
+        world_size=2,
+        segments=(
+            seg("whole", (0, 50), (0, 8), OnRank(rank=1)),
+            seg("columns", (0, 40), (0, 4), OnRank(rank=1)),
+            seg("columns", (0, 40), (4, 16), OnRank(rank=0)),
+            seg("dealt", (0, 33), (0, 8), RowWise(ranks=BOTH)),
+            seg("copied", (0, 9), (0, 8), Replicated(ranks=BOTH)),
+            seg("tiers", (0, 10), (0, 8), Replicated(ranks=BOTH)),
+            seg("tiers", (10, 40), (0, 8), OnRank(rank=0)),
+            seg("tiers", (40, 101), (0, 8), RowWise(ranks=BOTH, tier=Tier.UVM)),
+            seg("boxes", (0, 5), (0, 8), OnRank(rank=0)),
+            seg("boxes", (5, 20), (0, 4), OnRank(rank=0)),
+            seg("boxes", (5, 20), (4, 8), RowWise(ranks=BOTH)),
+        ),
+    )
+
+
+def test_every_segment_has_its_sharding_type_and_the_file_reads_back() -> None:
+    made = export(everything())
+    kinds = {name: (p.sharding_type, p.compute_kernel, p.ranks) for name, p in made.pieces.items()}
+    assert kinds == {
+        "whole": ("table_wise", "fused", (1,)),
+        "columns": ("column_wise", "fused", (1, 0)),
+        "dealt": ("row_wise", "fused", BOTH),
+        "copied": ("data_parallel", "dense", BOTH),
+        "tiers_s0": ("data_parallel", "dense", BOTH),
+        "tiers_s1": ("table_wise", "fused", (0,)),
+        "tiers_s2": ("row_wise", "fused_uvm", BOTH),
+        "boxes_s0": ("table_wise", "fused", (0,)),
+        "boxes_s1": ("table_wise", "fused", (0,)),
+        "boxes_s2": ("row_wise", "fused", BOTH),
+    }
+    assert made.remapped == ("dealt", "tiers", "boxes")
+    assert [(s.row, s.rows) for s in made.pieces["tiers_s2"].shards] == [(0, 31), (31, 31)]
+    assert Exported.from_json(made.to_json()) == made
+
+
+def test_whole_tables_in_blocks_need_no_remap() -> None:
+    made = export(everything(), in_blocks=True)
+    assert "dealt" not in made.remapped
+    assert [(s.row, s.rows) for s in made.pieces["dealt"].shards] == [(0, 17), (17, 16)]
+    few = Plan(world_size=4, segments=(seg("few", (0, 9), (0, 8), RowWise(ranks=(0, 1, 2, 3))),))
+    assert export(few).pieces["few"].ways == 4
+    with pytest.raises(Unsupported, match=r"'few'.*3 of its 9 rows leave one of 4 ranks empty"):
+        export(few, in_blocks=True)
+
+
+def test_what_torchrec_cannot_express_is_said_by_segment() -> None:
+    plan = Plan(
+        world_size=4,
+        segments=(
+            seg("a", (0, 10), (0, 8), Host(node=0)),
+            seg("a", (10, 20), (0, 8), NodeSharded()),
+            seg("b", (0, 20), (0, 8), RowWise(ranks=(0, 2))),
+            seg("c", (0, 20), (0, 8), RowWise(ranks=(2, 3))),
+        ),
+        schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=1),)),
+    )
+    with pytest.raises(Unsupported) as caught:
+        export(plan, devices_per_node=2)
+    text = str(caught.value)
+    assert "batch schedule" in text
+    assert "table 'a' rows 0..10 columns 0..8: rows looked up by the CPUs of node 0" in text
+    assert "table 'a' rows 10..20 columns 0..8: a copy a node" in text
+    assert "table 'b' rows 0..20 columns 0..8: rows are dealt over" in text
+    assert "table 'c'" not in text
+    with pytest.raises(BadInput, match="not on whole nodes of 3"):
+        export(plan, devices_per_node=3)
+
+
+def lookups(rows: dict[str, int], *, samples: int = 7, weighted: bool = False) -> KeyedJaggedTensor:
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(0, 5, (len(rows) * samples,), generator=generator)
+    counts = lengths.view(len(rows), -1).sum(dim=1).tolist()
+    ids = [torch.randint(0, n, (count,), generator=generator) for n, count in zip(rows.values(), counts)]
+    weights = torch.rand(int(lengths.sum()), generator=generator) if weighted else None
+    return KeyedJaggedTensor(keys=list(rows), values=torch.cat(ids), lengths=lengths, weights=weights)
+
+
+ROWS = {"whole": 50, "columns": 40, "dealt": 33, "copied": 9, "tiers": 101, "boxes": 20}
+
+
+def shuffled_ranks() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return {name: torch.randperm(rows, generator=generator) for name, rows in ROWS.items()}
+
+
+@pytest.mark.parametrize("ranks", [None, shuffled_ranks()], ids=["by-frequency", "raw"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_split_collection_gives_the_same_vectors(ranks: Any, weighted: bool) -> None:
+    configs = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=16 if name == "columns" else 8,
+            feature_names=[f"{name}_a", f"{name}_b"],
+            pooling=PoolingType.MEAN if name == "tiers" and not weighted else PoolingType.SUM,
+        )
+        for name, rows in ROWS.items()
+    ]
+    own = EmbeddingBagCollection(tables=configs, is_weighted=weighted)
+    made = split(export(everything()), own, ranks)
+    asked = lookups({f"{name}_{x}": rows for name, rows in ROWS.items() for x in "ab"}, weighted=weighted)
+    expected, found = own(asked), made(asked)
+    assert (found.keys(), found.length_per_key()) == (expected.keys(), expected.length_per_key())
+    torch.testing.assert_close(found.values(), expected.values())
+    plan = sharding_plan(export(everything()), torch.nn.ModuleDict({"tables": made}), device="cpu")
+    assert set(plan.plan) == {"tables.collection"}
+    assert set(plan.plan["tables.collection"]) == set(export(everything()).pieces)
+
+
+def test_a_split_sequence_has_its_vectors_in_their_places() -> None:
+    segments = [s for s in everything().segments if s.table in ("whole", "dealt", "tiers")]
+    exported = export(Plan(world_size=2, segments=tuple(segments)))
+    rows = {name: ROWS[name] for name in ("whole", "dealt", "tiers")}
+    own = EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(name=name, num_embeddings=n, embedding_dim=8, feature_names=[f"{name}_f"])
+            for name, n in rows.items()
+        ]
+    )
+    made = split(exported, own, {name: order for name, order in shuffled_ranks().items() if name in rows})
+    asked = lookups({f"{name}_f": n for name, n in rows.items()})
+    expected, found = own(asked), made(asked)
+    assert set(found) == set(expected)
+    for key, vectors in expected.items():
+        assert torch.equal(found[key].values(), vectors.values())
+        assert torch.equal(found[key].lengths(), vectors.lengths())
+
+
+def bags(name: str, rows: int, dim: int, feature: str = "f") -> EmbeddingBagConfig:
+    return EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[feature])
+
+
+def test_models_of_other_tables_are_refused() -> None:
+    exported = export(Plan(world_size=2, segments=(seg("dealt", (0, 33), (0, 8), RowWise(ranks=BOTH)),)))
+    other = EmbeddingBagCollection(tables=[bags("dealt", 34, 8)], device=torch.device("meta"))
+    with pytest.raises(BadInput, match="'dealt' is 34 x 8, the plan's is 33 x 8"):
+        split(exported, other)
+    with pytest.raises(BadInput, match="table 'dealt', which no collection"):
+        sharding_plan(exported, torch.nn.Module(), "cpu")
+    strange = EmbeddingBagCollection(tables=[bags("strange", 33, 8)], device=torch.device("meta"))
+    with pytest.raises(BadInput, match="'strange' of the model is not in the plan"):
+        split(exported, strange)
+    twice = EmbeddingBagCollection(tables=[bags("dealt", 33, 8), bags("b", 5, 8)], device=torch.device("meta"))
+    with pytest.raises(Unsupported, match="feature 'f' is looked up in two tables"):
+        split(exported, twice)
+    unsplit = export(everything())
+    with pytest.raises(BadInput, match="call split"):
+        sharding_plan(unsplit, EmbeddingBagCollection(tables=[bags("tiers", 101, 8)], device=torch.device("meta")))
+    right = EmbeddingBagCollection(tables=[bags("dealt", 33, 8)], device=torch.device("meta"))
+    with pytest.raises(BadInput, match="ranks of table 'dealt' are \\(3,\\)"):
+        split(exported, right, {"dealt": torch.arange(3)})
+
+
+def exported_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    plan = tmp_path / "plan.json"
+    plan.write_text(everything().to_json())
+    assert cli.run_command(["export", str(plan), "--torchrec"]) == 0
+    assert "3 of 6 tables" in capsys.readouterr().out
+    return tmp_path / "plan.torchrec.json"
+
+
+def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    hosted = Plan(world_size=2, segments=(seg("a", (0, 10), (0, 8), Host(node=0)),))
+    plan.write_text(hosted.to_json())
+    assert cli.run_command(["export", str(plan), "--torchrec", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["cannot"] == [
+        "table 'a' rows 0..10 columns 0..8: rows looked up by the CPUs of node 0 have no sharding type"
+    ]
+    assert not (tmp_path / "plan.torchrec.json").exists()
+    assert cli.run_command(["export", str(plan)]) == 2
+    assert "--torchrec" in capsys.readouterr().err
+
+
+def losses(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLE), *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = exported_by_command(tmp_path, capsys)
+    torch.save({name: shuffled_ranks()[name] for name in ("dealt", "tiers", "boxes")}, tmp_path / "ranks.pt")
+    arguments = [str(made), "--ranks", str(tmp_path / "ranks.pt")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [losses(arguments, RANK=str(rank), LOCAL_RANK=str(rank), **group) for rank in range(2)]
+    printed = [finished(rank) for rank in ranks]
+    found = json.loads(printed[0])["losses"]
+    expected = json.loads(finished(losses([str(made), "--unsharded"])))["losses"]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert abs(found[0] - found[-1]) > 1e-3
