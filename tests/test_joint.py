@@ -50,8 +50,10 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: t
     problem = random_problem(rng, nodes, devices)
     menu, state, segments = some_menu(problem, rng), State(problem), list[Segment]()
     for index, table in enumerate(problem.tables):
+        # Parts of a table that each have a device are on different ones.
+        ranks = rng.permutation(nodes * devices).tolist()
         for group in menu.form(int(rng.choice(menu.of(index)))):
-            place = int(rng.integers(nodes * devices if group[0].scope is Scope.RANK else nodes))
+            place = ranks.pop() if group[0].scope is Scope.RANK else int(rng.integers(nodes))
             for piece in group:
                 # What is put and taken away leaves nothing behind.
                 for sign in (1, -1, 1):

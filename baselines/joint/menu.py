@@ -23,6 +23,8 @@ class Extent(NamedTuple):
 
     shards: tuple[int, ...]
     """Equal column ranges that a table may be in."""
+    ranges: tuple[int, ...]
+    """Ranges of rows of alike lookups, each on a device of its own."""
     break_evens: tuple[float, ...]
     """Times what keeping copies alike costs that their lookups must save, where hottest rows may be copied."""
     tiers: tuple[float, ...]
@@ -33,8 +35,16 @@ class Extent(NamedTuple):
 
 TIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
 LUMPS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, np.inf)
-FULL_MENU = Extent(shards=(1, 2, 4, 8, 16), break_evens=(0.5, 1.0, 2.0, 4.0, 16.0), tiers=TIERS, lumps=LUMPS)
-LEAN_MENU = Extent(shards=(1, 2, 4), break_evens=(1.0,), tiers=(0.5, 1.0, 2.0), lumps=(0.35, 1.0, np.inf))
+FULL_MENU = Extent(
+    shards=(1, 2, 4, 8, 16),
+    ranges=(2, 3, 4, 6, 8),
+    break_evens=(0.5, 1.0, 2.0, 4.0, 16.0),
+    tiers=TIERS,
+    lumps=LUMPS,
+)
+LEAN_MENU = Extent(
+    shards=(1, 2, 4), ranges=(2, 4), break_evens=(1.0,), tiers=(0.5, 1.0, 2.0), lumps=(0.35, 1.0, np.inf)
+)
 """For budgets that are short for the number of tables."""
 WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
 """Where the rest of a sequence may be whose next rows have a copy a node."""
@@ -100,6 +110,7 @@ class Menu:
                 continue
             head = (copies,) if first else ()
             made += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
+            made += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
             for last in warm:
                 dealt = last == table.rows or self._dealable(last - first, topology.devices_per_node)
                 if last <= first or not dealt:
@@ -114,6 +125,20 @@ class Menu:
                     if (rest := self._rest(index, last, scope)) is not None
                 ]
         return made
+
+    def _row_ranges(self, index: int, first: int) -> list[tuple[tuple[int, ...], ...]]:
+        """Ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own."""
+        table, profile = self.problem.tables[index], self.problem.profiles[index]
+        if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
+            return []
+        gone, found = float(profile.cdf(first)), list[tuple[tuple[int, ...], ...]]()
+        for ways in self.extent.ranges:
+            shares = gone + (1.0 - gone) * np.arange(1, ways) / ways
+            ends = [first, *profile.inverse_cdf(shares).tolist(), table.rows]
+            spans = list(zip(ends, ends[1:]))
+            if ways <= self.problem.world_size and all(start < stop for start, stop in spans):
+                found.append(tuple((self._piece(Cut(index, Scope.RANK, *span, table.dim)),) for span in spans))
+        return found
 
     def _rests(self, index: int, first: int) -> list[tuple[tuple[int, ...], int]]:
         """Ways to keep rows from ``first`` on, and their column ranges."""
@@ -215,7 +240,7 @@ class Contributions:
         kernels = np.stack(counter.kernels.work_ms(counted.numbers), axis=1)
         links = menu.links.by_link_ms(scope, counted) * share[:, None, None]
         lumps = np.concatenate([kernels, np.stack(menu.links.lumps_ms(scope, counted), axis=1)], axis=1)
-        option, piece, times = _flat(menu.options)
+        option, group, piece, times = _flat(menu.options)
         self.kernels = np.zeros((len(menu.options), 2))
         """Forward and backward, mean over the devices."""
         np.add.at(self.kernels, option, (kernels * share[:, None])[piece] * times[:, None])
@@ -225,7 +250,9 @@ class Contributions:
         self.largest = np.zeros((len(menu.options), 4))
         """On a device that has a part of it, of scopes that are not all devices."""
         lumped = scope[piece] <= Scope.NODE
-        np.add.at(self.largest, option[lumped], lumps[piece[lumped]])
+        there = np.zeros((group[-1] + 1, 4))
+        np.add.at(there, group[lumped], lumps[piece[lumped]])
+        np.maximum.at(self.largest, option[lumped], there[group[lumped]])
         self.size = np.zeros(len(menu.options))
         """Bytes on all devices together in HBM."""
         in_hbm = np.array([cut.tier is Tier.HBM for cut in counted.cuts])
@@ -239,13 +266,14 @@ class Contributions:
         self.table = np.array([option.table for option in menu.options])
 
 
-def _flat(options: Sequence[Option]) -> tuple[Ints, Ints, Ints]:
-    """Option, piece and how often, for every piece of every option."""
-    found = [
-        (at, piece, option.shards if number == len(option.groups) - 1 else 1)
-        for at, option in enumerate(options)
-        for number, group in enumerate(option.groups)
-        for piece in group
-    ]
-    at, piece, times = np.array(found, dtype=np.int64).T
-    return at, piece, times
+def _flat(options: Sequence[Option]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Option, group among all groups, piece and how often, for every piece of every option."""
+    found, groups = [], 0
+    for at, option in enumerate(options):
+        last = len(option.groups) - 1
+        for number, group in enumerate(option.groups):
+            times = option.shards if number == last else 1
+            found += [(at, groups, piece, times) for piece in group]
+            groups += 1
+    at, of, piece, often = np.array(found, dtype=np.int64).T
+    return at, of, piece, often

@@ -117,22 +117,29 @@ class Planner:
         return True
 
     def _rated(self, option: int) -> tuple[float, Placed | None]:
-        """How much the norms grow, and the places: of column shards, which are alike, the best different ones."""
+        """How much the norms grow, and the places: parts of a table that each have a device are on different ones."""
         form, groups = self.menu.form(option), self.sums(option)
         self.effort.nominal_s -= CALL_S * len(groups) + PLACE_S * self.state.world
         kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
         total, places = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form), list[int]()
         shards = self.menu.options[option].shards
         for sums in groups[: len(groups) - shards]:
-            rates = self.ruler.rate(sums)
+            rates = self._free(self.ruler.rate(sums), sums, places, groups)
             places.append(int(rates.argmin()))
             total += float(rates.min())
-        rates = self.ruler.rate(groups[-1])
+        rates = self._free(self.ruler.rate(groups[-1]), groups[-1], places, groups)
         best = np.argsort(rates, kind="stable")[:shards] if shards > 1 else np.array([rates.argmin()])
         total += float(rates[best].sum())
         if not np.isfinite(total):
             return np.inf, None
         return total, Placed(option, (*places, *best.tolist()))
+
+    @staticmethod
+    def _free(rates: Floats, sums: Sums, places: list[int], groups: tuple[Sums, ...]) -> Floats:
+        """The rates, infinite on devices that have a part of the table."""
+        if sums.scope is Scope.RANK:
+            rates[[place for place, other in zip(places, groups) if other.scope is Scope.RANK]] = np.inf
+        return rates
 
     def _put(self, table: int, placed: Placed, sign: int = 1) -> None:
         for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
