@@ -1,6 +1,7 @@
 """Plans in and out of TorchRec: export, sharding plans, remapped collections, and a planner in place of its own."""
 
 from .exported import Exported, ExportedTable, Piece, Shard, export, inexpressible
+from .planner import ShardBenchPlanner
 from .remap import IdRemap
 from .sharding import parameters_of_replicas, sharding_plan
 from .split import SplitBags, SplitSequences, load_tables, split
@@ -11,6 +12,7 @@ __all__ = [
     "IdRemap",
     "Piece",
     "Shard",
+    "ShardBenchPlanner",
     "SplitBags",
     "SplitSequences",
     "export",

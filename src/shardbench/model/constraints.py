@@ -1,0 +1,139 @@
+"""What users ask of a plan beside speed: tables together, sharding types, memory of each device."""
+
+from dataclasses import replace
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.serialise import STRICT
+from shardbench.model.machine import Topology
+from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment
+from shardbench.model.problem import Problem
+from shardbench.model.table import Table
+from shardbench.model.validate import memory_bytes
+
+RULE = "constraints"
+BY_FREQUENCY, NODE_COPIES, HOST = "by_frequency", "node_copies", "host"
+TORCHREC_TYPES = (
+    "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "data_parallel", "grid_shard",
+)  # fmt: skip
+TYPES = (*TORCHREC_TYPES, BY_FREQUENCY, NODE_COPIES, HOST)
+"""TorchRec's sharding types, and what it has no type for: rows cut by frequency, a copy a node, a host."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constraints:
+    """What a plan must keep; nothing by default. Tables are named."""
+
+    same_device: tuple[tuple[str, ...], ...] = ()
+    """Groups of tables that lie whole on one device."""
+    same_node: tuple[tuple[str, ...], ...] = ()
+    """Groups of tables of which every row lies on one node, the same for all."""
+    sharding_types: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Types that a table may have; any where it is not named."""
+    device_hbm_bytes: tuple[PositiveInt, ...] = ()
+    """Memory of every device, by rank; the machine's where left out."""
+    reserved_bytes: NonNegativeInt = 0
+    """Of every device's memory, for other things than tables."""
+
+    def __post_init__(self) -> None:
+        grouped = [name for group in (*self.same_device, *self.same_node) for name in group]
+        twice = sorted({name for name in grouped if grouped.count(name) > 1})
+        if twice:
+            raise ValueError(f"table '{twice[0]}' is in two groups: a table is in one at most")
+        for name, types in self.sharding_types.items():
+            strange = sorted(set(types) - set(TYPES))
+            if strange or not types:
+                raise ValueError(f"table '{name}': sharding type '{''.join(strange[:1])}'; known: {', '.join(TYPES)}")
+
+    def check_names(self, tables: tuple[Table, ...]) -> None:
+        """Raises BadInput for a table that there is not."""
+        named = {name for group in (*self.same_device, *self.same_node) for name in group} | self.sharding_types.keys()
+        strange = sorted(named - {table.name for table in tables})
+        if strange:
+            raise BadInput(f"constraints name table '{strange[0]}', which there is not")
+
+    def device_bytes(self, topology: Topology) -> tuple[int, ...]:
+        """Memory of every device for tables; raises BadInput where nothing is left or ranks are not the machine's."""
+        given = self.device_hbm_bytes or (topology.hbm_bytes,) * topology.world_size
+        if len(given) != topology.world_size:
+            raise BadInput(f"memory of {len(given)} devices is stated, the machine has {topology.world_size}")
+        left = tuple(size - self.reserved_bytes for size in given)
+        if min(left) <= 0:
+            raise BadInput(f"device {left.index(min(left))} has {min(given)} bytes, {self.reserved_bytes} are reserved")
+        return left
+
+    def applied(self, problem: Problem) -> Problem:
+        """The problem on devices that all have the memory of the smallest: its plans fit every device.
+
+        Strategies know one capacity, so that what larger devices have more stays empty.
+        """
+        smallest = min(self.device_bytes(problem.topology))
+        topology = replace(problem.topology, hbm_bytes=smallest)
+        return replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+
+    def check(self, plan: Plan, problem: Problem) -> None:
+        """Raises InvalidPlan with the first constraint that a valid plan breaks."""
+        by_table, topology = plan.by_table(), problem.topology
+        tables = {table.name: table for table in problem.tables}
+        for name, types in self.sharding_types.items():
+            kind = sharding_type(by_table[name], tables[name], topology)
+            if kind not in allowed(types):
+                raise _broken(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
+        for group in self.same_device:
+            homes = [whole_home(by_table[name]) for name in group]
+            if homes[0] is None or any(home != homes[0] for home in homes):
+                raise _broken(f"tables {', '.join(group)} do not lie whole on one device")
+        for group in self.same_node:
+            found = {node for name in group for segment in by_table[name] for node in nodes_of(segment, topology)}
+            if len(found) > 1:
+                raise _broken(f"tables {', '.join(group)} lie on {len(found)} nodes")
+        used = memory_bytes(plan, problem).hbm
+        for rank, room in enumerate(self.device_bytes(topology)):
+            if used[rank] > room:
+                raise _broken(f"device {rank} needs {used[rank]} bytes of HBM but has {room} for tables")
+
+
+def _broken(text: str) -> InvalidPlan:
+    return InvalidPlan(f"constraint not kept: {text}", rule=RULE)
+
+
+def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
+    """The same with TorchRec's other name for column-wise."""
+    return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
+
+
+def whole_home(segments: list[Segment]) -> OnRank | None:
+    """Where a table of one segment lies; None where it is on no single device."""
+    place = segments[0].placement
+    return place if len(segments) == 1 and isinstance(place, OnRank) else None
+
+
+def nodes_of(segment: Segment, topology: Topology) -> set[int]:
+    """Nodes that hold some of a segment."""
+    place = segment.placement
+    if isinstance(place, OnRank):
+        return {topology.node_of(place.rank)}
+    if isinstance(place, RowWise | Replicated):
+        return {topology.node_of(rank) for rank in place.ranks}
+    return {place.node} if isinstance(place, Host) else set(range(topology.nodes))
+
+
+def sharding_type(segments: list[Segment], table: Table, topology: Topology) -> str:
+    """One of TYPES: how a plan shards a table."""
+    places = [segment.placement for segment in segments]
+    if any(isinstance(place, Host) for place in places):
+        return HOST
+    if any(isinstance(place, NodeSharded | OnLocalRank) for place in places):
+        return NODE_COPIES
+    if any(segment.rows < table.rows for segment in segments):
+        return BY_FREQUENCY
+    if all(isinstance(place, Replicated) for place in places):
+        return "data_parallel"
+    if all(isinstance(place, OnRank) for place in places):
+        return "table_wise" if len(segments) == 1 else "column_wise"
+    if len(segments) > 1:
+        return "grid_shard"
+    ranks = places[0].ranks if isinstance(places[0], RowWise) else ()
+    return "row_wise" if len(ranks) == topology.world_size else "table_row_wise"

@@ -1,0 +1,171 @@
+"""Any strategy under constraints: tables that break one are placed anew, and a plan that then breaks one is refused.
+
+A strategy knows nothing of constraints (its problem has the memory that is left). What it places
+against them is few tables as a rule: each is put where least is looked up, dearest table first.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import Infeasible
+from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, sharding_type, whole_home
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import Table
+from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
+
+TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
+
+
+class Constrained(Strategy):
+    """A strategy whose plans keep constraints, or are refused by name; notes say how many tables were placed anew."""
+
+    def __init__(self, inner: Strategy, constraints: Constraints) -> None:
+        self.inner, self.constraints = inner, constraints
+        self.name = inner.name
+        self.moves = inner.moves | TABLE_MOVES
+        # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
+        self.sees = inner.sees | {Sees.TABLES, Sees.ACCESS_PROFILE}  # type: ignore[misc]
+        self.requires = inner.requires  # type: ignore[misc]
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Raises Infeasible where a table has no place that keeps them, InvalidPlan where the plan breaks one."""
+        made = self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed)
+        kept = _kept(made, problem, self.constraints)
+        self.constraints.check(kept, problem)
+        return kept
+
+
+def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
+    """The plan with those tables placed anew that break a constraint."""
+    by_table = plan.by_table()
+    tables = {table.name: table for table in problem.tables}
+    groups = _groups(by_table, tables, problem, constraints)
+    if not groups:
+        return plan
+    moved = {name for group, _ in groups for name in group}
+    placing = _Placing([s for s in plan.segments if s.table not in moved], problem, constraints)
+    work = placing.work_of
+    for group, choose in sorted(groups, key=lambda found: -sum(work[name] for name in found[0])):
+        placing.place([tables[name] for name in group], choose)
+    notes = {**plan.notes, "placed_anew": len(moved)}
+    return replace(plan, segments=tuple(placing.segments), notes=notes)
+
+
+def _groups(
+    by_table: dict[str, list[Segment]], tables: dict[str, Table], problem: Problem, constraints: Constraints
+) -> list[tuple[tuple[str, ...], str]]:
+    """Tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
+    topology, found = problem.topology, []
+    for group in constraints.same_device:
+        homes = [whole_home(by_table[name]) for name in group]
+        if homes[0] is None or any(home != homes[0] for home in homes):
+            found.append((group, "device"))
+    for group in constraints.same_node:
+        nodes = {node for name in group for segment in by_table[name] for node in nodes_of(segment, topology)}
+        if len(nodes) > 1:
+            found.append((group, "node"))
+    grouped = {name for group, _ in found for name in group}
+    for name, types in constraints.sharding_types.items():
+        kind = sharding_type(by_table[name], tables[name], topology)
+        if kind not in allowed(types) and name not in grouped:
+            found.append(((name,), "anywhere"))
+    return found
+
+
+class _Placing:
+    """Segments so far, and what is looked up and held on each device."""
+
+    def __init__(self, segments: list[Segment], problem: Problem, constraints: Constraints) -> None:
+        self.segments, self.problem, self.constraints = segments, problem, constraints
+        self.room = np.array(constraints.device_bytes(problem.topology), dtype=np.float64)
+        self.work: Floats = np.zeros(problem.world_size)
+        self.work_of = {
+            table.name: profile.mean_pooling * table.dim
+            for table, profile in zip(problem.tables, problem.profiles, strict=True)
+        }
+        for segment in segments:
+            self._hold([segment])
+
+    def place(self, tables: list[Table], where: str) -> None:
+        """Place tables together; raises Infeasible where there is no room or no type."""
+        topology = self.problem.topology
+        if where == "anywhere":
+            spaces = [tuple(range(topology.world_size))]
+        elif where == "node":
+            spaces = [topology.node_ranks(node) for node in range(topology.nodes)]
+        else:
+            spaces = [(rank,) for rank in range(topology.world_size)]
+        spaces.sort(key=lambda ranks: float(self.work[list(ranks)].mean()))
+        for ranks in spaces:
+            before = self.segments[:], self.room.copy(), self.work.copy()
+            if all(self._table(table, ranks) for table in tables):
+                return
+            self.segments, self.room, self.work = before
+        names = ", ".join(table.name for table in tables)
+        raise Infeasible(f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}")
+
+    def _table(self, table: Table, ranks: tuple[int, ...]) -> bool:
+        for segments in self._forms(table, ranks):
+            used = self._bytes(segments)
+            if (used <= self.room).all():
+                self._hold(segments)
+                self.segments += segments
+                return True
+        return False
+
+    def _forms(self, table: Table, ranks: tuple[int, ...]) -> list[list[Segment]]:
+        """Forms within some ranks that the table may have, the simplest first."""
+        topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
+        can = set(TYPES if types is None else allowed(types))
+        by_work = sorted(ranks, key=lambda rank: self.work[rank])
+        forms = []
+        if "table_wise" in can:
+            forms += [[whole_table(table, OnRank(rank=rank))] for rank in by_work]
+        everyone = tuple(range(topology.world_size))
+        if "data_parallel" in can and ranks == everyone:
+            forms.append([whole_table(table, Replicated(ranks=everyone))])
+        shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
+        if "column_wise" in can:
+            forms += [_columns(table, by_work[:n]) for n in shards]
+        if "table_row_wise" in can:
+            nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
+            inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]
+            forms += [_dealt(table, node) for node in inside if table.rows >= len(node)]
+        if "row_wise" in can and ranks == everyone and len(ranks) > 1 and table.rows >= len(ranks):
+            forms.append(_dealt(table, ranks))
+        return forms
+
+    def _bytes(self, segments: list[Segment]) -> Floats:
+        plan = Plan(world_size=self.problem.world_size, segments=tuple(segments))
+        return np.asarray(memory_bytes(plan, self.problem).hbm, dtype=np.float64)
+
+    def _hold(self, segments: list[Segment]) -> None:
+        self.room -= self._bytes(segments)
+        for segment in segments:
+            place = segment.placement
+            table = next(table for table in self.problem.tables if table.name == segment.table)
+            ranks = [place.rank] if isinstance(place, OnRank) else list(getattr(place, "ranks", range(len(self.work))))
+            share = segment.columns / table.dim * segment.rows / table.rows / len(ranks)
+            self.work[ranks] += self.work_of[segment.table] * share
+
+
+def _columns(table: Table, ranks: list[int]) -> list[Segment]:
+    width = table.dim // len(ranks)
+    return [
+        Segment(
+            table=table.name,
+            row_stop=table.rows,
+            column_start=i * width,
+            column_stop=(i + 1) * width,
+            placement=OnRank(rank=rank, tier=Tier.HBM),
+        )
+        for i, rank in enumerate(ranks)
+    ]
+
+
+def _dealt(table: Table, ranks: tuple[int, ...]) -> list[Segment]:
+    return [whole_table(table, RowWise(ranks=ranks))]

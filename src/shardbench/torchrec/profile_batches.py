@@ -1,0 +1,51 @@
+"""Profiles where nobody counted lookups, and batches drawn by profiles: a plan can be judged without a data set."""
+
+import numpy as np
+
+from shardbench.base.errors import BadInput
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Bags
+
+SAMPLES = 65_536
+"""Of a profile that is made up."""
+
+
+def even_profile(rows: int, pooling: float) -> AccessProfile:
+    """Profile of a table whose rows are all as likely: ``pooling`` lookups a sample, in SAMPLES samples."""
+    lookups = round(pooling * SAMPLES)
+    each, more = divmod(lookups, rows)
+    runs = [(each + 1, more), (each, rows - more)]
+    kept = [(count, number) for count, number in runs if count and number]
+    return AccessProfile(
+        rows=rows,
+        samples=SAMPLES,
+        present=min(SAMPLES, lookups),
+        counts=tuple(count for count, _ in kept),
+        row_counts=tuple(number for _, number in kept),
+    )
+
+
+class ProfileBatches:
+    """One batch: bags of Poisson lengths, rows by the profile's shares; each table's draws are its own."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.numbers = range(1)
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        """Lookups of one table."""
+        shape, profile = self.problem.tables[table], self.problem.profiles[table]
+        generator = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(table,)))
+        bags = self.problem.batch_size * shape.features
+        lengths = generator.poisson(profile.mean_pooling / shape.features, size=bags)
+        rows = profile.inverse_cdf(generator.random(int(lengths.sum())))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # The fewest rows that take a share, less one: the row at which the share is reached.
+        return Bags(values=np.maximum(rows - 1, 0), offsets=offsets, features=shape.features)
+
+    def joined(self, batches: int, table: int) -> Bags:
+        """Lookups of one table in the first batches; there is one. Raises BadInput for more."""
+        if batches != 1:
+            raise BadInput("of a profile one batch is drawn")
+        return self.bags(0, table)

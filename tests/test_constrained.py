@@ -1,0 +1,114 @@
+"""Constraints: what a plan breaks is placed anew, and what cannot be kept is refused by name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.model.constraints import Constraints
+from shardbench.model.discovery import get_strategy
+from shardbench.model.machine import Topology, load_machine
+from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget
+from shardbench.model.table import Table
+from shardbench.model.validate import memory_bytes
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.constrained import Constrained
+from shardbench.runs.evaluate import RulesOnly, evaluate
+
+
+def problem(hbm: int = 1 << 22) -> Problem:
+    """Eight tables of 256 kB on two nodes of two devices."""
+    topology = Topology(nodes=2, devices_per_node=2, hbm_bytes=hbm, uvm_bytes=0, host_bytes=0)
+    machine = replace(load_machine("a100-40gb-2x8"), topology=topology)
+    tables = tuple(Table(name=f"t{i}", rows=1000, dim=64) for i in range(8))
+    profiles = tuple(
+        AccessProfile.from_counts(np.full(100, i + 1), rows=1000, samples=100, present=100) for i in range(8)
+    )
+    return Problem.of("p", tables, profiles, machine, batch_size=64)
+
+
+def planned(strategy: str, constraints: Constraints, asked: Problem) -> Plan | Failure:
+    question = RulesOnly(constraints.applied(asked))
+    made = evaluate(question, Constrained(get_strategy(strategy), constraints), Budget(plan_s=5.0), 0, sealed=False)
+    return made if isinstance(made, Failure) else made.plan
+
+
+KEPT = Constraints(
+    same_device=(("t0", "t7"),),
+    same_node=(("t1", "t2", "t3"),),
+    sharding_types={"t4": ("row_wise",), "t5": ("column_wise",), "t6": ("table_wise", "data_parallel")},
+    reserved_bytes=1 << 20,
+)
+
+
+@pytest.mark.parametrize("strategy", ["greedy-size", "row-wise", "joint", "column-wise", "recshard"])
+def test_every_strategys_plan_keeps_them(strategy: str) -> None:
+    plan = planned(strategy, KEPT, problem())
+    assert isinstance(plan, Plan), plan
+    KEPT.check(plan, problem())
+    by_table = plan.by_table()
+    assert by_table["t0"][0].placement == by_table["t7"][0].placement
+    assert isinstance(by_table["t4"][0].placement, RowWise)
+    assert [segment.columns for segment in by_table["t5"]] != [64]
+
+
+def test_a_plan_that_keeps_them_stays_as_it_is() -> None:
+    free, bound = (
+        planned("greedy-size", Constraints(sharding_types=types), problem()) for types in ({}, {"t0": ("table_wise",)})
+    )
+    assert isinstance(free, Plan)
+    assert free == bound
+    assert "placed_anew" not in free.notes
+
+
+def test_devices_of_unequal_memory() -> None:
+    sizes = (1 << 22, 1 << 20, 1 << 22, 1 << 20)
+    unequal = Constraints(device_hbm_bytes=sizes, reserved_bytes=100_000)
+    plan = planned("greedy-lookup", unequal, problem())
+    assert isinstance(plan, Plan)
+    assert (memory_bytes(plan, problem()).hbm <= np.array(sizes) - 100_000).all()
+    full = Plan(world_size=4, segments=tuple(whole_table(t, OnRank(rank=1)) for t in problem().tables))
+    with pytest.raises(InvalidPlan, match="constraint not kept: device 1 needs 2048000 bytes of HBM but has 948576"):
+        unequal.check(full, problem())
+
+
+@pytest.mark.parametrize(
+    ("constraints", "said"),
+    [
+        (Constraints(same_device=(("t0", "t1"),)), "tables t0, t1 do not lie whole on one device"),
+        (Constraints(same_node=(("t0", "t2"),)), "tables t0, t2 lie on 2 nodes"),
+        (Constraints(sharding_types={"t0": ("row_wise",)}), "table 't0' is table_wise, allowed are row_wise"),
+        (Constraints(sharding_types={"t3": ("row_wise",)}), "table 't3' is node_copies, allowed are row_wise"),
+    ],
+)
+def test_what_is_broken_is_said(constraints: Constraints, said: str) -> None:
+    tables = problem().tables
+    places = [OnRank(rank=i % 4) for i in range(3)] + [NodeSharded()] * 5
+    plan = Plan(world_size=4, segments=tuple(whole_table(t, place) for t, place in zip(tables, places, strict=True)))
+    with pytest.raises(InvalidPlan, match=f"constraint not kept: {said}"):
+        constraints.check(plan, problem())
+
+
+def test_what_has_no_room_is_infeasible() -> None:
+    together = Constraints(same_device=(tuple(f"t{i}" for i in range(8)),))
+    made = planned("greedy-size", together, problem(hbm=1_000_000))
+    assert isinstance(made, Failure)
+    assert made.outcome is Outcome.INFEASIBLE
+    assert made.cause.startswith("constraints: no device has room or a type for t0, t1")
+
+
+def test_wrong_constraints_are_bad_input() -> None:
+    with pytest.raises(ValueError, match="table 'a': sharding type 'hexagonal'; known: table_wise"):
+        Constraints(sharding_types={"a": ("hexagonal",)})
+    with pytest.raises(ValueError, match="table 'b' is in two groups"):
+        Constraints(same_device=(("a", "b"),), same_node=(("b", "c"),))
+    with pytest.raises(BadInput, match="constraints name table 'x', which there is not"):
+        Constraints(same_node=(("x",),)).check_names(problem().tables)
+    with pytest.raises(BadInput, match="memory of 1 devices is stated, the machine has 4"):
+        Constraints(device_hbm_bytes=(5,)).device_bytes(problem().topology)
+    with pytest.raises(BadInput, match="device 0 has 4194304 bytes, 4194305 are reserved"):
+        Constraints(reserved_bytes=(1 << 22) + 1).device_bytes(problem().topology)
