@@ -22,7 +22,7 @@ from .problems import PROBLEMS, Misled, question
 OURS, SEARCH = "joint", "search"
 OTHERS = (
     "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "row-wise", "column-wise", "table-row-wise",
-    "torchrec-table-wise", "torchrec-fused", "torchrec-2d", "embark", "recshard", "recshard-unseen", "flexshard",
+    "torchrec-table-wise", "embark", "recshard", "recshard-unseen", "flexshard",
 )  # fmt: skip
 LEARNED = ("autoshard", "dreamshard", "neuroshard")
 LEARNED_ON = ("synthetic-40", "mixed-200", "kaggle", "dcnv2")
@@ -31,6 +31,9 @@ PLAN_S, FIT_S = 60.0, 15.0
 """Seconds of planning, and of learning, which the suite ``measured`` gives as well."""
 SHORT_S, MIDDLE_S = 1.0, 10.0
 """Shorter budgets, of those that use what they are given."""
+ALL_FORMS = ("torchrec-fused", "torchrec-2d")
+ALL_FORMS_ON = ("synthetic-40", "kaggle", "dcnv2", "production", "taobao", "taobao-wide")
+"""TorchRec's planner with every sharding type it has takes minutes for 200 tables or 128 devices with many."""
 LARGE = ("synthetic-856", "synthetic-856-1024")
 ON_LARGE = ("greedy-lookup", "row-wise", "column-wise", "table-row-wise", "torchrec-table-wise", "embark", "flexshard")
 """Beside ours and the search: counting one plan of these problems takes some 20 CPU seconds."""
@@ -85,7 +88,8 @@ class Table(Compared):
     def _others(problem: str, quick: bool) -> tuple[str, ...]:
         if problem in LARGE:
             return ON_LARGE
-        return OTHERS + LEARNED if problem in LEARNED_ON and not quick else OTHERS
+        learned = LEARNED if problem in LEARNED_ON and not quick else ()
+        return OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ()) + learned
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Plan within the budget and judge."""
