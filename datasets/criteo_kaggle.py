@@ -62,7 +62,8 @@ class CriteoKaggle(RecordedWorkload):
         self.tables = tuple(
             Table(name=f"C{c + 1}", rows=self.prepared.rows[c], dim=config.dim) for c in range(CATEGORIES)
         )
-        self._split_samples(self.prepared.samples, config.train_share, config.profile_samples)
+        samples = self.prepared.samples
+        self._split_samples(samples, int(samples * config.train_share), config.profile_samples)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         return bags_of(self._columns[table][start:stop])

@@ -4,10 +4,9 @@ A line is: label, 13 integers, 26 categories (32-bit hex numbers), tab-separated
 be empty. The file is streamed; a malformed line is refused by its number.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -18,6 +17,7 @@ from shardbench.base.arrays import Bools, Bytes, Floats32, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_json
+from shardbench.datasets.array_file import ArrayFile
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.text import blocks, decimals, hexadecimals, quoted
 
@@ -157,9 +157,9 @@ class _Encoder:
 
 def _stream(source: Path, folder: Path, encoder: _Encoder, progress: Callable[[int], None] | None) -> Prepared:
     missing = np.zeros(CATEGORIES, dtype=np.int64)
-    label = _ArrayFile(folder / "label.npy", np.int8)
-    dense = _ArrayFile(folder / "dense.npy", np.float32, (INTEGERS,))
-    columns = [_ArrayFile(folder / category_file(c), np.int32) for c in range(CATEGORIES)]
+    label = ArrayFile(folder / "label.npy", np.int8)
+    dense = ArrayFile(folder / "dense.npy", np.float32, (INTEGERS,))
+    columns = [ArrayFile(folder / category_file(c), np.int32) for c in range(CATEGORIES)]
     try:
         for block in blocks(source):
             labels, integers, categories, absent = parse_block(block, source.name, label.length)
@@ -221,40 +221,3 @@ def _wanted(column: int) -> str:
         return "column 1 (label) must be 0 or 1"
     kind = "an integer" if column <= INTEGERS else "1 to 8 hex digits"
     return f"column {column + 1} must be {kind} or empty"
-
-
-class _ArrayFile:
-    """A .npy file that grows along its first axis."""
-
-    def __init__(self, path: Path, dtype: Any, shape: tuple[int, ...] = ()) -> None:
-        self.path = path
-        self.length = 0
-        self._dtype = np.dtype(dtype)
-        self._shape = shape
-        self._digest = hashlib.sha256()
-        self._file: IO[bytes] = path.open("wb")
-        self._data_start = self._header()
-
-    def _header(self) -> int:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self.length, *self._shape),
-        }
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(self._file, header)
-        return self._file.tell()
-
-    def append(self, values: NDArray[Any]) -> None:
-        """Adds ``values`` [n, ...]."""
-        data = np.ascontiguousarray(values, dtype=self._dtype).tobytes()
-        self._digest.update(data)
-        self._file.write(data)
-        self.length += len(values)
-
-    def close(self) -> str:
-        """Writes the final header (numpy leaves room for the length) and returns the data's SHA-256."""
-        if self._header() != self._data_start:
-            raise RuntimeError(f"{self.path.name}: numpy changed the size of its header")
-        self._file.close()
-        return self._digest.hexdigest()

@@ -1,6 +1,7 @@
 """Tables as their owner describes them: rows, width, bag lengths and skew, no data needed.
 
-A suite states them so; only ``name`` and ``rows`` must be given::
+A suite states them so; only ``name`` and ``rows`` must be given (or ``table_list = "tables.csv"``, a .csv or .parquet
+file of the same columns, in the data folder)::
 
     [[workloads]]
     name = "ours"
@@ -24,16 +25,19 @@ A suite states them so; only ``name`` and ``rows`` must be given::
     features = 3          # items liked, shared and bought, say, share the table
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from shardbench.base.serialise import from_data
 from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.power_law import PowerLaw
 from shardbench.datasets.selection import Rows, Width
 from shardbench.model.table import Name, Pooling, SharedBy, Table
+from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -79,13 +83,17 @@ class DescribedConfig(WorkloadConfig):
     dataset: Literal["described"] = "described"
     name: Name = "described"
     batch_size: PositiveInt = 4096
-    tables: tuple[DescribedTable, ...] = Field(min_length=1)
+    tables: tuple[DescribedTable, ...] = ()
+    table_list: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """A file that lists the tables instead (``shardbench.workloads.table_list``), relative to the data folder."""
     seed: NonNegativeInt = 0
     profile_samples: PositiveInt = 65_536
     """Train samples that profiles are counted over."""
 
     @pydantic.model_validator(mode="after")
     def _names_differ(self) -> "DescribedConfig":
+        if bool(self.tables) == (self.table_list is not None):
+            raise ValueError("tables: state at least one, or table_list, a file of them")
         names = [table.name for table in self.tables]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -93,8 +101,20 @@ class DescribedConfig(WorkloadConfig):
         return self
 
     def build(self, data: Path) -> "Described":
-        """The workload; needs no files."""
-        return Described(self)
+        """The workload; reads the list of tables where the configuration names one."""
+        if self.table_list is None:
+            return Described(self)
+        tables = described(read_table_list(data / self.table_list), self.table_list)
+        return Described(self.model_copy(update={"tables": tables, "table_list": None}))
+
+
+def described(listed: Sequence[ListedTable], what: str) -> tuple[DescribedTable, ...]:
+    """Listed tables with what a list leaves out; raises BadInput naming ``what`` and the table."""
+    found = []
+    for number, one in enumerate(listed, 1):
+        stated = one.model_dump(exclude={"features"}, exclude_none=True)
+        found.append(from_data(DescribedTable, {**stated, "features": len(one.inputs)}, f"{what} table {number}"))
+    return tuple(found)
 
 
 class Described(DrawnWorkload):

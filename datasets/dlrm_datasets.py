@@ -130,7 +130,7 @@ class DlrmDatasets(RecordedWorkload):
         self._stride = (len(self._ends) - 1) // config.file_tables
         dims = config.table_dims(config.file_tables)
         self.tables = tuple(Table(name=f"t{i:03d}", rows=self._rows(i), dim=dims[i]) for i in self._ids)
-        self._split_samples(self._stride, config.train_share, config.profile_samples)
+        self._split_samples(self._stride, int(self._stride * config.train_share), config.profile_samples)
 
     def _rows(self, table_id: int) -> int:
         start, stop = self._ends[table_id * self._stride], self._ends[(table_id + 1) * self._stride]

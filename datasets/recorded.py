@@ -31,10 +31,10 @@ class RecordedWorkload(Workload):
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         """Bags of samples [start, stop) with the ids as recorded."""
 
-    def _split_samples(self, samples: int, train_share: float, profile_samples: int | None) -> None:
+    def _split_samples(self, samples: int, train_samples: int, profile_samples: int | None) -> None:
         """Sets the cut; raises BadInput where a split is too short for the batches or the profiles asked for."""
         self.samples = samples
-        self.train_samples = int(samples * train_share)
+        self.train_samples = train_samples
         test = samples - self.train_samples
         if self.train_samples < self.batch_size:
             raise BadInput(

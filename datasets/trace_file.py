@@ -132,7 +132,8 @@ class Trace(RecordedWorkload):
         stops = np.cumsum([0, *shared]).tolist()
         self._files = [range(start, stop) for start, stop in zip(stops, stops[1:])]
         self.tables = tuple(self._read(number, data) for number in range(len(shared)))
-        self._split_samples(min(len(ends) for ends in self._ends) - 1, config.train_share, config.profile_samples)
+        samples = min(len(ends) for ends in self._ends) - 1
+        self._split_samples(samples, int(samples * config.train_share), config.profile_samples)
 
     def _read(self, number: int, data: Path) -> Table:
         """Keeps the lookups of a table's files."""

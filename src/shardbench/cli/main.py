@@ -34,6 +34,7 @@ from shardbench.cli.options import (
     failure_lines,
     print_json,
 )
+from shardbench.cli.profile import profile_command
 from shardbench.cli.record_commands import outcome_counts, print_report
 from shardbench.records.trial import Outcome
 
@@ -229,6 +230,7 @@ def test_command(
     return EXIT_OK
 
 
+app.command("profile")(profile_command)
 app.command("new")(new_command)
 app.command("status")(record_commands.status_command)
 app.command("report")(record_commands.report_command)

@@ -1,0 +1,133 @@
+"""Access logs of one's own, from the folder that ``shardbench profile`` writes."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json
+from shardbench.datasets.log_profile import NOTE, PROFILES, Profiled, Profiles, mapped, offsets_file, values_file
+from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.datasets.selection import Width
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Name, Pooling, Table
+from shardbench.workloads.trace import Bags
+from shardbench.workloads.workload import WorkloadConfig
+
+_HOW = "write it with: shardbench profile"
+
+
+class AccessLogConfig(WorkloadConfig):
+    """A profiled log: its tables, the samples that train, and those that test."""
+
+    dataset: Literal["access_log"] = "access_log"
+    name: Name = "access_log"
+    batch_size: PositiveInt = 4096
+    prepared: str
+    """Folder that ``shardbench profile`` wrote, relative to the data folder."""
+    dims: dict[str, Width] = Field(default_factory=dict)
+    """Widths of tables by name, where they are to be others than those the folder states."""
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
+
+    def build(self, data: Path) -> "AccessLog":
+        """Maps the folder; raises BadInput that says how to make it."""
+        return AccessLog(self, data)
+
+
+class AccessLog(RecordedWorkload):
+    """Bags of every feature are read from memory-mapped files."""
+
+    def __init__(self, config: AccessLogConfig, data: Path) -> None:
+        folder = data / config.prepared
+        self.profiled = read_note(folder)
+        unknown = sorted(config.dims.keys() - {table.name for table in self.profiled.tables})
+        if unknown:
+            raise BadInput(f"{config.name}: dims of '{unknown[0]}', which is no table of {folder}")
+        self._config = config
+        self.name = config.name
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
+        self.tables = tuple(
+            Table(
+                name=table.name,
+                rows=table.rows,
+                dim=config.dims.get(table.name, table.dim),
+                pooling=Pooling.SUM if table.pooled else Pooling.NONE,
+                features=len(table.features),
+            )
+            for table in self.profiled.tables
+        )
+        self._files = [
+            [_read(folder, number, f, table.lookups[f], self.profiled.samples) for f in range(len(table.features))]
+            for number, table in enumerate(self.profiled.tables)
+        ]
+        self._split_samples(self.profiled.samples, self.profiled.train_samples, config.profile_samples)
+
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        of_features = []
+        for values, offsets in self._files[table]:
+            ends = np.array(offsets[start : stop + 1])
+            of_features.append(Bags(values=values[ends[0] : ends[-1]].astype(np.int64), offsets=ends - ends[0]))
+        return Bags.shared(of_features)
+
+    def recipe(self) -> object:
+        """The configuration and the folder's description, checksums included."""
+        return {"config": self._config.model_dump(mode="json"), "prepared": self.profiled.model_dump(mode="json")}
+
+
+def read_note(folder: Path) -> Profiled:
+    """What ``shardbench profile`` noted in a folder; raises BadInput where it wrote none."""
+    note = folder / NOTE
+    if not note.is_file():
+        raise BadInput(f"no file {note}: {_HOW}")
+    return from_json(Profiled, note.read_bytes(), str(note))
+
+
+def constraints(folder: Path) -> dict[str, dict[str, Any]]:
+    """Fields of TorchRec's ``ParameterConstraints`` by table, as the train split of a profiled log has them.
+
+    ``pooling_factors`` are the mean lookups of a sample by each feature, absent ones counted as zero;
+    ``ParameterConstraints(**fields)`` takes them.
+    """
+    noted = read_note(folder)
+    found: dict[str, dict[str, Any]] = {}
+    for number, table in enumerate(noted.tables):
+        files = [_read(folder, number, f, table.lookups[f], noted.samples) for f in range(len(table.features))]
+        train = noted.train_samples
+        found[table.name] = {
+            "pooling_factors": [float(offsets[train]) / train for _, offsets in files],
+            "num_poolings": [1.0] * len(files),
+            "feature_names": list(table.features),
+        }
+    return found
+
+
+def read_profiles(folder: Path) -> dict[str, AccessProfile]:
+    """The train split's profile of every table of a profiled log, by its name."""
+    path = folder / PROFILES
+    if not path.is_file():
+        raise BadInput(f"no file {path}: {_HOW}")
+    return from_json(Profiles, path.read_bytes(), str(path)).tables
+
+
+def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Row ids and offsets of a feature; raises BadInput where a file is not as noted."""
+    found = []
+    for name, length in ((values_file(table, feature), lookups), (offsets_file(table, feature), samples + 1)):
+        path = folder / name
+        try:
+            array = mapped(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise BadInput(f"{path} cannot be read ({type(error).__name__}): {_HOW}") from error
+        if array.shape != (length,) or array.dtype.kind != "i":
+            raise BadInput(f"{path} has {array.dtype} {array.shape}, expected whole numbers ({length},): {_HOW}")
+        found.append(array)
+    return found[0], found[1]
+
+
+CONFIG = AccessLogConfig

@@ -1,0 +1,128 @@
+"""Access logs as PyArrow reads them, part by part: parquet, CSV and TSV, plain, .gz or .zst."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+
+BLOCK_BYTES = 1 << 24
+BATCH_ROWS = 1 << 16
+_HEAD_BYTES = 1 << 18
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_PACKED = frozenset({".gz", ".zst"})
+_KINDS = "give .parquet, .csv or .tsv (.gz or .zst)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Files of one log in their order, and the names of a text's columns where its first line has none."""
+
+    files: tuple[Path, ...]
+    header: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for path in self.files:
+            if not path.is_file():
+                raise BadInput(f"no file {path}: bring it, or correct the name")
+            if _kind(path) != ".parquet" and _kind(path) not in _DELIMITERS:
+                raise BadInput(f"{path.name}: unknown kind of log: {_KINDS}")
+        if not self.files:
+            raise BadInput(f"no log was given: {_KINDS}")
+
+    def columns(self) -> tuple[str, ...]:
+        """Names of the first file's columns."""
+        path = self.files[0]
+        with _one_line(path):
+            if _kind(path) == ".parquet":
+                return tuple(pyarrow.parquet.read_schema(path).names)
+            with _text(path, self.header, None) as reader:
+                return tuple(reader.schema.names)
+
+    def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """A file's name and a part of its rows, all ``columns`` of it, file by file.
+
+        Cells of a text are strings, but those of the columns ``typed``, which become what they look like. Raises
+        BadInput naming the file that lacks a column or cannot be read.
+        """
+        for path in self.files:
+            with _one_line(path):
+                yield from ((path.name, batch) for batch in self._of_file(path, list(columns), typed))
+
+    def _of_file(self, path: Path, columns: list[str], typed: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if _kind(path) == ".parquet":
+            with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+                _check_columns(path, columns, file.schema_arrow.names)
+                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
+            return
+        with _text(path, self.header, None) as reader:
+            _check_columns(path, columns, reader.schema.names)
+        kinds = {name: pa.string() for name in columns if name not in typed}
+        convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
+        convert.null_values = [""]
+        with _text(path, self.header, convert) as reader:
+            yield from reader
+
+
+@contextmanager
+def _text(
+    path: Path, header: tuple[str, ...] | None, convert: pyarrow.csv.ConvertOptions | None
+) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+    kind = _kind(path)
+    # Only columns are asked for where nothing is converted: they are in the first lines.
+    block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
+    # One thread: only then are faults told by their row.
+    read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block, column_names=header)
+    # A quote is a sign like others in a TSV.
+    parse = pyarrow.csv.ParseOptions(delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False)
+    with (
+        pa.input_stream(str(path), compression="detect") as stream,
+        pyarrow.csv.open_csv(stream, read, parse, convert) as reader,
+    ):
+        yield reader
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """Faults of PyArrow's as one line that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())[:300]}") from error
+
+
+def _kind(path: Path) -> str:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
+    return suffixes[-1] if suffixes else ""
+
+
+def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {', '.join(there)}"[:300])
+    twice = sorted({name for name in wanted if list(there).count(name) > 1})
+    if twice:
+        raise BadInput(f"{path.name} has two columns '{twice[0]}'")
+
+
+def times(column: pa.Array, where: str) -> Ints:
+    """Times int64 [rows] of a column of whole numbers, or of dates and times (as microseconds since 1970).
+
+    Raises BadInput for other kinds, and where one is missing.
+    """
+    kind = column.type
+    if column.null_count:
+        raise BadInput(f"{where}: a time is missing: every row needs one")
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        column = pc.cast(pc.cast(column, pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False), pa.int64())
+    elif not pa.types.is_integer(kind):
+        raise BadInput(f"{where}: times are {kind}: give whole numbers or dates")
+    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))

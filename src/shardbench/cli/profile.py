@@ -1,0 +1,140 @@
+"""``shardbench profile``: the user's own access logs become a data set that suites and plans can use."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.cli.options import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from shardbench.datasets.log_reader import Log
+    from shardbench.workloads.table_list import ListedTable
+
+
+class CellMode(StrEnum):
+    """How values become rows."""
+
+    HASH = "hash"
+    VOCABULARY = "vocabulary"
+    IDS = "ids"
+
+
+class MissingMode(StrEnum):
+    """What a missing value is."""
+
+    EMPTY = "empty"
+    ROW = "row"
+
+
+def profile_command(
+    logs: Annotated[
+        list[Path] | None, typer.Argument(help="Logs in the order of time: .parquet, .csv or .tsv, plain, .gz or .zst.")
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write, such as data/mine; it must not exist.")],
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", help="List of tables, .csv or .parquet: name, rows, dim, pooled, features (a|b)."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Columns, a table each, such as user,item; all where left out.")
+    ] = None,
+    header: Annotated[
+        str | None, typer.Option("--header", help="Names of a text's columns, where its first line has none.")
+    ] = None,
+    mode: Annotated[CellMode, typer.Option(help="How values become rows.")] = CellMode.HASH,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of hashed tables that no list states.")] = 1_000_000,
+    dim: Annotated[int, typer.Option(min=4, help="Width of tables that no list states.")] = 64,
+    delimiter: Annotated[
+        str | None, typer.Option("--delimiter", help="Between the values of one text cell, such as ';'.")
+    ] = None,
+    null: Annotated[
+        list[str] | None, typer.Option("--null", help="A text that means a missing value, beside the empty one.")
+    ] = None,
+    missing: Annotated[
+        MissingMode, typer.Option(help="A missing value is no lookup, or one of a row of its own.")
+    ] = MissingMode.EMPTY,
+    time: Annotated[
+        str | None, typer.Option("--time", help="Column of times; rows are in the order of time where left out.")
+    ] = None,
+    train_share: Annotated[float, typer.Option(help="First share, by time, that trains; the rest tests.")] = 0.8,
+    rate: Annotated[float, typer.Option(help="Share of the rows that is kept.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the hash, and of which rows are kept.")] = 0,
+    torchrec: Annotated[
+        Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn access logs into tables, profiles, row orders and batches; --torchrec alone reads what is there."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
+    from shardbench.datasets.log_encode import Cells  # noqa: PLC0415
+    from shardbench.datasets.log_profile import Cut, profile_log  # noqa: PLC0415
+    from shardbench.datasets.log_reader import Log  # noqa: PLC0415
+
+    if not logs and torchrec is None:
+        raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
+    if logs:
+        log = Log(files=tuple(logs), header=_names(header))
+        cells = Cells(
+            mode=mode.value, missing=missing.value, delimiter=delimiter, null=tuple(null or ()), seed=seed
+        )  # fmt: skip
+        cut = Cut(time=time, train_share=train_share, rate=rate, seed=seed)
+        one = {"rows": rows if mode is CellMode.HASH else None, "dim": dim}
+        listed = _tables(log, tables, _names(columns), time, one)
+        shown = None if as_json or not sys.stdout.isatty() else _Line()
+        profile_log(log, out, listed, cells=cells, cut=cut, progress=shown)
+    done = read_note(out)
+    if torchrec is not None:
+        write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
+    if as_json:
+        print_json({"target": str(out), "profiled": to_data(done), "torchrec": str(torchrec) if torchrec else None})
+        return
+    print(f"{out}: {done.samples} of {done.read_rows} rows, {done.train_samples} train; {len(done.tables)} tables")
+    if torchrec is not None:
+        print(f"constraints of TorchRec: {torchrec}")
+    print(f"in a suite (with --data {out.parent}):")
+    print(f'  [[workloads]]\n  name = "{out.name}"\n  dataset = "access_log"\n  prepared = "{out.name}"')
+
+
+def _tables(
+    log: "Log", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
+) -> "tuple[ListedTable, ...]":
+    """The tables to fill: those of the list, or one a column with the rows and width of ``one``."""
+    from shardbench.base.serialise import from_data  # noqa: PLC0415
+    from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
+
+    if path is not None:
+        if columns is not None:
+            raise BadInput("the list of tables states their columns: leave --columns or --tables out")
+        return read_table_list(path)
+    chosen = columns if columns is not None else tuple(name for name in log.columns() if name != time)
+    made = (from_data(ListedTable, {"name": name, **one}, f"column '{name}' as a table") for name in chosen)
+    return checked(made, "--columns" if columns is not None else "the log")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise BadInput(f"'{text}' has an empty name")
+    return names
+
+
+class _Line:
+    """Rows read so far and how many a second, on one line of a terminal."""
+
+    def __init__(self) -> None:
+        self._start = monotonic()
+
+    def __call__(self, rows: int) -> None:
+        rate = rows / max(monotonic() - self._start, 1e-9)
+        print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)

@@ -1,0 +1,138 @@
+"""Lists of tables that their owner has: a CSV or parquet file with a line a table, or a TorchRec collection."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pydantic
+from pydantic import Field, PositiveInt
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import first_error
+from shardbench.model.table import Name, Pooling, Table
+
+SEPARATOR = "|"
+"""Between the features of a table that several share, in a cell of a list."""
+
+
+class ListedTable(pydantic.BaseModel):
+    """One table of a list; what a list does not say is None."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    rows: PositiveInt | None = None
+    """None where they are to be counted."""
+    dim: int = Field(default=64, ge=4, multiple_of=4)
+    pooled: bool = True
+    """Whether the vectors of a bag are summed, or kept one by one."""
+    features: tuple[str, ...] = ()
+    """Inputs that look the table up, such as columns of a log; its name where left out."""
+    pooling: float | None = None
+    """Mean length of a bag that is there."""
+    coverage: float | None = None
+    """Share of samples that have a bag."""
+    alpha: float | None = None
+    """Exponent of the power law of its lookups."""
+    shift: float | None = None
+    seen_rows: PositiveInt | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Inputs that look the table up, at least one."""
+        return self.features or (self.name,)
+
+    @property
+    def table(self) -> Table:
+        """The table as a problem has it; raises BadInput where its rows are not stated."""
+        if self.rows is None:
+            raise BadInput(f"table {self.name}: state its rows")
+        pooling = Pooling.SUM if self.pooled else Pooling.NONE
+        return Table(name=self.name, rows=self.rows, dim=self.dim, pooling=pooling, features=len(self.inputs))
+
+
+def read_table_list(path: Path) -> tuple[ListedTable, ...]:
+    """Tables of a .csv or .parquet file whose columns are fields of ``ListedTable``, ``name`` at least.
+
+    An empty cell says nothing; several features are separated by ``|``. Raises BadInput that names file and line.
+    """
+    if not path.is_file():
+        raise BadInput(f"no file {path}: a list of tables, .csv or .parquet, with columns name, rows, dim")
+    read = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}.get(path.suffix)
+    if read is None:
+        raise BadInput(f"{path.name}: a list of tables is a .csv or .parquet file")
+    try:
+        found = read(str(path)).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
+    return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)
+
+
+def _listed(cells: dict[str, Any], what: str) -> ListedTable:
+    given = {name: value for name, value in cells.items() if value is not None and value != ""}
+    if isinstance(given.get("features"), str):
+        given["features"] = tuple(given["features"].split(SEPARATOR))
+    if "name" in given:
+        given["name"] = str(given["name"])
+    try:
+        return ListedTable.model_validate(given)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]:
+    """The tables; raises BadInput where there is none, or two have one name or look-up one input."""
+    tables = tuple(listed)
+    if not tables:
+        raise BadInput(f"{what} lists no table")
+    for kind, names in (("tables", [t.name for t in tables]), ("inputs", [i for t in tables for i in t.inputs])):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise BadInput(f"{what}: two {kind} are called {twice[0]}")
+    return tables
+
+
+def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
+    """Tables of TorchRec's: an EmbeddingBagCollection, an EmbeddingCollection, a module that has some, or configs.
+
+    ``collection`` is a module, or a list of EmbeddingBagConfig or EmbeddingConfig. Raises BadInput where nothing of
+    the kind is in it, or a table is none that the kernels take.
+    """
+    from torch import nn  # noqa: PLC0415
+    from torchrec.modules.embedding_configs import (  # noqa: PLC0415
+        BaseEmbeddingConfig,
+        EmbeddingBagConfig,
+        PoolingType,
+    )
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: PLC0415
+
+    configs: list[Any] = []
+    if isinstance(collection, nn.Module):
+        for module in collection.modules():
+            if isinstance(module, EmbeddingBagCollection):
+                configs += module.embedding_bag_configs()
+            elif isinstance(module, EmbeddingCollection):
+                configs += module.embedding_configs()
+    elif isinstance(collection, Iterable):
+        configs = list(collection)
+    wrong = [config for config in configs if not isinstance(config, BaseEmbeddingConfig)]
+    if not configs or wrong:
+        raise BadInput(f"{type(wrong[0] if wrong else collection).__name__} is no TorchRec collection, nor configs")
+    for config in configs:
+        if isinstance(config, EmbeddingBagConfig) and config.pooling is not PoolingType.SUM:
+            raise BadInput(f"table {config.name} is pooled by {config.pooling.name}: sums only")
+    cells = [
+        {
+            "name": config.name,
+            "rows": config.num_embeddings,
+            "dim": config.embedding_dim,
+            "pooled": isinstance(config, EmbeddingBagConfig),
+            "features": tuple(config.feature_names),
+        }
+        for config in configs
+    ]
+    what = type(collection).__name__
+    return checked((_listed(one, f"{what} table {one['name']}") for one in cells), what)

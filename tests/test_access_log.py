@@ -1,0 +1,339 @@
+"""Logs of one's own: what is written is what the log says, however it is packed, cut or kept; faults leave nothing."""
+
+import datetime
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.datasets import log_profile, log_reader
+from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_profiles
+from shardbench.datasets.log_encode import Cells, RowsOfTable
+from shardbench.datasets.log_profile import Cut, Profiled, profile_log
+from shardbench.datasets.log_reader import Log
+from shardbench.workloads.kinds import workload_kinds
+from shardbench.workloads.table_list import ListedTable
+from shardbench.workloads.trace import Split
+
+WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
+CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
+
+
+def tables(*names: str, rows: int | None = 50) -> tuple[ListedTable, ...]:
+    return tuple(ListedTable(name=name, rows=rows, dim=8) for name in names)
+
+
+def write(path: Path, columns: dict[str, Any]) -> Path:
+    """A file of the kind that its name says."""
+    table, plain = pa.table(columns), path.name.removesuffix(".gz").removesuffix(".zst")
+    if plain.endswith(".parquet"):
+        pyarrow.parquet.write_table(table, path)
+        return path
+    raw = path.with_name(plain)
+    if plain.endswith(".csv"):
+        pyarrow.csv.write_csv(table, raw)
+    else:
+        lines = [table.column_names, *zip(*table.to_pydict().values())]
+        raw.write_text("".join("\t".join("" if cell is None else str(cell) for cell in line) + "\n" for line in lines))
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(raw.read_bytes()))
+    if path.suffix == ".zst":
+        path.write_bytes(zstandard.compress(raw.read_bytes()))
+    return path
+
+
+def profiled(
+    folder: Path, files: list[Path], listed: tuple[ListedTable, ...], cells: Cells | None = None, cut: Cut | None = None
+) -> Profiled:
+    return profile_log(Log(files=tuple(files)), folder, listed, cells=cells or Cells(), cut=cut or Cut(train_share=0.5))
+
+
+def bags(folder: Path, feature: int = 0, table: int = 0) -> list[list[int]]:
+    """Row ids of every sample, as written."""
+    values = np.load(folder / log_profile.values_file(table, feature))
+    offsets = np.load(folder / log_profile.offsets_file(table, feature))
+    return [values[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
+
+
+@settings(deadline=None, max_examples=40)
+@given(CELLS)
+def test_a_vocabulary_numbers_values_by_first_appearance(cells: list[list[str] | None]) -> None:
+    numbers: dict[str, int] = {}
+    wanted = [[numbers.setdefault(word, len(numbers)) for word in cell or []] for cell in cells]
+    for column in (
+        pa.array(cells, pa.list_(pa.string())),
+        pa.array(cells, pa.large_list(pa.large_string())),
+        pa.array([None if cell is None else "|".join(cell) for cell in cells], pa.string()),
+        pa.array([None if cell is None else "|".join(cell) for cell in cells], pa.string()).dictionary_encode(),
+    ):
+        coder = RowsOfTable("t", Cells(mode="vocabulary", delimiter="|"), None)
+        half = len(cells) // 2
+        parts = [coder(column[:half], "x"), coder(column[half:], "x")]
+        rows, lengths = (np.concatenate(found) for found in zip(*parts))
+        assert [part.tolist() for part in np.split(rows, np.cumsum(lengths)[:-1])] == wanted
+        assert coder.rows == max(1, len(numbers))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30), st.integers(2, 1000))
+def test_a_hash_is_of_the_text_and_a_missing_value_may_have_a_row(cells: list[int | None], rows: int) -> None:
+    numbers, texts = pa.array(cells, pa.int64()), pa.array([None if c is None else str(c) for c in cells])
+    for missing in ("empty", "row"):
+        made = Cells(missing=missing)
+        got, lengths = RowsOfTable("t", made, rows)(numbers, "x")
+        again, others = RowsOfTable("t", made, rows)(texts, "x")
+        assert (got.tolist(), lengths.tolist()) == (again.tolist(), others.tolist())
+        assert np.all((got >= 0) & (got < rows))
+        if missing == "empty":
+            assert lengths.tolist() == [int(cell is not None) for cell in cells]
+        else:
+            assert (got == 0).tolist() == [cell is None for cell in cells]
+
+
+def test_tables_and_seeds_have_hashes_of_their_own_that_spread_evenly() -> None:
+    column = pa.array(np.arange(20_000))
+    found = [RowsOfTable(name, Cells(seed=seed), 100)(column, "x")[0] for name, seed in (("a", 0), ("b", 0), ("a", 1))]
+    for first, second in ((0, 1), (0, 2)):
+        assert np.mean(found[first] == found[second]) < 0.03
+    for rows in found:
+        counts = np.bincount(rows, minlength=100)
+        assert np.abs(counts - 200).max() < 80  # 5.6 standard deviations
+
+
+VOCABULARY = Cells(mode="vocabulary")
+SUITE = """
+name = "own"
+description = "a log of one's own"
+WORKLOAD
+batch_size = 16
+test_batches = 1
+[[grids]]
+machines = ["a100-40gb-2x8"]
+backends = ["simulated"]
+iterations = 1
+"""
+ROWS = {
+    "day": [1, 2, 3, 4, 5, 6, 7, 8],
+    "user": ["a", "b", None, "a", "c", "a", "b", "d"],
+    "item": [10, None, 12, 10, 12, 11, 10, 13],
+}
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.tsv", "log.csv.gz", "log.tsv.zst"])
+def test_every_kind_of_file_gives_the_same(tmp_path: Path, name: str) -> None:
+    done = profiled(tmp_path / "out", [write(tmp_path / name, ROWS)], tables("user", "item", rows=None), VOCABULARY)
+    assert bags(tmp_path / "out") == [[0], [1], [], [0], [2], [0], [1], [3]]
+    assert bags(tmp_path / "out", table=1) == [[0], [], [1], [0], [1], [2], [0], [3]]
+    assert (done.samples, done.train_samples, [t.rows for t in done.tables]) == (8, 4, [4, 4])
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_the_split_is_by_time_whatever_the_order(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    moments = data.draw(st.lists(st.integers(-100, 100), min_size=4, max_size=40))
+    if len(set(moments)) < 2:
+        moments[0] = 200
+    folder, share = tmp_path_factory.mktemp("log"), data.draw(st.floats(0.3, 0.7))
+    file = write(folder / "log.parquet", {"at": moments, "id": list(range(len(moments)))})
+    cut = Cut(time="at", train_share=share)
+    try:
+        done = profiled(folder / "out", [file], tables("id"), Cells(mode="ids"), cut)
+    except BadInput as error:
+        assert "samples train" in str(error)
+        assert not (folder / "out").exists()
+        return
+    written = [row for bag in bags(folder / "out") for row in bag]
+    assert sorted(written) == list(range(len(moments)))
+    train, test = written[: done.train_samples], written[done.train_samples :]
+    assert done.split_at is not None
+    assert all(moments[i] < done.split_at for i in train)
+    assert all(moments[i] >= done.split_at for i in test)
+    assert train == sorted(train)
+    assert test == sorted(test)
+
+
+def test_dates_are_times(tmp_path: Path) -> None:
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    days = [start + datetime.timedelta(days=day) for day in (3, 0, 2, 1)]
+    for number, file in enumerate(("log.parquet", "log.csv")):
+        stated = pa.array(days, pa.timestamp("s", tz="UTC") if number == 0 else pa.timestamp("s"))
+        path = write(tmp_path / file, {"at": stated, "id": [3, 0, 2, 1]})
+        profiled(tmp_path / f"out{number}", [path], tables("id"), Cells(mode="ids"), Cut(time="at", train_share=0.5))
+        assert bags(tmp_path / f"out{number}") == [[0], [1], [3], [2]]
+
+
+def test_how_a_log_is_cut_into_files_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 3000
+    generator = np.random.default_rng(0)
+    ids = generator.integers(0, 50, rows)
+    at = generator.permutation(rows)
+    whole = write(tmp_path / "whole.csv", {"at": at, "id": ids})
+    parts = [write(tmp_path / f"{i}.csv", {"at": at[i::1][:1000], "id": ids[i::1][:1000]}) for i in (0, 1000, 2000)]
+    cut = Cut(time="at", train_share=0.7, rate=0.5, seed=3)
+    first = profiled(tmp_path / "first", [whole], tables("id"), cut=cut)
+    monkeypatch.setattr(log_reader, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(log_profile, "CHUNK", 100)
+    again = profiled(tmp_path / "again", parts, tables("id"), cut=cut)
+    assert first == again
+    assert 0.45 < first.samples / rows < 0.55
+    assert abs(first.train_samples / first.samples - 0.7) < 0.05
+
+
+def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    columns = {
+        "liked": [generator.integers(0, 90, size=n).tolist() for n in generator.integers(0, 5, 400)],
+        "shared": [generator.integers(0, 90, size=n).tolist() for n in generator.integers(0, 3, 400)],
+        "user": generator.integers(0, 1000, 400),
+    }
+    listed = (
+        ListedTable(name="items", rows=90, dim=16, features=("liked", "shared")),
+        ListedTable(name="user", rows=100, pooled=False),
+    )
+    folder = tmp_path / "data" / "mine"
+    file = write(tmp_path / "log.parquet", columns)
+    cells = Cells(mode="hash", missing="empty")
+    done = profiled(folder, [file], listed, cells, Cut(train_share=0.6))
+    workload = AccessLogConfig(prepared="mine", batch_size=32).build(tmp_path / "data")
+    assert workload_kinds()["access_log"] is AccessLogConfig
+    assert [(t.name, t.rows, t.dim, t.features) for t in workload.tables] == [
+        ("items", 90, 16, 2),
+        ("user", 100, 64, 1),
+    ]
+    assert workload.train_samples == done.train_samples == 240
+    for number, table in enumerate(workload.tables):
+        assert workload.profiles[number] == read_profiles(folder)[table.name]
+        order = np.load(folder / log_profile.order_file(number))
+        assert workload.ranking(number)(order).tolist() == list(range(len(order)))
+    test = workload.bags(Split.TEST, 0, 0)
+    liked, shared = bags(folder), bags(folder, feature=1)
+    ranks = workload.ranking(0)
+    for sample in range(32):
+        for feature, raw in enumerate((liked, shared)):
+            ids = np.asarray(raw[240 + sample], dtype=np.int64)
+            part = test.feature(feature)
+            assert part.values[part.offsets[sample] : part.offsets[sample + 1]].tolist() == ranks(ids).tolist()
+    means = [np.mean([len(cell) for cell in columns[name][:240]]) for name in ("liked", "shared")]
+    assert constraints(folder)["items"]["pooling_factors"] == pytest.approx(means)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cells", "message"),
+    [
+        ("log.csv", "at,id\n1,2\n3\n", Cells(), r"log\.csv cannot be read: .*Row #3: Expected 2 columns, got 1"),
+        ("log.csv", "at,id\n1,x\n", Cells(mode="ids"), r"log\.csv column id: .*x.*: ids are whole numbers, else hash"),
+        ("log.csv", "at,id\n1,-1\n", Cells(mode="ids"), r"log\.csv column id: -1 is no row of 0\.\.49"),
+        ("log.csv", "at,id\n1,50\n", Cells(mode="ids"), r"log\.csv column id: 50 is no row of 0\.\.49"),
+        ("log.csv", "at,user\n1,50\n", Cells(), r"log\.csv has no column 'id': it has at, user"),
+        ("log.csv", "at,id\n1,7\n", Cells(), "0 of 1 samples train: give more rows"),
+        ("log.csv", "", Cells(), r"log\.csv cannot be read: Empty CSV file"),
+        ("log.csv.gz", "at,id\n", Cells(), r"log\.csv\.gz cannot be read"),
+        ("log.parquet", "at,id\n", Cells(), r"log\.parquet cannot be read"),
+        ("log.json", "{}", Cells(), r"log\.json: unknown kind of log: give \.parquet"),
+        ("log.csv", "\n".join(["id", *map(str, range(60))]), Cells(mode="vocabulary"), "more than 50 different values"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_line_and_nothing_is_left(
+    tmp_path: Path, name: str, content: str, cells: Cells, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput, match=message) as caught:
+        profiled(tmp_path / "out", [tmp_path / name], tables("id"), cells)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1.5, 2.0]), "values are double: give whole numbers, texts, or lists"),
+        (pa.array([[[1]], [[2]]]), "give lists of whole numbers or texts"),
+        (pa.array([True, False]), "values are bool"),
+    ],
+)
+def test_values_that_are_no_categories_are_refused(column: pa.Array, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        RowsOfTable("t", Cells(), 10)(column, "x")
+
+
+@pytest.mark.parametrize("cut_at", [0.3, 0.7, 0.95])
+def test_a_packed_log_that_was_cut_is_refused(tmp_path: Path, cut_at: float) -> None:
+    file = write(tmp_path / "log.csv.gz", {"id": np.random.default_rng(0).integers(0, 50, 5000)})
+    packed = file.read_bytes()
+    file.write_bytes(packed[: int(len(packed) * cut_at)])
+    with pytest.raises(BadInput, match=r"log\.csv\.gz cannot be read"):
+        profiled(tmp_path / "out", [file], tables("id"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    profiled(folder, [write(tmp_path / "log.csv", ROWS)], tables("user"))
+    (folder / log_profile.values_file(0, 0)).write_bytes(b"no array")
+    with pytest.raises(BadInput, match="shardbench profile"):
+        AccessLogConfig(prepared="out", batch_size=2, test_batches=1).build(tmp_path)
+    with pytest.raises(BadInput, match=r"no file .*prepared\.json"):
+        AccessLogConfig(prepared="none").build(tmp_path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out, fields = write(tmp_path / "log.csv", ROWS), tmp_path / "out", tmp_path / "fields.json"
+    asked = ["profile", str(file), "--out", str(out), "--time", "day", "--train-share", "0.5", "--mode", "vocabulary"]
+    assert run_command([*asked, "--torchrec", str(fields)]) == 0
+    said = capsys.readouterr().out
+    assert f"{out}: 8 of 8 rows, 4 train; 2 tables" in said
+    assert 'dataset = "access_log"' in said
+    assert read_note(out).time == "day"
+    assert json.loads(fields.read_text())["user"]["pooling_factors"] == [0.75]
+    fields.unlink()
+    assert run_command(["profile", "--out", str(out), "--torchrec", str(fields), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["profiled"]["samples"] == 8
+    assert fields.is_file()
+    assert run_command(asked) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert run_command(["profile", "--out", str(out)]) == 2
+    assert "give logs to profile" in capsys.readouterr().err
+
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "bring_your_tables.md"
+
+
+def test_the_documents_transcript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = re.search(r"^```console\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    assert block
+    command, _, said = block.group(1).partition("\n")
+    monkeypatch.chdir(tmp_path)
+    items = ["1;2", None, "3", *("2" for _ in range(97))]
+    write(tmp_path / "log.csv", {"day": range(100), "user": [f"u{i % 30}" for i in range(100)], "items": items})
+    (tmp_path / "tables.csv").write_text("name,rows,dim,features\nuser,100,16,\nitem,50,32,items\n")
+    assert run_command(command.removeprefix("$ shardbench ").split()) == 0
+    assert capsys.readouterr().out == said
+    suite = tmp_path / "suite.toml"
+    stated = "\n".join(line.strip() for line in said.splitlines()[2:])
+    suite.write_text(SUITE.replace("WORKLOAD", stated))
+    asked = ["run", str(suite), "--data", "data", "--results", "runs", "--strategy", "greedy-size"]
+    assert run_command(asked) == 0
+    rows = (tmp_path / "runs" / "tables" / "own" / "throughput.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[:5] for row in rows] == [["mine", "a100-40gb-2x8", "simulated", "greedy-size", "ok"]]
+
+
+def test_what_is_written_for_torchrec_is_taken_by_it(tmp_path: Path) -> None:
+    from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
+
+    profiled(tmp_path / "out", [write(tmp_path / "log.csv", ROWS)], tables("user", "item"))
+    found = {name: ParameterConstraints(**fields) for name, fields in constraints(tmp_path / "out").items()}
+    assert found["item"].pooling_factors == [0.75]
