@@ -16,8 +16,8 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.constrained import Constrained
-from shardbench.runs.evaluate import RulesOnly, evaluate
+from shardbench.runs.constrained import evaluate_under
+from shardbench.runs.evaluate import RulesOnly
 
 
 def problem(hbm: int = 1 << 22) -> Problem:
@@ -33,7 +33,7 @@ def problem(hbm: int = 1 << 22) -> Problem:
 
 def planned(strategy: str, constraints: Constraints, asked: Problem) -> Plan | Failure:
     question = RulesOnly(constraints.applied(asked))
-    made = evaluate(question, Constrained(get_strategy(strategy), constraints), Budget(plan_s=5.0), 0, sealed=False)
+    made = evaluate_under(constraints, question, get_strategy(strategy), Budget(plan_s=5.0), 0, slack=1.0)
     return made if isinstance(made, Failure) else made.plan
 
 

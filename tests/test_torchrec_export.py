@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,7 +39,7 @@ from torchrec import (
 )
 from torchrec.modules.embedding_configs import PoolingType
 
-from shardbench.torchrec import Exported, export, sharding_plan, split
+from shardbench.torchrec import Exported, export, ranks_of, sharding_plan, split
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
 
@@ -267,3 +268,11 @@ def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, capsys: pytes
     expected = json.loads(finished(losses([str(made), "--unsharded"])))["losses"]
     assert found == pytest.approx(expected, rel=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3
+
+
+def test_places_by_frequency_of_the_ids_seen() -> None:
+    assert ranks_of(np.array([4, 1]), 5).tolist() == [2, 1, 3, 4, 0]
+    with pytest.raises(BadInput, match="names an id twice"):
+        ranks_of(np.array([4, 4]), 5)
+    with pytest.raises(BadInput, match="ids 1 to 5 is not of a table of 5 rows"):
+        ranks_of(np.array([1, 5]), 5)

@@ -34,6 +34,7 @@ from shardbench.cli.options import (
     failure_lines,
     print_json,
 )
+from shardbench.cli.plan import plan_command
 from shardbench.cli.profile import profile_command
 from shardbench.cli.record_commands import outcome_counts, print_report
 from shardbench.records.trial import Outcome
@@ -239,6 +240,7 @@ app.command("claims")(claims_command)
 app.command("explain")(tools.explain_command)
 app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
+app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
 
 

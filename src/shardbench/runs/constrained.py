@@ -5,23 +5,29 @@ against them is few tables as a rule: each is put where least is looked up, dear
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.base.errors import Infeasible
+from shardbench.base.errors import Infeasible, InvalidPlan
+from shardbench.engine.failures import failed
 from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, sharding_type, whole_home
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
 from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.evaluate import Answer, Question, evaluate
+
+J = TypeVar("J")
 
 TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 
 
 class Constrained(Strategy):
-    """A strategy whose plans keep constraints, or are refused by name; notes say how many tables were placed anew."""
+    """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew."""
 
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
         self.inner, self.constraints = inner, constraints
@@ -32,11 +38,26 @@ class Constrained(Strategy):
         self.requires = inner.requires  # type: ignore[misc]
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Raises Infeasible where a table has no place that keeps them, InvalidPlan where the plan breaks one."""
+        """Raises Infeasible where a table has no place that keeps them."""
         made = self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed)
-        kept = _kept(made, problem, self.constraints)
-        self.constraints.check(kept, problem)
-        return kept
+        return _kept(made, problem, self.constraints)
+
+
+def evaluate_under(
+    constraints: Constraints, question: Question[J], strategy: Strategy, budget: Budget, seed: int, *, slack: float
+) -> Answer[J] | Failure:
+    """As ``evaluate``, in this process; a plan that breaks a constraint is invalid.
+
+    The question is of ``constraints.applied``.
+    """
+    answer = evaluate(question, Constrained(strategy, constraints), budget, seed, sealed=False, slack=slack)
+    if isinstance(answer, Failure):
+        return answer
+    try:
+        constraints.check(answer.plan, question.problem)
+    except InvalidPlan as error:
+        return failed(Outcome.INVALID, str(error), "validate", error.rule).failure
+    return answer
 
 
 def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:

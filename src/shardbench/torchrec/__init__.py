@@ -2,7 +2,7 @@
 
 from .exported import Exported, ExportedTable, Piece, Shard, export, inexpressible
 from .planner import ShardBenchPlanner
-from .remap import IdRemap
+from .remap import IdRemap, ranks_of
 from .sharding import parameters_of_replicas, sharding_plan
 from .split import SplitBags, SplitSequences, load_tables, split
 
@@ -19,6 +19,7 @@ __all__ = [
     "inexpressible",
     "load_tables",
     "parameters_of_replicas",
+    "ranks_of",
     "sharding_plan",
     "split",
 ]

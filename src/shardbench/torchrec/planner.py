@@ -25,8 +25,8 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, Table
 from shardbench.records.trial import Failure
-from shardbench.runs.constrained import Constrained
-from shardbench.runs.evaluate import Answer, evaluate, learns
+from shardbench.runs.constrained import evaluate_under
+from shardbench.runs.evaluate import Answer, learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
@@ -136,7 +136,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         causes: list[str] = []
         best: Answer[Simulation] | None = None
         for strategy in (version for one in self.strategies for version in _versions(one, problem)):
-            answer = evaluate(question, Constrained(strategy, limits), budget, 0, sealed=False, slack=3.0)
+            answer = evaluate_under(limits, question, strategy, budget, 0, slack=3.0)
             if isinstance(answer, Failure):
                 causes.append(answer.cause)
             elif best is None or answer.judged.step_ms < best.judged.step_ms:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torchrec import KeyedJaggedTensor
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.engine.row_ranges import cut_ids
 from shardbench.torchrec.exported import ExportedTable
@@ -23,6 +25,23 @@ def piece_keys(table: ExportedTable, features: Sequence[str]) -> dict[str, list[
     if len(table.pieces) == 1:
         return {table.pieces[0].name: list(features)}
     return {piece.name: [f"{feature}_s{k}" for feature in features] for k, piece in enumerate(table.pieces)}
+
+
+def ranks_of(order: Ints, rows: int) -> torch.Tensor:
+    """Each id's place in the order of frequency, int64 [rows]; ``order`` are the ids seen, the hottest first.
+
+    Ids never seen follow by number. Raises BadInput where ``order`` names an id twice, or one that there is not.
+    """
+    seen = torch.from_numpy(np.asarray(order, dtype=np.int64).copy())
+    if len(seen) and not 0 <= int(seen.min()) <= int(seen.max()) < rows:
+        raise BadInput(f"an order of ids {int(seen.min())} to {int(seen.max())} is not of a table of {rows} rows")
+    ranks = torch.full((rows,), -1, dtype=torch.int64)
+    ranks[seen] = torch.arange(len(seen))
+    never = ranks < 0
+    if int(never.sum()) != rows - len(seen):
+        raise BadInput("an order names an id twice")
+    ranks[never] = torch.arange(len(seen), rows)
+    return ranks
 
 
 class IdRemap(torch.nn.Module):
