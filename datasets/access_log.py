@@ -17,21 +17,26 @@ from shardbench.model.table import Name, Pooling, Table
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
 
-_HOW = "write it with: shardbench profile"
+_HOW = "write it with: shardbench profile (logs of your own), or prepare (public ones)"
 
 
-class AccessLogConfig(WorkloadConfig):
-    """A profiled log: its tables, the samples that train, and those that test."""
+class ProfiledConfig(WorkloadConfig):
+    """What a folder with bags, profiles and row orders is asked for, whatever log it was made of."""
 
-    dataset: Literal["access_log"] = "access_log"
-    name: Name = "access_log"
     batch_size: PositiveInt = 4096
     prepared: str
-    """Folder that ``shardbench profile`` wrote, relative to the data folder."""
+    """Folder that ``shardbench profile`` or ``prepare`` wrote, relative to the data folder."""
     dims: dict[str, Width] = Field(default_factory=dict)
     """Widths of tables by name, where they are to be others than those the folder states."""
     profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
     """Train samples, evenly spread, that profiles are counted over; None: all."""
+
+
+class AccessLogConfig(ProfiledConfig):
+    """A profiled log of one's own: its tables, the samples that train, and those that test."""
+
+    dataset: Literal["access_log"] = "access_log"
+    name: Name = "access_log"
 
     def build(self, data: Path) -> "AccessLog":
         """Maps the folder; raises BadInput that says how to make it."""
@@ -41,7 +46,7 @@ class AccessLogConfig(WorkloadConfig):
 class AccessLog(RecordedWorkload):
     """Bags of every feature are read from memory-mapped files."""
 
-    def __init__(self, config: AccessLogConfig, data: Path) -> None:
+    def __init__(self, config: ProfiledConfig, data: Path) -> None:
         folder = data / config.prepared
         self.profiled = read_note(folder)
         unknown = sorted(config.dims.keys() - {table.name for table in self.profiled.tables})

@@ -28,23 +28,30 @@ class Log:
 
     files: tuple[Path, ...]
     header: tuple[str, ...] | None = None
+    suffix: str | None = None
+    """What all files are, such as .csv; None: each what its name says."""
 
     def __post_init__(self) -> None:
         for path in self.files:
             if not path.is_file():
                 raise BadInput(f"no file {path}: bring it, or correct the name")
-            if _kind(path) != ".parquet" and _kind(path) not in _DELIMITERS:
+            if self.kind(path) != ".parquet" and self.kind(path) not in _DELIMITERS:
                 raise BadInput(f"{path.name}: unknown kind of log: {_KINDS}")
         if not self.files:
             raise BadInput(f"no log was given: {_KINDS}")
+
+    def kind(self, path: Path) -> str:
+        """Suffix of what a file is, packed or not."""
+        suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
+        return self.suffix or (suffixes[-1] if suffixes else "")
 
     def columns(self) -> tuple[str, ...]:
         """Names of the first file's columns."""
         path = self.files[0]
         with _one_line(path):
-            if _kind(path) == ".parquet":
+            if self.kind(path) == ".parquet":
                 return tuple(pyarrow.parquet.read_schema(path).names)
-            with _text(path, self.header, None) as reader:
+            with _text(path, self.kind(path), self.header, None) as reader:
                 return tuple(reader.schema.names)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -58,25 +65,24 @@ class Log:
                 yield from ((path.name, batch) for batch in self._of_file(path, list(columns), typed))
 
     def _of_file(self, path: Path, columns: list[str], typed: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        if _kind(path) == ".parquet":
+        if self.kind(path) == ".parquet":
             with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
                 _check_columns(path, columns, file.schema_arrow.names)
                 yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
             return
-        with _text(path, self.header, None) as reader:
+        with _text(path, self.kind(path), self.header, None) as reader:
             _check_columns(path, columns, reader.schema.names)
         kinds = {name: pa.string() for name in columns if name not in typed}
         convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
         convert.null_values = [""]
-        with _text(path, self.header, convert) as reader:
+        with _text(path, self.kind(path), self.header, convert) as reader:
             yield from reader
 
 
 @contextmanager
 def _text(
-    path: Path, header: tuple[str, ...] | None, convert: pyarrow.csv.ConvertOptions | None
+    path: Path, kind: str, header: tuple[str, ...] | None, convert: pyarrow.csv.ConvertOptions | None
 ) -> Iterator[pyarrow.csv.CSVStreamingReader]:
-    kind = _kind(path)
     # Only columns are asked for where nothing is converted: they are in the first lines.
     block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
     # One thread: only then are faults told by their row.
@@ -97,11 +103,6 @@ def _one_line(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())[:300]}") from error
-
-
-def _kind(path: Path) -> str:
-    suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
-    return suffixes[-1] if suffixes else ""
 
 
 def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:

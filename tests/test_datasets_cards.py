@@ -43,7 +43,7 @@ def test_instance_has_the_cards_fingerprint(kind: str, tmp_path: Path) -> None:
 
 
 def test_bad_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="no card for 'other': there are access_log, criteo_kaggle, "):
+    with pytest.raises(BadInput, match="no card for 'other': there are access_log, avazu, "):
         load_card("other")
     monkeypatch.setattr(card, "CARDS", tmp_path)
     (tmp_path / "x.toml").write_text('kind = "x"\n')

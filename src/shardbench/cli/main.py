@@ -2,9 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +34,7 @@ from shardbench.cli.options import (
     print_json,
 )
 from shardbench.cli.plan import plan_command
+from shardbench.cli.prepare import prepare_command
 from shardbench.cli.profile import profile_command
 from shardbench.cli.record_commands import outcome_counts, print_report
 from shardbench.records.trial import Outcome
@@ -59,19 +59,6 @@ class Listing(StrEnum):
     WORKLOADS = "workloads"
     MACHINES = "machines"
     SUITES = "suites"
-
-
-class Preparable(StrEnum):
-    """Data sets that need preparing."""
-
-    CRITEO_KAGGLE = "criteo_kaggle"
-
-
-class RowMode(StrEnum):
-    """How category values become rows."""
-
-    HASH = "hash"
-    VOCABULARY = "vocabulary"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -125,30 +112,6 @@ def list_command(
         indent = "  " if what is None else ""
         for entry in entries:
             print(ascii_text(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
-
-
-@app.command()
-def prepare(
-    dataset: Annotated[Preparable, typer.Argument(help="Which data set SOURCE holds.")],
-    source: Annotated[Path, typer.Argument(help="The file that you downloaded: plain, .gz or .zst.")],
-    target: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
-    *,
-    mode: Annotated[RowMode, typer.Option(help="How categories become rows.")] = RowMode.HASH,
-    rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Turn a downloaded data set into the arrays that its workload reads."""
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.datasets.criteo_prepare import prepare as prepare_criteo  # noqa: PLC0415
-
-    done = prepare_criteo(source, target, mode=mode.value, rows=rows, seed=seed, progress=_samples_line(as_json))
-    if as_json:
-        print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
-    else:
-        print(f"{dataset.value}: {done.samples} samples in {target}")
 
 
 @app.command()
@@ -231,6 +194,7 @@ def test_command(
     return EXIT_OK
 
 
+app.command("prepare")(prepare_command)
 app.command("profile")(profile_command)
 app.command("new")(new_command)
 app.command("status")(record_commands.status_command)
@@ -242,12 +206,6 @@ app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
 app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
-
-
-def _samples_line(as_json: bool) -> Callable[[int], None] | None:
-    if as_json or not sys.stdout.isatty():
-        return None
-    return lambda samples: print(f"\r{samples} samples", end="\r", flush=True)
 
 
 def _outcomes(text: str) -> frozenset[Outcome]:

@@ -1,10 +1,8 @@
 """``shardbench profile``: the user's own access logs become a data set that suites and plans can use."""
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.cli.options import JsonOption, print_json
+from shardbench.cli.prepare import rows_line
 
 if TYPE_CHECKING:
     from shardbench.datasets.log_reader import Log
@@ -89,8 +88,7 @@ def profile_command(
         cut = Cut(time=time, train_share=train_share, rate=rate, seed=seed)
         one = {"rows": rows if mode is CellMode.HASH else None, "dim": dim}
         listed = _tables(log, tables, _names(columns), time, one)
-        shown = None if as_json or not sys.stdout.isatty() else _Line()
-        profile_log(log, out, listed, cells=cells, cut=cut, progress=shown)
+        profile_log(log, out, listed, cells=cells, cut=cut, progress=rows_line(as_json))
     done = read_note(out)
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
@@ -127,14 +125,3 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     if not all(names):
         raise BadInput(f"'{text}' has an empty name")
     return names
-
-
-class _Line:
-    """Rows read so far and how many a second, on one line of a terminal."""
-
-    def __init__(self) -> None:
-        self._start = monotonic()
-
-    def __call__(self, rows: int) -> None:
-        rate = rows / max(monotonic() - self._start, 1e-9)
-        print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)

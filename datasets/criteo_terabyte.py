@@ -1,0 +1,44 @@
+"""Criteo's Terabyte click logs, any subset of the days, from the folder that ``shardbench prepare`` writes."""
+
+from pathlib import Path
+from typing import Literal
+
+from shardbench.datasets.access_log import AccessLog, ProfiledConfig
+from shardbench.datasets.criteo_like import cardinalities
+from shardbench.datasets.criteo_prepare import CATEGORIES, INTEGERS
+from shardbench.datasets.downloads import Download, days_in_order
+from shardbench.model.table import Name
+from shardbench.workloads.table_list import ListedTable
+
+_CATEGORIES = tuple(f"C{number + 1}" for number in range(CATEGORIES))
+_INTEGERS = tuple(f"I{number + 1}" for number in range(INTEGERS))
+WIDTH = 128
+
+
+class CriteoTerabyteConfig(ProfiledConfig):
+    """26 one-hot tables; the last of several days tests."""
+
+    dataset: Literal["criteo_terabyte"] = "criteo_terabyte"
+    name: Name = "criteo_terabyte"
+    prepared: str = "criteo_terabyte"
+
+    def build(self, data: Path) -> AccessLog:
+        """Maps the folder; raises BadInput that says how to make it."""
+        return AccessLog(self, data)
+
+
+DOWNLOAD = Download(
+    suffix=".tsv",
+    header=("label", *_INTEGERS, *_CATEGORIES),
+    time=None,
+    tables=tuple(
+        ListedTable(name=name, rows=rows, dim=WIDTH)
+        for name, rows in zip(_CATEGORIES, cardinalities()["terabyte_dcnv2"]["rows"])
+    ),
+    mode="hash",
+    expected="any of day_0.gz to day_23.gz of Criteo's 1TB click logs, in order (label, 13 integers, 26 categories)",
+    train_share=lambda files: (files - 1) / files if files > 1 else 6 / 7,
+    check=days_in_order,
+)
+
+CONFIG = CriteoTerabyteConfig

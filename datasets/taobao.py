@@ -1,0 +1,35 @@
+"""Taobao's user behaviour, from the folder that ``shardbench prepare`` writes: a sample is what a user did once."""
+
+from pathlib import Path
+from typing import Literal
+
+from shardbench.datasets.access_log import AccessLog, ProfiledConfig
+from shardbench.datasets.downloads import Download
+from shardbench.datasets.sequence import TAOBAO_ROWS, TAOBAO_WIDTH
+from shardbench.model.table import Name
+from shardbench.workloads.table_list import ListedTable
+
+
+class TaobaoConfig(ProfiledConfig):
+    """Three one-hot tables: user, item and category."""
+
+    dataset: Literal["taobao"] = "taobao"
+    name: Name = "taobao"
+    prepared: str = "taobao"
+
+    def build(self, data: Path) -> AccessLog:
+        """Maps the folder; raises BadInput that says how to make it."""
+        return AccessLog(self, data)
+
+
+DOWNLOAD = Download(
+    suffix=".csv",
+    header=("user", "item", "category", "behaviour", "time"),
+    time="time",
+    tables=tuple(ListedTable(name=name, rows=rows, dim=TAOBAO_WIDTH) for name, rows in TAOBAO_ROWS.items()),
+    mode="vocabulary",
+    expected="UserBehavior.csv of Taobao (user, item, category, behaviour, seconds since 1970; no line of names)",
+    train_share=lambda files: 8 / 9,
+)
+
+CONFIG = TaobaoConfig

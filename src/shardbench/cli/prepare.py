@@ -1,0 +1,91 @@
+"""``shardbench prepare``: a public data set, as it was downloaded, becomes the folder that its workload reads."""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.options import JsonOption, print_json
+
+
+class Preparable(StrEnum):
+    """Data sets that need preparing; each but Criteo Kaggle is a module of that name with a DOWNLOAD."""
+
+    CRITEO_KAGGLE = "criteo_kaggle"
+    CRITEO_TERABYTE = "criteo_terabyte"
+    TAOBAO = "taobao"
+    AVAZU = "avazu"
+
+
+class RowMode(StrEnum):
+    """How category values become rows."""
+
+    HASH = "hash"
+    VOCABULARY = "vocabulary"
+
+
+class RowsLine:
+    """Rows read so far and how many a second, on one line of a terminal."""
+
+    def __init__(self) -> None:
+        self._start = monotonic()
+
+    def __call__(self, rows: int) -> None:
+        """Shows the number of rows."""
+        rate = rows / max(monotonic() - self._start, 1e-9)
+        print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
+
+
+def rows_line(as_json: bool) -> RowsLine | None:
+    """A line of progress where somebody can see it."""
+    return None if as_json or not sys.stdout.isatty() else RowsLine()
+
+
+def prepare_command(
+    dataset: Annotated[Preparable, typer.Argument(help="Which data set the files are of.")],
+    files: Annotated[list[Path], typer.Argument(help="What you downloaded, and last the folder to write.")],
+    *,
+    mode: Annotated[
+        RowMode | None, typer.Option(help="How categories become rows; the data set's own way where left out.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a downloaded data set into the arrays that its workload reads."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+
+    if len(files) < 2:
+        raise BadInput("give the files that you downloaded, and then the folder to write")
+    *sources, target = files
+    options = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
+    done = _preparation(dataset, sources)(target, mode, options)
+    if as_json:
+        print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
+    else:
+        print(f"{dataset.value}: {done.samples} samples in {target}")
+
+
+def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, RowMode | None, dict[str, Any]], Any]:
+    if dataset is Preparable.CRITEO_KAGGLE:
+        from shardbench.datasets import criteo_prepare  # noqa: PLC0415
+
+        if len(sources) > 1:
+            raise BadInput(f"{dataset.value} is one file, not {len(sources)}")
+        return lambda target, mode, options: criteo_prepare.prepare(
+            sources[0], target, mode=(mode or RowMode.HASH).value, **options
+        )
+    from shardbench.datasets.downloads import prepare_download  # noqa: PLC0415
+
+    download = import_module(f"shardbench.datasets.{dataset.value}").DOWNLOAD
+    return lambda target, mode, options: prepare_download(
+        download, sources, target, mode=mode.value if mode else None, **options
+    )
