@@ -117,7 +117,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     if path.suffix in (".csv", ".parquet"):
         return [{**described, "table_list": str(path.resolve())}]
     if path.is_dir():
-        return [{"dataset": "access_log", "name": path.name, "prepared": str(path.resolve())}]
+        return [{"dataset": "access_log", "name": path.name, "prepared": str(path.resolve()), "test_batches": 1}]
     if path.suffix == ".toml":
         read = _toml(path)
         if "workloads" in read:
