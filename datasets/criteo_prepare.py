@@ -1,7 +1,8 @@
-"""Turns Criteo Kaggle's train file into arrays that can be memory-mapped.
+"""Turns Criteo Kaggle's files into arrays that can be memory-mapped.
 
-A line is: label, 13 integers, 26 categories (32-bit hex numbers), tab-separated; cells may
-be empty. The file is streamed; a malformed line is refused by its number.
+A line is: label (none in ``test.txt``), 13 integers, 26 categories (32-bit hex numbers), tab-separated; cells may
+be empty. The file, or the archive ``dac.tar.gz`` with its ``train.txt``, is streamed; a malformed line is refused by
+its number.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from shardbench.datasets.text import blocks, decimals, hexadecimals, quoted
 
 INTEGERS, CATEGORIES = 13, 26
 COLUMNS = 1 + INTEGERS + CATEGORIES
+MEMBER = "train.txt"
+"""What is read of an archive."""
 MISSING = -1
 """Row of an empty category cell in the prepared columns."""
 MAX_ROWS = 2**31 - 1
@@ -102,12 +105,12 @@ def prepare(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Prepared:
-    """Writes the folder ``target`` from ``source`` (plain, .gz or .zst) and returns its description.
+    """Writes the folder ``target`` from ``source`` (plain, .gz, .zst or .tar.gz) and returns its description.
 
     Mode ``hash`` maps a category to a row by ``stable_hash`` over ``rows`` (one number for all
     columns, or 26; None: the published cardinalities); ``vocabulary`` numbers the values by
-    first appearance. ``progress`` is called with the samples done so far. Nothing is left
-    behind on an error; raises BadInput naming the line.
+    first appearance. A file without labels gives no ``label.npy``. ``progress`` is called with
+    the samples done so far. Nothing is left behind on an error; raises BadInput naming the line.
     """
     sizes = _table_rows(mode, rows)
     with whole_folder(target) as folder:
@@ -157,25 +160,30 @@ class _Encoder:
 
 def _stream(source: Path, folder: Path, encoder: _Encoder, progress: Callable[[int], None] | None) -> Prepared:
     missing = np.zeros(CATEGORIES, dtype=np.int64)
+    labelled = True
     label = ArrayFile(folder / "label.npy", np.int8)
     dense = ArrayFile(folder / "dense.npy", np.float32, (INTEGERS,))
     columns = [ArrayFile(folder / category_file(c), np.int32) for c in range(CATEGORIES)]
     try:
-        for block in blocks(source):
-            labels, integers, categories, absent = parse_block(block, source.name, label.length)
+        for block in blocks(source, member=MEMBER):
+            labelled = has_labels(block) if dense.length == 0 else labelled
+            labels, integers, categories, absent = parse_block(block, source.name, dense.length, labelled=labelled)
             label.append(labels)
             dense.append(integers)
             missing += absent.sum(axis=0)
             for c, column in enumerate(columns):
                 column.append(encoder(c, categories[:, c], ~absent[:, c]))
             if progress is not None:
-                progress(label.length)
-        if label.length == 0:
-            raise BadInput(f"{source.name} is empty: give Criteo Kaggle's train.txt")
+                progress(dense.length)
+        if dense.length == 0:
+            raise BadInput(f"{source.name} is empty: give Criteo Kaggle's dac.tar.gz, or a file of it")
     finally:
         checksums = {file.path.name: file.close() for file in (label, dense, *columns)}
+    if not labelled:
+        label.path.unlink()
+        del checksums[label.path.name]
     return Prepared(
-        samples=label.length,
+        samples=dense.length,
         mode=encoder.mode,
         seed=encoder.seed,
         rows=encoder.rows,
@@ -184,40 +192,57 @@ def _stream(source: Path, folder: Path, encoder: _Encoder, progress: Callable[[i
     )
 
 
-def parse_block(block: Bytes, name: str, lines_before: int = 0) -> tuple[NDArray[np.int8], Floats32, Ints, Bools]:
+def has_labels(block: Bytes) -> bool:
+    """Whether the first line of a block has a label, by its number of columns."""
+    end = int(np.argmax(block == ord("\n")))
+    return int(np.count_nonzero(block[:end] == ord("\t"))) != COLUMNS - 2
+
+
+def parse_block(
+    block: Bytes, name: str, lines_before: int = 0, *, labelled: bool = True
+) -> tuple[NDArray[np.int8], Floats32, Ints, Bools]:
     """Labels [n], integers [n, 13] (NaN if empty), categories [n, 26] and where those are empty.
 
-    ``block`` is whole lines of ``name`` of which ``lines_before`` came earlier; raises
-    BadInput naming the line of a wrong number of columns or a bad cell.
+    ``block`` is whole lines of ``name`` of which ``lines_before`` came earlier; labels are [0] where they are not
+    ``labelled``. Raises BadInput naming the line of a wrong number of columns or a bad cell.
     """
-    separators = np.flatnonzero((block == ord("\t")) | (block == ord("\n")))
-    line_ends = np.flatnonzero(block[separators] == ord("\n"))
-    found = np.diff(line_ends, prepend=-1)
-    if (found != COLUMNS).any():
-        at = int(np.argmax(found != COLUMNS))
-        raise BadInput(
-            f"{name} line {lines_before + at + 1}: {found[at]} columns, expected {COLUMNS} "
-            "(label, 13 integers, 26 categories, tab-separated): give the train file, it has labels"
-        )
-    stops = separators.reshape(-1, COLUMNS)
-    starts = np.concatenate([[0], separators[:-1] + 1]).reshape(-1, COLUMNS)
-    stops[:, -1] -= (stops[:, -1] > starts[:, -1]) & (block[stops[:, -1] - 1] == ord("\r"))
+    first = 1 if labelled else 0
+    stops, starts = _fields(block, name, lines_before, COLUMNS - 1 + first)
     empty = stops == starts
-    numbers, number_good = decimals(block, starts[:, :14].ravel(), stops[:, :14].ravel())
-    hexes, hex_good = hexadecimals(block, starts[:, 14:].ravel(), stops[:, 14:].ravel())
-    numbers, number_good = numbers.reshape(-1, 14), number_good.reshape(-1, 14) | empty[:, :14]
-    number_good[:, 0] &= ~empty[:, 0] & (numbers[:, 0] >= 0) & (numbers[:, 0] <= 1)
-    good = np.concatenate([number_good, hex_good.reshape(-1, CATEGORIES) | empty[:, 14:]], axis=1)
+    cut = first + INTEGERS
+    numbers, number_good = decimals(block, starts[:, :cut].ravel(), stops[:, :cut].ravel())
+    hexes, hex_good = hexadecimals(block, starts[:, cut:].ravel(), stops[:, cut:].ravel())
+    numbers, number_good = numbers.reshape(-1, cut), number_good.reshape(-1, cut) | empty[:, :cut]
+    labels = numbers[:, :first]
+    number_good[:, :first] &= ~empty[:, :first] & (labels >= 0) & (labels <= 1)
+    good = np.concatenate([number_good, hex_good.reshape(-1, CATEGORIES) | empty[:, cut:]], axis=1)
     if not good.all():
         line, column = (int(i) for i in np.argwhere(~good)[0])
         field = quoted(block, int(starts[line, column]), int(stops[line, column]))
-        raise BadInput(f"{name} line {lines_before + line + 1}: {_wanted(column)}, not {field}")
-    integers = np.where(empty[:, 1:14], np.nan, numbers[:, 1:]).astype(np.float32)
-    return numbers[:, 0].astype(np.int8), integers, hexes.reshape(-1, CATEGORIES), empty[:, 14:]
+        raise BadInput(f"{name} line {lines_before + line + 1}: {_wanted(column, first)}, not {field}")
+    integers = np.where(empty[:, first:cut], np.nan, numbers[:, first:]).astype(np.float32)
+    return labels.ravel().astype(np.int8), integers, hexes.reshape(-1, CATEGORIES), empty[:, cut:]
 
 
-def _wanted(column: int) -> str:
-    if column == 0:
+def _fields(block: Bytes, name: str, lines_before: int, columns: int) -> tuple[Ints, Ints]:
+    """Where every field of the block stops and starts, int64 [lines, columns]; BadInput for other numbers of them."""
+    separators = np.flatnonzero((block == ord("\t")) | (block == ord("\n")))
+    line_ends = np.flatnonzero(block[separators] == ord("\n"))
+    found = np.diff(line_ends, prepend=-1)
+    if (found != columns).any():
+        at = int(np.argmax(found != columns))
+        raise BadInput(
+            f"{name} line {lines_before + at + 1}: {found[at]} columns, expected {columns} "
+            "(label, 13 integers, 26 categories, tab-separated; no label in test.txt): give dac.tar.gz or a file of it"
+        )
+    stops = separators.reshape(-1, columns)
+    starts = np.concatenate([[0], separators[:-1] + 1]).reshape(-1, columns)
+    stops[:, -1] -= (stops[:, -1] > starts[:, -1]) & (block[stops[:, -1] - 1] == ord("\r"))
+    return stops, starts
+
+
+def _wanted(column: int, first: int) -> str:
+    if column < first:
         return "column 1 (label) must be 0 or 1"
-    kind = "an integer" if column <= INTEGERS else "1 to 8 hex digits"
+    kind = "an integer" if column < first + INTEGERS else "1 to 8 hex digits"
     return f"column {column + 1} must be {kind} or empty"

@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -22,31 +24,49 @@ _HEX[np.frombuffer(b"0123456789", dtype=np.uint8)] = np.arange(10)
 _HEX[np.frombuffer(b"abcdef", dtype=np.uint8)] = np.arange(10, 16)
 _HEX[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = np.arange(10, 16)
 
-_BROKEN = (EOFError, OSError, zlib.error)
+_BROKEN = (EOFError, OSError, zlib.error, tarfile.TarError)
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked by its suffix (.gz, .zst); raises BadInput if it is not there."""
+@contextmanager
+def open_bytes(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked by its suffix (.gz, .zst; of a .tar.gz the file called ``member``).
+
+    Raises BadInput where there is no such file, and where it cannot be unpacked.
+    """
     if not path.is_file():
         raise BadInput(f"no file {path}: bring it, or correct the name")
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.open(path, "rb"))
-    if path.suffix == ".zst":
-        # zstandard's own reader takes a cut file for a finished one; Arrow's raises.
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return path.open("rb")
+    try:
+        if path.name.endswith(".tar.gz"):
+            with tarfile.open(path, "r|gz") as archive, _member(archive, path, member) as file:
+                yield file
+        elif path.suffix == ".gz":
+            with io.BufferedReader(gzip.open(path, "rb")) as file:
+                yield file
+        elif path.suffix == ".zst":
+            # zstandard's own reader takes a cut file for a finished one; Arrow's raises.
+            with io.BufferedReader(pa.input_stream(str(path), compression="zstd")) as file:
+                yield file
+        else:
+            with path.open("rb") as file:
+                yield file
+    except _BROKEN as error:
+        raise BadInput(f"{path.name}: cannot unpack ({error}): the file is damaged, fetch it again") from error
 
 
-def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Bytes]:
+def _member(archive: tarfile.TarFile, path: Path, name: str | None) -> IO[bytes]:
+    # In the order of the archive, which is read once: it is packed as a whole.
+    for info in archive:
+        if info.isfile() and Path(info.name).name == name:
+            file = archive.extractfile(info)
+            if file is not None:
+                return file
+    raise BadInput(f"{path.name} has no file {name}: give the archive as it was downloaded, or the file itself")
+
+
+def blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, member: str | None = None) -> Iterator[Bytes]:
     """Whole lines of a text file, about ``block_bytes`` at a time, each block ending in a newline."""
-    with open_bytes(path) as file:
-        while True:
-            try:
-                block = file.read(block_bytes) + file.readline()
-            except _BROKEN as error:
-                raise BadInput(f"{path.name}: cannot unpack ({error}): the file is damaged, fetch it again") from error
-            if not block:
-                return
+    with open_bytes(path, member) as file:
+        while block := file.read(block_bytes) + file.readline():
             yield np.frombuffer(block if block.endswith(b"\n") else block + b"\n", dtype=np.uint8)
 
 

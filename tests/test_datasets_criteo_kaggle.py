@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,38 @@ def test_card_restates_the_published_cardinalities() -> None:
     assert list(numbers["rows"]) == cardinalities()["kaggle"]["rows"]
     assert sum(numbers["rows"]) == numbers["total_rows"]
     assert len(numbers["rows"]) == numbers["tables"]
+
+
+def archive(path: Path, *members: Path) -> Path:
+    with tarfile.open(path, "w:gz") as file:
+        for member in members:
+            file.add(member, f"dac/{member.name}")
+    return path
+
+
+def test_the_archive_is_read_as_it_is_downloaded(tmp_path: Path) -> None:
+    cells = made_up()
+    train = write(tmp_path / "train.txt", cells)
+    (tmp_path / "readme.txt").write_text("about")
+    packed = archive(tmp_path / "dac.tar.gz", tmp_path / "readme.txt", train)
+    assert prepare(packed, tmp_path / "of_archive") == prepare(train, tmp_path / "of_file")
+    with pytest.raises(BadInput, match=r"other\.tar\.gz has no file train\.txt: give the archive as it was downloaded"):
+        prepare(archive(tmp_path / "other.tar.gz", tmp_path / "readme.txt"), tmp_path / "out")
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match=r"dac\.tar\.gz: cannot unpack"):
+        prepare(packed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_labels_gives_the_same_columns(tmp_path: Path) -> None:
+    cells = made_up()
+    labelled = prepare(write(tmp_path / "train.txt", cells), tmp_path / "train")
+    plain = prepare(write(tmp_path / "test.txt", [row[1:] for row in cells]), tmp_path / "test")
+    assert labelled.checksums.keys() - plain.checksums.keys() == {"label.npy"}
+    assert plain.checksums.items() <= labelled.checksums.items()
+    assert not (tmp_path / "test" / "label.npy").exists()
+    wrong = [row[1:] for row in cells]
+    wrong[4][13] = "0000000g"
+    with pytest.raises(BadInput, match=r"test2\.txt line 5: column 14 must be 1 to 8 hex digits or empty"):
+        prepare(write(tmp_path / "test2.txt", wrong), tmp_path / "out")
