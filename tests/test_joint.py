@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Infeasible
-from shardbench.baselines.joint.memory import _unseen_ms, hot_rows
+from shardbench.baselines.joint.expected import as_expected, expected
+from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import EXCHANGES, LEAN_MENU, LUMPS, Menu
-from shardbench.baselines.joint.pieces import Counter, Scope
+from shardbench.baselines.joint.pieces import Scope
 from shardbench.baselines.joint.planner import Effort, Planner
 from shardbench.baselines.joint.relaxation import Relaxation
 from shardbench.baselines.joint.ruler import Ruler
@@ -186,15 +187,32 @@ def test_what_fits_nowhere_is_declined() -> None:
         get_strategy("joint").plan(replace(problem, name="tight"), Budget(plan_s=1.0), 0)
 
 
-def test_rows_never_seen_cost_reads_of_host_memory_until_all_rows_are_in_hbm() -> None:
-    problem = RandomWorkload([(4000, 16), (4000, 16)], 256).problem(machine(1, 2, hbm=150_000, uvm=10**7))
-    profile = problem.profiles[0]
-    # No row of the other sample was met once: nothing is expected of rows never seen.
+def test_expected_profiles_give_rows_never_seen_their_share_and_keep_all_lookups() -> None:
+    profile = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2)).profiles[0]
+    found = expected(profile)
+    assert profile.unseen_share > 0.3
+    assert found.seen_rows == profile.rows and found.mean_pooling == pytest.approx(profile.mean_pooling, rel=1e-2)
+    # Rows seen once would be colder than rows never seen: both are alike.
+    coldest = profile.row_counts[-1] + profile.rows - profile.seen_rows
+    assert found.row_counts[-1] == coldest
+    few = replace(profile, rows=400_000)
+    assert 1.0 - expected(few).cdf(few.seen_rows) == pytest.approx(few.unseen_share, abs=0.02)
+    # Hot rows lose at most one count of theirs.
+    assert found.cdf(1) == pytest.approx(profile.cdf(1), abs=1.0 / profile.lookups + 0.01)
+    # Nothing is expected of rows never seen where no row was met once, or where none is left.
     known = replace(profile, counts=profile.counts[:-1], row_counts=profile.row_counts[:-1])
-    problem = replace(problem, profiles=(known, profile))
-    tables = np.array([0, 1, 1, 1])
-    waits = _unseen_ms(problem, Counter(problem), tables, np.array([100, 100, 2500, 4000]))
-    assert waits[0] == 0.0 == waits[3] < waits[2] < waits[1]
+    assert expected(known) is known
+    # Where every row was met once, any row is as likely as any other.
+    fresh = replace(profile, counts=(1,), row_counts=(100,))
+    assert expected(fresh).share(100, 4000) == pytest.approx(3900 / 4000)
+
+
+def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
+    problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 4))
+    seen = problem.profiles[0].seen_rows
+    menu = Menu(as_expected(problem), [None], MOVES, seen_rows=[seen])
+    ranges = [cut for cut in menu._cuts if cut.scope is Scope.RANK and cut.stop < 4000]
+    assert all(cut.stop <= seen for cut in ranges)
 
 
 def test_not_more_is_kept_in_hbm_than_fits() -> None:

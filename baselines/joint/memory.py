@@ -45,11 +45,7 @@ def hot_rows(problem: Problem, room_share: float = 1.0) -> list[int | None]:
 
 
 def _cuts(problem: Problem) -> tuple[Ints, Ints, Floats]:
-    """Rows in HBM and the table, [cuts], and what its kernels take: forward and backward, with rows never seen.
-
-    The sample's rows leave out those that it never saw, which new batches ask for with the share that Good and Turing
-    expect: it is taken from the others, and is read from wherever the table's coldest rows are.
-    """
+    """Rows in HBM and the table, [cuts], and what its kernels take, forward and backward."""
     rows, tables, cuts = [], [], []
     for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
         choice = np.unique(np.append(profile.inverse_cdf(HOT_SHARES), [profile.seen_rows, table.rows]))
@@ -65,19 +61,7 @@ def _cuts(problem: Problem) -> tuple[Ints, Ints, Floats]:
     table_of, kept_rows = np.concatenate(tables), np.concatenate(rows)
     numbers = counted.numbers[0::2] + counted.numbers[1::2]
     forward, backward = counter.kernels.work_ms(numbers)
-    return kept_rows, table_of, forward + backward + _unseen_ms(problem, counter, table_of, kept_rows)
-
-
-def _unseen_ms(problem: Problem, counter: Counter, tables: Ints, rows: Ints) -> Floats:
-    """What reading rows that the sample never saw out of host memory takes, forth and back, [cuts]."""
-    share = np.array([profile.unseen_share for profile in problem.profiles])[tables]
-    seen = np.array([profile.seen_rows for profile in problem.profiles])[tables]
-    size = np.array([table.rows for table in problem.tables])[tables]
-    outside = np.where(size > seen, (size - np.maximum(rows, seen)) / np.maximum(size - seen, 1), 0.0)
-    dims = np.array([table.dim for table in problem.tables])[tables]
-    row_bytes = dims * problem.precision.bytes + problem.machine.constants.access_overhead_bytes
-    asked = counter.lookups[tables] * share * outside
-    return np.asarray(2e3 * asked * row_bytes / problem.machine.constants.uvm_bytes_per_s)
+    return kept_rows, table_of, forward + backward
 
 
 def colder(hot: Sequence[int | None], problem: Problem) -> list[int | None]:

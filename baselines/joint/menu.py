@@ -63,10 +63,17 @@ class Menu:
     """Every option of every table, given how many hottest rows of each are in HBM (None: all)."""
 
     def __init__(
-        self, problem: Problem, hot_rows: Sequence[int | None], moves: frozenset[Move], extent: Extent = FULL_MENU
+        self,
+        problem: Problem,
+        hot_rows: Sequence[int | None],
+        moves: frozenset[Move],
+        extent: Extent = FULL_MENU,
+        seen_rows: Sequence[int] | None = None,
     ) -> None:
+        """``seen_rows`` are each table's that the train split saw; the profile's own where it is None."""
         self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
         self.counter, self.links = Counter(problem), Links(problem)
+        self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
         self._cuts: list[Cut] = []
         self._at: dict[Cut, int] = {}
         self.options = [option for index in range(len(problem.tables)) for option in self._options(index)]
@@ -127,7 +134,10 @@ class Menu:
         return made
 
     def _row_ranges(self, index: int, first: int) -> list[tuple[tuple[int, ...], ...]]:
-        """Ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own."""
+        """Ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
+
+        No cut is among rows never seen: how many lookups these get together is expected, not which of them.
+        """
         table, profile = self.problem.tables[index], self.problem.profiles[index]
         if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
             return []
@@ -136,7 +146,8 @@ class Menu:
             shares = gone + (1.0 - gone) * np.arange(1, ways) / ways
             ends = [first, *profile.inverse_cdf(shares).tolist(), table.rows]
             spans = list(zip(ends, ends[1:]))
-            if ways <= self.problem.world_size and all(start < stop for start, stop in spans):
+            known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
+            if known and ways <= self.problem.world_size:
                 found.append(tuple((self._piece(Cut(index, Scope.RANK, *span, table.dim)),) for span in spans))
         return found
 

@@ -8,6 +8,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 
+from .expected import as_expected
 from .memory import FULL, colder, hot_rows
 from .menu import FULL_MENU, LEAN_MENU, Menu
 from .pieces import Scope
@@ -15,7 +16,7 @@ from .planner import Effort, Planner
 from .relaxation import Choice, Relaxation
 from .state import State
 
-TABLE_S = 4e-3
+TABLE_S = 6e-3
 """Seconds a table below which a budget is too short for the full menu."""
 SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
@@ -43,12 +44,14 @@ class Joint(Strategy):
 
         Raises Infeasible where no start fits.
         """
+        seen_rows = [profile.seen_rows for profile in problem.profiles]
+        problem = as_expected(problem)
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
         effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - MENU_S * len(problem.tables), deadline=deadline)
         extent = FULL_MENU if budget.plan_s >= TABLE_S * len(problem.tables) else LEAN_MENU
         hot = hot_rows(problem) if Move.UVM in self.moves else [None] * len(problem.tables)
         for _ in range(RETRIES):
-            menu = Menu(problem, hot, self.moves, extent)
+            menu = Menu(problem, hot, self.moves, extent, seen_rows)
             starts = self._starts(problem, menu, effort)
             if starts:
                 break
