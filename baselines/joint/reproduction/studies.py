@@ -150,8 +150,8 @@ class Profiles(Compared):
     """
 
     name = "profiles"
-    problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "rm2", "production", "taobao-wide")
-    strategies = (OURS, "recshard", "flexshard", "greedy-lookup", "torchrec-fused")
+    problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "production")
+    strategies = (OURS, "recshard", "flexshard", "greedy-lookup")
     profiles = ("train", "other day", "none", "tenth")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
