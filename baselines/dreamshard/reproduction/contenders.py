@@ -28,7 +28,6 @@ NETWORK_SEARCH = "greedy-network"
 SEARCH_IN_ALL = "search-in-all"
 SEARCH_A_TASK = "search-a-task"
 UNLIMITED = "search-unlimited"
-JOINT = "joint-whole-tables"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,11 +132,6 @@ def unlimited(effort: Effort) -> Spent:
     return Spent(placements=[best_found(task, counted=False) for task in effort.test], task_calls=None)
 
 
-def joint(effort: Effort) -> Spent:
-    """The joint planner where tables stay whole: the cost model's own sums, not calls of an oracle."""
-    return Spent(placements=_placed(JOINT, effort.test), task_calls=None)
-
-
 def _placed(name: str, tasks: Sequence[Task]) -> list[Ints]:
     found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), 0).placements
     placements = [np.asarray(placement) for placement in found if placement is not None]
@@ -148,7 +142,7 @@ def _placed(name: str, tasks: Sequence[Task]) -> list[Ints]:
 
 Contender = Callable[[Effort], Spent]
 FIXED: Mapping[str, Contender] = MappingProxyType(
-    {LOOKUP: heuristic(LOOKUP), COST_GREEDY: heuristic(COST_GREEDY), JOINT: joint, UNLIMITED: unlimited}
+    {LOOKUP: heuristic(LOOKUP), COST_GREEDY: heuristic(COST_GREEDY), UNLIMITED: unlimited}
 )
 """Without a budget and without randomness: they run once a row."""
 BUDGETED: Mapping[str, Contender] = MappingProxyType(
