@@ -1,6 +1,8 @@
 """The joint planner: its sums are the cost model's, and its plans are no worse than the simple ones."""
 
+import time
 from dataclasses import replace
+from itertools import count, product
 
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
-from shardbench.baselines.joint.menu import EXCHANGES, LEAN_MENU, LUMPS, Menu
+from shardbench.baselines.joint.menu import EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Scope
 from shardbench.baselines.joint.planner import Effort, Planner
+from shardbench.baselines.joint.priced import cheapest
 from shardbench.baselines.joint.relaxation import Relaxation
 from shardbench.baselines.joint.ruler import Ruler
 from shardbench.baselines.joint.state import State
@@ -109,14 +112,7 @@ def planner_of(seed: int, shape: tuple[int, int] = (2, 2)) -> tuple[Problem, Men
 
 
 def relaxation_of(problem: Problem, menu: Menu) -> Relaxation:
-    state = State(problem)
-
-    def latency_ms(kinds: list[tuple[Scope, int]]) -> float:
-        state.kinds.clear()
-        state.kinds.update(kinds)
-        return state.latencies_ms()
-
-    return Relaxation(menu, latency_ms, float(problem.world_size * problem.topology.hbm_bytes))
+    return Relaxation(menu, float(problem.world_size * problem.topology.hbm_bytes))
 
 
 def sum_ms(menu: Menu, option: int) -> float:
@@ -136,10 +132,36 @@ def test_the_relaxation_takes_the_least_sum_that_the_kinds_leave(seed: int) -> N
         allowed = [option for option in menu.of(index) if not (parts.needs[option] & ~rank).any()]
         best = min(sum_ms(menu, option) for option in allowed)
         assert sum_ms(menu, int(choice.options[index])) == pytest.approx(best)
-    # A limit on lumps never makes the largest part larger.
-    limited = [relaxation.choose(np.ones_like(rank), lump) for lump in LUMPS]
-    largest = [parts.largest[one.options].max(axis=0) for one in limited if one is not None]
-    assert (largest[0] <= largest[-1] + 1e-12).any()
+
+
+def test_a_limit_on_lumps_splits_the_table_that_is_one() -> None:
+    problem = RandomWorkload([(5000, 32), *[(200, 8)] * 6], 240).problem(machine(1, 4))
+    menu = Menu(problem, [None] * 7, MOVES)
+    relaxation = relaxation_of(problem, menu)
+    rank = np.array([kind[0] is Scope.RANK for kind in menu.contributions.kinds])
+    free, limited = relaxation.choose(rank, np.inf), relaxation.choose(rank, 1.0)
+    assert free is not None and limited is not None
+    assert len(menu.form(int(free.options[0]))) == 1 < len(menu.form(int(limited.options[0])))
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_cheapest_choices_fit_and_no_cheaper_ones_at_any_price_do(data: st.DataObject) -> None:
+    number = data.draw(st.integers(1, 4))
+    table = np.repeat(np.arange(number), [data.draw(st.integers(1, 4)) for _ in range(number)])
+    whole = st.integers(0, 50)
+    cost = np.array([data.draw(whole) for _ in table], dtype=np.float64)
+    size = np.array([data.draw(whole) for _ in table], dtype=np.float64)
+    room = float(data.draw(st.integers(0, 150)))
+    chosen = cheapest(cost, size, table, room)
+    assert table[chosen].tolist() == list(range(number))
+    smallest = sum(size[table == one].min() for one in range(number))
+    assert size[chosen].sum() <= max(room, smallest) + 1e-9
+    # Lagrange: what is cheaper than these takes more bytes.
+    for combination in product(*[np.flatnonzero(table == one) for one in range(number)]):
+        at = list(combination)
+        if cost[at].sum() < cost[chosen].sum() - 1e-6:
+            assert size[at].sum() > size[chosen].sum()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -181,6 +203,20 @@ def test_the_lean_menu_is_part_of_the_full_one_and_moves_are_obeyed() -> None:
     assert Scope.COPIES not in no_copies and Scope.NODES not in no_copies
 
 
+def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _, _ = planner_of(1)
+    strategy, budget = get_strategy("joint"), Budget(plan_s=1.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    plan = strategy.plan(problem, budget, 0)
+    assert plan.notes["ended_by"] in ("finished", "work")
+    monkeypatch.setattr(time, "monotonic", count(step=1e-6).__next__)
+    assert strategy.plan(problem, budget, 0) == plan
+    monkeypatch.setattr(time, "monotonic", count(step=10.0).__next__)
+    late = strategy.plan(problem, budget, 0)
+    assert late.notes["ended_by"] == "clock"
+    validate(late, problem, MOVES)
+
+
 def test_what_fits_nowhere_is_declined() -> None:
     problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2, hbm=1000, uvm=1000))
     with pytest.raises(Infeasible, match="fits"):
@@ -209,10 +245,17 @@ def test_expected_profiles_give_rows_never_seen_their_share_and_keep_all_lookups
 
 def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
     problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 4))
-    seen = problem.profiles[0].seen_rows
+    # A third of the lookups is expected of rows never seen: a half of them is in the seen rows, a quarter is not.
+    profile = replace(problem.profiles[0], counts=(60, 5, 1), row_counts=(1, 20, 80))
+    problem, seen = replace(problem, profiles=(profile,)), profile.seen_rows
     menu = Menu(as_expected(problem), [None], MOVES, seen_rows=[seen])
-    ranges = [cut for cut in menu._cuts if cut.scope is Scope.RANK and cut.stop < 4000]
-    assert all(cut.stop <= seen for cut in ranges)
+    anywhere = Menu(as_expected(problem), [None], MOVES)
+
+    def ends(of: Menu) -> set[int]:
+        return {cut.stop for cut in of._cuts if cut.scope is Scope.RANK and cut.stop < 4000}
+
+    assert max(ends(anywhere)) > seen
+    assert ends(menu) == {end for end in ends(menu) if end <= seen} != set()
 
 
 def test_not_more_is_kept_in_hbm_than_fits() -> None:

@@ -15,6 +15,7 @@ from problems import machine
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.cost.bounds import expected_table_loads, table_loads
 from shardbench.cost.costmodel import embedding_ms
+from shardbench.cost.kernel_numbers import KernelNumbers
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import expect
 from shardbench.model.discovery import get_strategy
@@ -25,7 +26,6 @@ from shardbench.model.table import Pooling
 from shardbench.model.validate import validate
 
 FOLDER = "shardbench.baselines.search"
-numbers = importlib.import_module(f"{FOLDER}.kernel_numbers")
 held = importlib.import_module(f"{FOLDER}.tables")
 begins = importlib.import_module(f"{FOLDER}.starts")
 search = importlib.import_module(f"{FOLDER}.local_search")
@@ -54,23 +54,28 @@ def test_kernel_numbers_are_exact(seed: int, count: int, every: int, uvm: bool) 
     problem, _ = random_problem(seed, count)
     problem = some_sequences(problem, every)
     loads, rng = expected_table_loads(problem), np.random.default_rng(seed)
-    few = numbers.KernelNumbers(loads, problem.machine.constants, uvm=uvm)
+    tiers = Load(np.stack([loads.values, in_uvm(loads).values][: 1 + uvm]))
+    few = KernelNumbers.needed(tiers, problem.machine.constants)
+    values = few.of(tiers)
     rank, tier = rng.integers(0, WORLD, count), rng.integers(0, 1 + uvm, count)
     sums = Load.zeros(WORLD)
     sums.add_at(rank, Load(np.stack([loads.values, in_uvm(loads).values])[tier, np.arange(count)]))
-    state_sums = np.zeros((len(few.values), WORLD))
-    np.add.at(state_sums.T, rank, few.values[:, tier, np.arange(count)].T)
+    state_sums = np.zeros((few.count, WORLD))
+    np.add.at(state_sums.T, rank, values[:, tier, np.arange(count)].T)
     busy = sums.bags > 0
     assert few.ms(state_sums)[busy] == pytest.approx(embedding_ms(sums, problem.machine.constants)[busy], rel=1e-9)
-    assert len(few.values) <= 2 + 2 * (2 + uvm) + 1
+    assert len(values) == few.count <= 2 + 2 * (2 + uvm) + 1
+    # All numbers, needed or not, say the same.
+    every_number = KernelNumbers(problem.machine.constants)
+    assert every_number.work_ms(every_number.of(tiers)) == pytest.approx(few.work_ms(values), rel=1e-9)
 
 
 def test_pooled_tables_in_hbm_have_six_numbers_and_counted_loads_are_refused() -> None:
     problem, bags = random_problem(5, 6)
     constants = replace(problem.machine.constants, cache_bytes_per_s=1e12)
-    assert len(numbers.KernelNumbers(expected_table_loads(problem), constants, uvm=False).values) == 6
+    assert KernelNumbers.needed(expected_table_loads(problem), constants).count == 6
     with pytest.raises(BadInput, match="longest bag"):
-        numbers.KernelNumbers(table_loads(problem, lambda i: bags[i]), constants, uvm=False)
+        KernelNumbers(constants).of(table_loads(problem, lambda i: bags[i]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -158,7 +163,7 @@ def test_alike_working_sets_share_a_cache_better_than_tables_dealt_by_time() -> 
     problem, _ = random_problem(12, 40)
     constants = replace(problem.machine.constants, cache_bytes_per_s=1e11, uvm_bytes_per_s=1e6, cache_bytes=1e3)
     tables = held.Tables(replace(problem, machine=replace(problem.machine, constants=constants)))
-    rows, _ = tables.numbers.working_sets()
+    rows, _ = tables.numbers.working_sets(tables.values)
     alike = begins.pieces(tables, (rows,))
     dealt = begins.greedy(tables, np.argsort(-tables.alone[0], kind="stable"))
     assert alike.ms.mean() < dealt.ms.mean()

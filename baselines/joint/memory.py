@@ -9,38 +9,23 @@ from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 
 from .pieces import Counter, Cut, Scope
+from .priced import cheapest
 
 FULL = 0.97
 """Share of all HBM that the cuts plan to fill: packing leaves some of it unused."""
 HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
 """Shares of a table's accesses at which its rows may be cut between HBM and host memory."""
-BISECTIONS = 60
 
 
-def hot_rows(problem: Problem, room_share: float = 1.0) -> list[int | None]:
-    """Rows of each table in HBM, hottest first; None: all. ``room_share`` of what is planned to be filled counts."""
-    room = FULL * room_share * problem.world_size * problem.topology.hbm_bytes
+def hot_rows(problem: Problem) -> list[int | None]:
+    """Rows of each table in HBM, hottest first; None: all."""
+    room = FULL * problem.world_size * problem.topology.hbm_bytes
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
     if sizes.sum() <= room or problem.topology.uvm_bytes == 0:
         return [None] * len(problem.tables)
     rows, table, cost = _cuts(problem)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
-    held = rows * each[table]
-    first = np.searchsorted(table, np.arange(len(problem.tables)))
-
-    def chosen(price: float) -> Ints:
-        paid = cost + price * held
-        least = np.minimum.reduceat(paid, first)
-        at = np.flatnonzero(paid <= least[table])
-        return np.asarray(at[np.unique(table[at], return_index=True)[1]])
-
-    low, high = 0.0, 1e-9
-    while held[chosen(high)].sum() > room and high < 1e9:
-        low, high = high, high * 8.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if held[chosen(middle)].sum() <= room else (middle, high)
-    found = rows[chosen(high)].tolist()
+    found = rows[cheapest(cost, rows * each[table], table, room)].tolist()
     return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
 
 

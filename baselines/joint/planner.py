@@ -20,6 +20,8 @@ RATED = 32
 """Exchanges that are rated at a time."""
 CALL_S, PLACE_S, ROUGH_S = 2e-4, 5e-7, 5e-8
 """Nominal seconds of a call that rates, of a place that it rates, and of an exchange that is judged roughly."""
+FINISHED = "finished"
+"""Nothing helped any more."""
 GAIN = 1e-9
 """Share of the step that a change must gain to count."""
 
@@ -30,11 +32,17 @@ class Effort:
 
     nominal_s: float
     deadline: float
+    ended_by: str = FINISHED
+    """What stopped the search: that nothing helped any more, its work or the clock."""
 
     @property
     def spent(self) -> bool:
         """Whether the search must stop."""
-        return self.nominal_s <= 0.0 or time.monotonic() > self.deadline
+        if self.ended_by == FINISHED and self.nominal_s <= 0.0:
+            self.ended_by = "work"
+        elif self.ended_by == FINISHED and time.monotonic() > self.deadline:
+            self.ended_by = "clock"
+        return self.ended_by != FINISHED
 
 
 @dataclass(frozen=True, eq=False)

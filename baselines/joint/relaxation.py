@@ -7,7 +7,8 @@ and a limit on lumps, every table takes the option of least sum that the kinds a
 limits are searched.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +17,12 @@ from shardbench.base.arrays import Floats, Ints
 
 from .menu import EXCHANGES, WEIGHTS, Menu
 from .pieces import Scope
+from .priced import cheapest
+from .state import State
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ROUNDS = 3
 """Times that the means, which the limits are relative to, are computed afresh."""
-PRICES = 40
-"""Bisections of the price of a byte of HBM."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +37,11 @@ class Choice:
 class Relaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(self, menu: Menu, latency_ms: Callable[[list[tuple[Scope, int]]], float], room: float) -> None:
+    def __init__(self, menu: Menu, room: float) -> None:
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM on all devices."""
-        self._latency_ms = latency_ms
+        self._state = State(menu.problem)
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
@@ -138,25 +139,8 @@ class Relaxation:
         return np.asarray(size <= least[self.parts.table] * (1.0 + 1e-9))
 
     def _cheapest(self, usable: Bools, cost: Floats) -> Ints:
-        """Of each table the usable option of least cost, HBM at the least price at which all fit."""
-        cost = np.where(usable, cost, np.inf)
-        options = self._least(cost)
-        if self.parts.size[options].sum() <= self.room:
-            return options
-        low, high = 0.0, 1e-12
-        while self.parts.size[self._least(cost + high * self.parts.size)].sum() > self.room and high < 1e3:
-            low, high = high, high * 16.0
-        for _ in range(PRICES):
-            middle = (low + high) / 2.0
-            fits = self.parts.size[self._least(cost + middle * self.parts.size)].sum() <= self.room
-            low, high = (low, middle) if fits else (middle, high)
-        return self._least(cost + high * self.parts.size)
-
-    def _least(self, cost: Floats) -> Ints:
-        least = np.minimum.reduceat(cost, self._first)
-        at = np.flatnonzero(cost <= least[self.parts.table])
-        # The first option of each table.
-        return np.asarray(at[np.diff(self.parts.table[at], prepend=-1) > 0])
+        """Of each table the usable option of least cost, all of them within the room."""
+        return cheapest(np.where(usable, cost, np.inf), self.parts.size, self.parts.table, self.room)
 
     def _step_ms(self, options: Ints) -> float:
         exchanged = EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
@@ -165,5 +149,6 @@ class Relaxation:
         used: Bools = np.asarray(self.parts.needs[options].any(axis=0))
         key = used.tobytes()
         if key not in self._latencies:
-            self._latencies[key] = self._latency_ms([kind for kind, yes in zip(self.parts.kinds, used) if yes])
+            self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
+            self._latencies[key] = self._state.latencies_ms()
         return waited + float(exchanged[2:].sum()) + self._latencies[key]

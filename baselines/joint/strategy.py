@@ -11,10 +11,8 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from .expected import as_expected
 from .memory import FULL, colder, hot_rows
 from .menu import FULL_MENU, LEAN_MENU, Menu
-from .pieces import Scope
 from .planner import Effort, Planner
-from .relaxation import Choice, Relaxation
-from .state import State
+from .relaxation import Relaxation
 
 TABLE_S = 6e-3
 """Seconds a table below which a budget is too short for the full menu."""
@@ -40,7 +38,7 @@ class Joint(Strategy):
     """Whether packings are searched on."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The best plan found; nothing is random. Its notes hold the first plan's and its own step without dense model.
+        """The best plan found; nothing is random. Its notes hold the first plan's step and its own, and what ended it.
 
         Raises Infeasible where no start fits.
         """
@@ -66,22 +64,18 @@ class Joint(Strategy):
                 break
             planner.improve()
         best = min(starts, key=lambda planner: planner.step_ms)
-        notes: dict[str, float | int | str] = {"first_ms": first_ms, "predicted_ms": best.step_ms}
+        notes: dict[str, float | int | str] = {
+            "first_ms": first_ms,
+            "predicted_ms": best.step_ms,
+            "ended_by": effort.ended_by,
+        }
         return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
 
     def _starts(self, problem: Problem, menu: Menu, effort: Effort) -> list[Planner]:
         """Placed choices of options, the shortest step first."""
-        state = State(problem)
-
-        def latency_ms(kinds: list[tuple[Scope, int]]) -> float:
-            state.kinds.clear()
-            state.kinds.update(kinds)
-            return state.latencies_ms()
-
         room = FULL * problem.world_size * problem.topology.hbm_bytes
         starts: list[Planner] = []
-        choices: list[Choice] = Relaxation(menu, latency_ms, room).choices()
-        for choice in choices[:STARTS]:
+        for choice in Relaxation(menu, room).choices()[:STARTS]:
             if starts and effort.spent:
                 break
             planner = Planner(problem, menu, effort)

@@ -148,10 +148,10 @@ class Surroundings:
     def __init__(self, state: State, giver: int, targets: Targets) -> None:
         tables = state.tables
         self.numbers, self.targets, self.sizes = tables.numbers, targets, tables.sizes
-        values, has = self.numbers.values, targets.back >= 0
+        self.values, has = tables.values, targets.back >= 0
         # Nothing comes back for a move.
-        comes_back = np.where(has, values[:, targets.leaves, targets.back], 0.0)
-        goes_back = np.where(has, values[:, targets.comes, targets.back], 0.0)
+        comes_back = np.where(has, self.values[:, targets.leaves, targets.back], 0.0)
+        goes_back = np.where(has, self.values[:, targets.comes, targets.back], 0.0)
         size = np.where(has, tables.sizes[targets.back], 0)
         self.here: Floats = state.sums[:, giver, None] + comes_back
         self.there: Floats = state.sums[:, targets.rank] - goes_back
@@ -170,8 +170,8 @@ class Surroundings:
 
     def after(self, out: Ints) -> tuple[Floats, Floats]:
         """Milliseconds of the device and of the target's (zero where it is the same), [out, targets] each."""
-        leaving = self.numbers.values[:, self.targets.leaves, out][:, :, None]
-        coming = self.numbers.values[:, self.targets.comes, out][:, :, None]
+        leaving = self.values[:, self.targets.leaves, out][:, :, None]
+        coming = self.values[:, self.targets.comes, out][:, :, None]
         if self.targets.inside:
             here = self.numbers.ms(self.here[:, None, :] - leaving + coming)
             return here, np.zeros_like(here)

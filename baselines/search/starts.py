@@ -12,7 +12,7 @@ from .tables import SPILL, State, Tables
 def starts(tables: Tables) -> Iterator[State]:
     """Different placements that fit, the first of them greedy by time."""
     by_size = tables.sizes.astype(np.float64)
-    rows, gradients = tables.numbers.working_sets()
+    rows, gradients = tables.numbers.working_sets(tables.values)
     orders = [tables.alone[0], by_size]
     if tables.uvm:
         orders.insert(1, (tables.alone[SPILL] - tables.alone[0]) / np.maximum(by_size, 1.0))

@@ -5,11 +5,10 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.bounds import expected_table_loads
 from shardbench.cost.costmodel import embedding_ms, gather_rate
+from shardbench.cost.kernel_numbers import KernelNumbers
 from shardbench.cost.load import Load, in_uvm
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
-
-from .kernel_numbers import KernelNumbers
 
 TIERS = (Tier.HBM, Tier.UVM)
 SPILL = TIERS.index(Tier.UVM)
@@ -32,8 +31,11 @@ class Tables:
         self.uvm = useful if uvm is None else uvm
         self.tiers = 2 if self.uvm else 1
         self.capacity: Ints = capacity[: self.tiers]
-        self.numbers = KernelNumbers(self.loads, constants, uvm=self.uvm)
-        self.alone: Floats = self.numbers.work_ms(self.numbers.values)
+        tiers = Load(np.stack([self.loads.values, in_uvm(self.loads).values][: self.tiers]))
+        self.numbers = KernelNumbers.needed(tiers, constants)
+        self.values: Floats = self.numbers.of(tiers)
+        """Numbers of each table alone, [numbers, tiers, tables]."""
+        self.alone: Floats = self.numbers.work_ms(self.values)
         """Milliseconds of each table's work alone, [tiers, tables]."""
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class State:
 
     def __init__(self, tables: Tables, rank: Ints, tier: Ints) -> None:
         self.tables, self.rank, self.tier = tables, rank, tier
-        held = tables.numbers.values[:, tier, np.arange(len(tables))]
+        held = tables.values[:, tier, np.arange(len(tables))]
         self.sums: Floats = np.stack([np.bincount(rank, weights=row, minlength=tables.world) for row in held])
         """[numbers, devices]."""
         self.used: Ints = np.zeros((tables.tiers, tables.world), dtype=np.int64)
@@ -73,7 +75,7 @@ class State:
             self.rank[table], self.tier[table] = rank, tier
         for device in devices:
             held = np.flatnonzero(self.rank == device)
-            self.sums[:, device] = self.tables.numbers.values[:, self.tier[held], held].sum(axis=1)
+            self.sums[:, device] = self.tables.values[:, self.tier[held], held].sum(axis=1)
         self.ms = self.tables.numbers.ms(self.sums)
 
     def copy(self) -> "State":

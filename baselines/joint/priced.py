@@ -1,0 +1,36 @@
+"""Of each table the cheapest of its choices, where all that is chosen must fit: one price of a byte for all tables."""
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+
+FIRST_PRICE, RAISE, LARGEST_PRICE = 1e-12, 16.0, 1e9
+"""Milliseconds a byte: what is tried first, times what, and up to where a price that fits is looked for."""
+BISECTIONS = 60
+
+
+def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
+    """The choice of each table, [tables], of least cost at the least price of a byte at which the sizes fit the room.
+
+    ``cost``, ``size`` and ``table`` are of all choices [choices], table by table, and every table has one. Where no
+    price makes them fit, the smallest are chosen.
+    """
+    chosen = least(cost, table)
+    if size[chosen].sum() <= room:
+        return chosen
+    low, high = 0.0, FIRST_PRICE
+    while size[least(cost + high * size, table)].sum() > room and high < LARGEST_PRICE:
+        low, high = high, high * RAISE
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        fits = size[least(cost + middle * size, table)].sum() <= room
+        low, high = (low, middle) if fits else (middle, high)
+    return least(cost + high * size, table)
+
+
+def least(cost: Floats, table: Ints) -> Ints:
+    """The first choice of least cost of each table, [tables]."""
+    first = np.flatnonzero(np.diff(table, prepend=-1) > 0)
+    lowest = np.repeat(np.minimum.reduceat(cost, first), np.diff(first, append=len(table)))
+    at = np.flatnonzero(cost <= lowest)
+    return np.asarray(at[np.diff(table[at], prepend=-1) > 0])

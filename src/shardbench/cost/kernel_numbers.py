@@ -1,0 +1,128 @@
+"""The few numbers of a load that its kernel time depends on: they add up, and the time is exact in their sums.
+
+The cost model's work is linear but for the repeats that the cache serves and a CPU's map of sequences' rows. So a load
+has the seconds of its forward and of its backward work as if every repeat missed, and for each kind of repeat that a
+cache may serve its bytes and bytes times working set; last, where it matters, distinct rows of sequences.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import backward_work_s, forward_work_s, gather_rate
+from shardbench.cost.load import Load, TierRows
+from shardbench.model.machine import Constants
+
+TINY = 1e-300
+"""Keeps nothing over nothing at zero."""
+FORWARD, BACKWARD, FIRST = 0, 1, 2
+HBM, UVM, GRADIENTS = range(3)
+"""Kinds of repeats: rows in HBM and in host memory, gradients."""
+
+
+class KernelNumbers:
+    """Numbers of loads by machine constants, and the time of their sums."""
+
+    def __init__(
+        self, constants: Constants, kinds: Collection[int] = (HBM, UVM, GRADIENTS), *, sequences: bool = True
+    ) -> None:
+        """``kinds`` of repeats and, with ``sequences``, distinct rows of sequences: loads must have no others."""
+        self.constants, self._sequences = constants, sequences
+        self.reach = constants.cache_reach_ratio * constants.cache_bytes
+        rate = gather_rate(constants)
+        saved = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
+        self._kinds = sorted(kinds)
+        self._works = [saved[kind][0] for kind in self._kinds]
+        rates = np.array([saved[kind][1] for kind in self._kinds])
+        # The cache is never slower than what is behind it.
+        self._gains = self.reach * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
+        """Seconds a byte of ``_hits``, [kinds]."""
+        number = len(self._kinds)
+        self._repeated, self._sets = slice(FIRST, FIRST + number), slice(FIRST + number, FIRST + 2 * number)
+        self.count = FIRST + 2 * number + sequences
+
+    @classmethod
+    def needed(cls, load: Load, constants: Constants) -> "KernelNumbers":
+        """As few as these loads need: of pooled tables in the HBM of a device with a cache, six numbers."""
+        every = cls(constants)
+        repeats, _ = every._repeats(load)
+        kinds = [kind for kind, gain in enumerate(every._gains) if gain and repeats[kind].any()]
+        return cls(constants, kinds, sequences=bool(constants.sequence_row_s and load.sequence_rows.any()))
+
+    def of(self, load: Load) -> Floats:
+        """Numbers of loads [...], float64 [count, ...]; raises BadInput for counted ones: tails are maxima."""
+        if load.longest_bag.any():
+            raise BadInput("kernel numbers add up; the longest bag does not: give expected loads")
+        works = [forward_work_s(load, self.constants), backward_work_s(load, self.constants)]
+        repeats, sets = self._repeats(load)
+        for work, saved in zip(self._works, self._saved_s(repeats, sets)):
+            works[work] += saved
+        rows = [np.asarray(load.sequence_rows)] if self._sequences else []
+        if self._sequences:
+            works[BACKWARD] -= self._sequences_s(load.sequence_rows)
+        return np.stack([*works, *repeats, *sets, *rows])
+
+    def _repeats(self, load: Load) -> tuple[Floats, Floats]:
+        """Bytes again and bytes times working set, [kinds, ...] each."""
+
+        def again(rows: TierRows) -> Floats:
+            return np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
+
+        gradients = load.gradient_bytes - load.gradient_first_bytes
+        repeats = np.stack([again(load), again(load.uvm), gradients])
+        sets = np.stack([load.repeat_set_bytes2, load.uvm.repeat_set_bytes2, load.gradient_set_bytes2])
+        return repeats[self._kinds], sets[self._kinds]
+
+    def ms(self, sums: Floats) -> Floats:
+        """Milliseconds of devices with these sums, [count, ...] -> [...]: ``embedding_ms`` of their loads.
+
+        A device without a bag counts as one with launches and no work: some other one is slower, or none has any bag.
+        """
+        launch = self.constants.launch_s
+        forward, backward = self.work_s(sums)
+        forward += launch
+        np.maximum(forward, self.constants.dispatch_s, out=forward)
+        forward += backward
+        forward += launch
+        forward *= 1e3
+        return forward
+
+    def work_ms(self, sums: Floats) -> Floats:
+        """The same without launches and dispatch: the part that tables on one device share the time of."""
+        forward, backward = self.work_s(sums)
+        return np.asarray(1e3 * (forward + backward))
+
+    def work_s(self, sums: Floats) -> tuple[Floats, Floats]:
+        """Seconds of forward and of backward work, without launches and dispatch, [...] each."""
+        works = sums[FORWARD].copy(), sums[BACKWARD].copy()
+        for work, saved in zip(self._works, self._saved_s(sums[self._repeated], sums[self._sets])):
+            works[work][...] -= saved
+        if self._sequences and self.constants.sequence_row_s:
+            works[BACKWARD][...] += self._sequences_s(sums[-1])
+        return works
+
+    def _saved_s(self, repeats: Floats, sets: Floats) -> Floats:
+        """Seconds that the cache saves of each kind, [kinds, ...].
+
+        Bytes again that hit, over the cache's reach, are r / (reach + s / r), whose share is ``hit_share``.
+        """
+        under = self.reach * repeats
+        under += sets
+        under += TINY
+        saved = repeats * repeats
+        saved /= under
+        saved *= self._gains.reshape(-1, *(1,) * (repeats.ndim - 1))
+        return saved
+
+    def _sequences_s(self, rows: Floats) -> Floats:
+        constants = self.constants
+        return np.asarray(constants.sequence_row_s * rows * rows / (rows + constants.sequence_half_rows + TINY))
+
+    def working_sets(self, numbers: Floats) -> tuple[Floats, Floats]:
+        """Mean working set, in bytes, of repeated rows and of repeated gradients, [count, ...] -> [...] each."""
+        found = np.zeros_like(numbers[FORWARD]), np.zeros_like(numbers[BACKWARD])
+        for work, repeats, sets in zip(self._works, numbers[self._repeated], numbers[self._sets]):
+            found[work][...] += sets / (repeats + TINY)
+        return found
