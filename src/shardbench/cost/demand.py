@@ -107,16 +107,8 @@ def expected_demand(problem: Problem) -> Demand:
 
 def _expected_curve(profile: AccessProfile, lookups: float) -> Curve:
     """Share of the expected distinct rows of a batch that the hottest rows are."""
-    ends = np.cumsum([0, *profile.row_counts])
-    stops = np.unique([*ends, profile.rows]) if profile.rows > profile.seen_rows else ends
     if not profile.lookups or lookups <= 0:
         return Curve.line(profile.rows)
-    counts = np.asarray(profile.counts, dtype=np.float64)
-    met = np.diff(ends) * -np.expm1(np.log1p(-min(lookups / profile.lookups, 1.0 - 1e-12)) * counts)
-    if lookups > profile.lookups:
-        met = np.diff(ends).astype(np.float64)
-    whole = profile.expected_distinct(lookups)
-    reached = np.concatenate([[0.0], np.cumsum(met)])
-    if len(stops) > len(reached):
-        reached = np.append(reached, max(whole, reached[-1]))
-    return Curve(rows=stops.astype(np.float64), share=reached / reached[-1])
+    ends = np.unique(np.cumsum([0.0, *profile.row_counts, profile.rows - profile.seen_rows]))
+    reached = profile.distinct_below(lookups, ends)
+    return Curve(rows=ends, share=reached / reached[-1])

@@ -107,19 +107,12 @@ def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology
     if not len(counts):
         return np.zeros((4, 0))
     total = profile.mean_pooling * batch_size
-    met = _met(profile, total, counts)
+    met = profile.met_shares(total)
     spread = [
-        np.maximum(groups * _met(profile, total / groups, counts) - met, 0.0)
+        np.maximum(groups * profile.met_shares(total / groups) - met, 0.0)
         for groups in (topology.world_size, topology.nodes)
     ]
     return grouped(counts / profile.samples * batch_size, rows, *spread)
-
-
-def _met(profile: AccessProfile, lookups: float, counts: Floats) -> Floats:
-    """Chance of a row to be among so many lookups, by its count; as ``AccessProfile.expected_distinct``."""
-    if lookups > profile.lookups:
-        return np.ones_like(counts)
-    return np.asarray(-np.expm1(np.log1p(-min(lookups / profile.lookups, 1.0 - 1e-12)) * counts))
 
 
 def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floats:

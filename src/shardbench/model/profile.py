@@ -126,19 +126,25 @@ class AccessProfile:
         would. Beyond, the rows seen and the never-seen ones of the Chao1 extrapolation (Chao et
         al., Ecological Monographs 84(1), 2014, eq. 9). Grows with ``lookups``, without a jump.
         """
-        counts, _, row_ends, lookup_ends = self._arrays
+        _, _, row_ends, lookup_ends = self._arrays
         sampled = lookup_ends[-1]
         if sampled == 0 or lookups <= 0:
             return 0.0
         stop = self.rows if row_stop is None else row_stop
         rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
         if lookups <= sampled:
-            kept = np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts
-            return float(rows @ -np.expm1(kept))
+            return float(rows @ self.met_shares(lookups))
         seen = float(rows.sum())
         never = self.rows - self.seen_rows
         inside = min(stop, self.rows) - max(row_start, self.seen_rows)
         return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
+
+    def met_shares(self, lookups: float) -> Floats:
+        """Chance of a row of each run of ``counts`` to be among ``lookups`` new lookups, float64 [runs]."""
+        counts, _, _, lookup_ends = self._arrays
+        if lookups > lookup_ends[-1]:
+            return np.ones_like(counts)
+        return np.asarray(-np.expm1(np.log1p(-min(lookups / lookup_ends[-1], 1.0 - 1e-12)) * counts))
 
     def _unseen_met(self, more: float) -> float:
         """Never-seen rows expected among ``more`` lookups beyond the sample."""
@@ -154,14 +160,14 @@ class AccessProfile:
 
     def distinct_below(self, lookups: float, ends: Any) -> Floats:
         """``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
-        counts, rows, row_ends, lookup_ends = self._arrays
+        _, rows, row_ends, lookup_ends = self._arrays
         sampled = lookup_ends[-1]
         below = np.asarray(ends, dtype=np.float64)
         if sampled == 0 or lookups <= 0:
             return np.zeros(below.shape)
         if lookups <= sampled:
-            met = -np.expm1(np.log1p(-min(lookups / sampled, 1.0 - 1e-12)) * counts)
-            return np.asarray(np.interp(below, row_ends, np.concatenate([[0.0], np.cumsum(rows * met)])))
+            met = np.cumsum(rows * self.met_shares(lookups))
+            return np.asarray(np.interp(below, row_ends, np.concatenate([[0.0], met])))
         unseen = np.clip((below - self.seen_rows) / max(self.rows - self.seen_rows, 1), 0.0, 1.0)
         return np.asarray(np.minimum(below, self.seen_rows) + self._unseen_met(lookups - sampled) * unseen)
 
