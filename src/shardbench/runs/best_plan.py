@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import NO_BOUND
 from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
@@ -19,7 +18,7 @@ from shardbench.model.table import Optimizer, Precision
 from shardbench.records.trial import Failure
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import Answer, evaluate, learns
-from shardbench.runs.simulate import CountedQuestion, Simulation, step_cells
+from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
@@ -188,16 +187,16 @@ def _best(
     problem: Problem,
     band_ms: tuple[float, float] | None,
 ) -> Best:
-    cells = step_cells(answer) if not NO_BOUND & set(answer.planned.moves) else {}
+    step_ms, bound = answer.judged.step_ms, answer.bounds.of_step(answer.plan)
     by_table = answer.plan.by_table()
     kinds = Counter(sharding_type(by_table[table.name], table, problem.topology) for table in problem.tables)
     return Best(
         strategy=name,
         plan=answer.plan,
-        step_ms=answer.judged.step_ms,
+        step_ms=step_ms,
         band_ms=band_ms,
-        bound_ms=cells.get("step_bound_ms"),
-        over_bound_pct=cells.get("over_step_bound_pct"),
+        bound_ms=bound.ms if bound is not None else None,
+        over_bound_pct=100.0 * (step_ms / bound.ms - 1.0) if bound is not None else None,
         phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,

@@ -13,7 +13,7 @@ from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
-from shardbench.cost.step_bound import StepBounds
+from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.launch import call_in_child
 from shardbench.model.plan import Plan
@@ -50,6 +50,10 @@ class Bounds:
         if NO_BOUND & set(moves):
             return None
         return self.hottest_first if keeps_order(plan) else self.any_rows
+
+    def of_step(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
+        """The bound on the step of plans like this one, made with ``moves``; None as above."""
+        return self.steps.of(plan, moves) if self.steps is not None else None
 
 
 class Question(ABC, Generic[J]):

@@ -227,8 +227,7 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
 
 def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> Found:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
-    steps = answer.bounds.steps
-    anyhow, own = (steps.of(answer.plan), steps.of(answer.plan, answer.moves)) if steps is not None else (None, None)
+    anyhow, own = answer.bounds.of_step(answer.plan), answer.bounds.of_step(answer.plan, answer.moves)
     return Found(
         plan=answer.plan,
         traffic=judged.totals,

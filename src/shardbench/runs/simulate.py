@@ -168,8 +168,8 @@ def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
     ``over_step_bound_pct`` is the distance to that of any device moves, ``over_own_bound_pct`` to that of the moves
     that the strategy declares.
     """
-    step_ms, steps = answer.judged.step_ms, answer.bounds.steps
-    anyhow, own = (steps.of(answer.plan), steps.of(answer.plan, answer.moves)) if steps is not None else (None, None)
+    step_ms = answer.judged.step_ms
+    anyhow, own = answer.bounds.of_step(answer.plan), answer.bounds.of_step(answer.plan, answer.moves)
     return {
         "step_ms": step_ms,
         "step_bound_ms": anyhow.ms if anyhow is not None else None,
