@@ -9,7 +9,7 @@ from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology, load_machine
-from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, whole_table
+from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
@@ -63,6 +63,12 @@ def test_a_plan_that_keeps_them_stays_as_it_is() -> None:
     assert isinstance(free, Plan)
     assert free == bound
     assert "placed_anew" not in free.notes
+
+
+def test_tables_in_two_tiers_of_one_device_are_together() -> None:
+    tables, tiers = problem().tables, [Tier.HBM, Tier.UVM] * 4
+    segments = tuple(whole_table(table, OnRank(rank=2, tier=tier)) for table, tier in zip(tables, tiers))
+    Constraints(same_device=(("t0", "t1"),)).check(Plan(world_size=4, segments=segments), problem())
 
 
 def test_devices_of_unequal_memory() -> None:

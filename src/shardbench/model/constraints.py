@@ -1,5 +1,6 @@
 """What users ask of a plan beside speed: tables together, sharding types, memory of each device."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -82,13 +83,12 @@ class Constraints:
             if kind not in allowed(types):
                 raise _broken(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
         for group in self.same_device:
-            homes = [whole_home(by_table[name]) for name in group]
-            if homes[0] is None or any(home != homes[0] for home in homes):
+            if not on_one_device([by_table[name] for name in group]):
                 raise _broken(f"tables {', '.join(group)} do not lie whole on one device")
         for group in self.same_node:
-            found = {node for name in group for segment in by_table[name] for node in nodes_of(segment, topology)}
-            if len(found) > 1:
-                raise _broken(f"tables {', '.join(group)} lie on {len(found)} nodes")
+            nodes = nodes_of([by_table[name] for name in group], topology)
+            if len(nodes) > 1:
+                raise _broken(f"tables {', '.join(group)} lie on {len(nodes)} nodes")
         used = memory_bytes(plan, problem).hbm
         for rank, room in enumerate(self.device_bytes(topology)):
             if used[rank] > room:
@@ -104,14 +104,21 @@ def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
 
 
-def whole_home(segments: list[Segment]) -> OnRank | None:
-    """Where a table of one segment lies; None where it is on no single device."""
-    place = segments[0].placement
-    return place if len(segments) == 1 and isinstance(place, OnRank) else None
+def on_one_device(tables: Iterable[list[Segment]]) -> bool:
+    """Whether tables, of these segments, lie whole on one device, in whichever of its tiers."""
+    homes = {
+        place.rank if len(segments) == 1 and isinstance(place := segments[0].placement, OnRank) else None
+        for segments in tables
+    }
+    return len(homes) <= 1 and None not in homes
 
 
-def nodes_of(segment: Segment, topology: Topology) -> set[int]:
-    """Nodes that hold some of a segment."""
+def nodes_of(tables: Iterable[list[Segment]], topology: Topology) -> set[int]:
+    """Nodes that hold some of tables, of these segments."""
+    return {node for segments in tables for segment in segments for node in _segment_nodes(segment, topology)}
+
+
+def _segment_nodes(segment: Segment, topology: Topology) -> set[int]:
     place = segment.placement
     if isinstance(place, OnRank):
         return {topology.node_of(place.rank)}

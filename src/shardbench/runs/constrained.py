@@ -12,7 +12,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
 from shardbench.engine.failures import failed
-from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, sharding_type, whole_home
+from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, on_one_device, sharding_type
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -82,12 +82,10 @@ def _groups(
     """Tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
     topology, found = problem.topology, []
     for group in constraints.same_device:
-        homes = [whole_home(by_table[name]) for name in group]
-        if homes[0] is None or any(home != homes[0] for home in homes):
+        if not on_one_device([by_table[name] for name in group]):
             found.append((group, "device"))
     for group in constraints.same_node:
-        nodes = {node for name in group for segment in by_table[name] for node in nodes_of(segment, topology)}
-        if len(nodes) > 1:
+        if len(nodes_of([by_table[name] for name in group], topology)) > 1:
             found.append((group, "node"))
     grouped = {name for group, _ in found for name in group}
     for name, types in constraints.sharding_types.items():
