@@ -83,7 +83,7 @@ class StepBounds:
     demand: Demand
     problem: Problem
     dense: DenseShape
-    _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict)
+    _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict, init=False)
 
     def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
         """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""

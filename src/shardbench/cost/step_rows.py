@@ -57,14 +57,11 @@ class RowSums:
     """Sums over rows of the cheapest of up to three ways to serve them."""
 
     def __init__(self, counts: RowCounts, rows: Floats, prefixes: Prefixes | None = None) -> None:
-        self._prefixes, self._all = prefixes, rows
-        tables = len(rows)
-        entries = np.diff(counts.starts)
-        self._table = np.repeat(np.arange(tables), entries)
+        self._prefixes, self._tables = prefixes, len(rows)
+        self._table = np.repeat(np.arange(self._tables), np.diff(counts.starts))
         self._lookups, self._rows = counts.lookups, counts.rows
         self._ranks, self._nodes = counts.more_ranks, counts.more_nodes
-        self._tables = tables
-        self._unseen = np.maximum(rows - np.bincount(self._table, self._rows, minlength=tables), 0.0)
+        self._unseen = np.maximum(rows - np.bincount(self._table, self._rows, minlength=self._tables), 0.0)
 
     def least(
         self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None

@@ -143,7 +143,7 @@ def _measured_cells(group: Group, row: Row) -> Cells:
 
 def _bound_cells(row: Row) -> Cells:
     def over(name: str) -> Callable[[Record], float | None]:
-        return lambda record: _over_pct(record.mean_step_ms, getattr(record, name)) if record.bounded else None
+        return lambda record: _over_pct(record.mean_step_ms, getattr(record, name))
 
     cause = next((cause for record in row.records if (cause := _no_step_bound(record))), None)
     if cause is not None:
