@@ -10,7 +10,7 @@ from shardbench.base.arrays import Ints
 from shardbench.cost.bounds import copies_hottest, keeps_order
 from shardbench.cost.costmodel import estimate, step_time
 from shardbench.cost.demand import Demand, count_demand, expected_demand
-from shardbench.cost.step_bound import StepBound, dense_step_ms, step_bound
+from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.traffic import count
 from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem
@@ -135,9 +135,9 @@ class StepInstance:
     def bounds(self, plan: Plan) -> dict[str, StepBound]:
         """The bounds that speak about a plan, by the moves that they allow."""
         ordered, own = keeps_order(plan) and copies_hottest(plan), used_moves(plan, self.problem)
-        found = {"any rows": self._bound(ANY, ordered=False), "own": self._bound(own, ordered=ordered)}
+        found = {"any rows": self._bound(DEVICE_MOVES, ordered=False), "own": self._bound(own, ordered=ordered)}
         if ordered:
-            found["hottest first"] = self._bound(ANY, ordered=True)
+            found["hottest first"] = self._bound(DEVICE_MOVES, ordered=True)
         return found
 
     def _bound(self, moves: frozenset[Move], *, ordered: bool) -> StepBound:
@@ -148,7 +148,6 @@ class StepInstance:
 
 
 COPIED = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
-ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 
 
 def step_ms(plan: Plan, problem: Problem, instance: StepInstance) -> float:

@@ -23,6 +23,7 @@ from shardbench.cost.capacity import Curve, Seen, most_saved, upper_hull
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.demand import count_demand
 from shardbench.cost.load import Load, in_uvm
+from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import Machine
 from shardbench.model.plan import (
@@ -116,7 +117,7 @@ def test_the_tail_of_one_table_and_the_hosts_dispatch_are_in_the_bound() -> None
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 4))
 def test_bound_is_below_random_splits(seed: int, tables: int) -> None:
     problem, bags = random_problem(seed, tables)
-    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+    moves = DEVICE_MOVES
     plan = split_plan(problem, np.random.default_rng(seed))
     validate(plan, problem, moves)
     for load, traffic in (
@@ -286,12 +287,12 @@ def test_launch_and_dispatch_count_in_batches_in_which_a_rank_has_work() -> None
     ]
     assert np.mean(times, axis=0) == pytest.approx([0.155, 0.155])
     loads = count_demand(problem, lambda n, i: bags[n][i], 2).loads
-    for bound_ms in (split_bound(loads, problem, ANY).ms, whole_table_bound_ms(loads, problem, ANY)):
+    for bound_ms in (split_bound(loads, problem, DEVICE_MOVES).ms, whole_table_bound_ms(loads, problem, DEVICE_MOVES)):
         assert bound_ms == pytest.approx(0.155, rel=1e-6)
     # Pooled, they have a bag in every batch, asked for or not.
     pooled = of_tables(2, made)
     loads = count_demand(pooled, lambda n, i: bags[n][i], 2).loads
-    bound = split_bound(loads, pooled, ANY)
+    bound = split_bound(loads, pooled, DEVICE_MOVES)
     assert bound.ms == pytest.approx(0.31, rel=1e-6)
     assert bound.fixed_ms == pytest.approx(0.31, rel=1e-6)
 
@@ -303,12 +304,9 @@ def test_work_that_does_not_fit_into_one_batch_pays_for_two_launches() -> None:
     loads = count_demand(problem, lambda n, i: ids_bags([1]), 3).loads
     # A lookup reads and updates a row of 16 bytes, 3 ms, and reads its index and writes its vector, 1.5 ms;
     # its gradient may come from the cache where there are replicas.
-    bound = split_bound(loads, problem, ANY - {Move.UVM})
+    bound = split_bound(loads, problem, DEVICE_MOVES - {Move.UVM})
     assert bound.fixed_ms == pytest.approx(0.06 * 2 / 3, rel=1e-6)
     assert bound.ms == pytest.approx(0.06 * 2 / 3 + 4.5 / 2, rel=1e-6)
-
-
-ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 
 
 def small_memory(hbm: int, world: int = 2, uvm: int = 1 << 40) -> Machine:
@@ -323,17 +321,17 @@ def test_capacity_by_hand() -> None:
     problem = of_tables(1, small_memory(hbm=16))
     counted = count_demand(problem, lambda n, i: batches[n], 2)
     # Two rows fit, all devices together: row 1 and another, so that 2 of 5 accesses of two batches stay in UVM.
-    anyhow = split_bound(counted.loads, problem, ANY, counted.any_rows)
+    anyhow = split_bound(counted.loads, problem, DEVICE_MOVES, counted.any_rows)
     assert anyhow.ms == pytest.approx((5 - 3) * 2.0 / 2 / 2, rel=1e-6)
     # The first two rows are 0 and 1.
-    first = split_bound(counted.loads, problem, ANY, counted.hottest_first)
+    first = split_bound(counted.loads, problem, DEVICE_MOVES, counted.hottest_first)
     assert first.ms == pytest.approx((5 - 2) * 2.0 / 2 / 2, rel=1e-6)
-    assert split_bound(counted.loads, problem, ANY).ms == pytest.approx(0.0, abs=1e-9)
+    assert split_bound(counted.loads, problem, DEVICE_MOVES).ms == pytest.approx(0.0, abs=1e-9)
     # Whole, the table does not fit into a device.
-    assert whole_table_bound_ms(counted.loads, problem, ANY) == pytest.approx(5 * 2.0 / 2, rel=1e-6)
+    assert whole_table_bound_ms(counted.loads, problem, DEVICE_MOVES) == pytest.approx(5 * 2.0 / 2, rel=1e-6)
     # Nor is there host memory: capacity says nothing.
     alone = of_tables(1, small_memory(hbm=16, uvm=0))
-    assert split_bound(counted.loads, alone, ANY, counted.any_rows).ms == pytest.approx(0.0, abs=1e-9)
+    assert split_bound(counted.loads, alone, DEVICE_MOVES, counted.any_rows).ms == pytest.approx(0.0, abs=1e-9)
 
 
 def test_whole_tables_share_all_memory_in_parts() -> None:
@@ -341,7 +339,7 @@ def test_whole_tables_share_all_memory_in_parts() -> None:
     problem = of_tables(3, small_memory(hbm=240, world=1))
     asked = [[1], [1, 2], [1, 2, 3, 4]]
     loads = table_loads(problem, lambda i: ids_bags(asked[i]))
-    assert whole_table_bound_ms(loads, problem, ANY) == pytest.approx(2.0 * (7 - 4 - 2 / 2), rel=1e-6)
+    assert whole_table_bound_ms(loads, problem, DEVICE_MOVES) == pytest.approx(2.0 * (7 - 4 - 2 / 2), rel=1e-6)
 
 
 @given(

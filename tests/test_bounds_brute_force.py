@@ -7,10 +7,11 @@ import pytest
 from bound_plans import Instance, Plans
 
 from shardbench.cost.bounds import keeps_order, split_bound, whole_table_bound_ms
+from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.cost.traffic import count
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import memory_bytes, validate
-from shardbench.runs.simulate import DEVICE_MOVES, WHOLE_TABLE_MOVES
+from shardbench.runs.simulate import WHOLE_TABLE_MOVES
 
 A_PROBLEM = 120
 """Random plans of one problem, before its memory is cut."""

@@ -12,7 +12,7 @@ from shardbench.cost.demand import Demand, count_demand, expected_demand
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.row_counts import AskedRows, grouped
-from shardbench.cost.step_bound import StepBound, dense_step_ms, step_bound
+from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.step_relaxation import Prices, Relaxation
 from shardbench.cost.traffic import count
 from shardbench.model.machine import Machine
@@ -24,7 +24,6 @@ from shardbench.model.table import DenseShape, Pooling
 from shardbench.workloads.trace import Bags
 
 TABLE = frozenset({Move.TABLE})
-ANY = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
 DENSE = DenseShape(features=2, bottom=(4,), top=(4, 1))
 SAMPLES = BATCH // 2
 """Of a device, of two."""
@@ -102,7 +101,7 @@ def test_latencies_of_the_cheapest_kinds_of_calls(place: Placement | None, calls
     time = simulated(problem, batch, Plan(world_size=2, segments=segments))
     dense_ms = dense_step_ms(counted(problem, batch), problem, DENSE)
     assert time.step_ms == pytest.approx(dense_ms + calls)
-    moves = {5: ANY - {Move.REPLICATE}, 1: ANY}[calls]
+    moves = {5: DEVICE_MOVES - {Move.REPLICATE}, 1: DEVICE_MOVES}[calls]
     assert beside_dense(step_bound(counted(problem, batch), problem, DENSE, moves)) == pytest.approx(calls)
 
 
@@ -114,8 +113,8 @@ def test_two_kinds_of_calls_only_where_they_pay() -> None:
     other = AccessProfile(rows=10**6, samples=3, present=1, counts=(1,), row_counts=(1,))
     problem = Problem.of("p", (replace(hot, rows=2), cold), (profile, other), made, batch_size=BATCH)
     demand = expected_demand(problem)
-    with_copies = beside_dense(step_bound(demand, problem, DENSE, ANY))
-    without = beside_dense(step_bound(demand, problem, DENSE, ANY - {Move.REPLICATE}))
+    with_copies = beside_dense(step_bound(demand, problem, DENSE, DEVICE_MOVES))
+    without = beside_dense(step_bound(demand, problem, DENSE, DEVICE_MOVES - {Move.REPLICATE}))
     # Of the hot table: its indices, lengths and vectors, less the all-reduce of its two rows.
     exchanged = (200 * BATCH * 8 / 2 + SAMPLES * 4 + 2 * SAMPLES * 16) / 2
     assert without - with_copies == pytest.approx(exchanged - 2 * 2 * 16 / 2 - 1e-3, rel=1e-6)
@@ -138,18 +137,18 @@ def test_memory_has_a_price() -> None:
     problem = of_tables(1, made)
     batches = [ids_bags([1, 1, 2, 4, 9]), ids_bags([1])]
     demand = count_demand(problem, lambda n, _: batches[n], 2)
-    bound = step_bound(demand, problem, DENSE, ANY)
+    bound = step_bound(demand, problem, DENSE, DEVICE_MOVES)
     assert beside_dense(bound) == pytest.approx((5 - 3) * 2.0 / 2 / 2, rel=1e-3)
     assert bound.prices.hbm_byte > 0.0
-    first = step_bound(demand, problem, DENSE, ANY, ordered=True)
+    first = step_bound(demand, problem, DENSE, DEVICE_MOVES, ordered=True)
     assert beside_dense(first) == pytest.approx((5 - 2) * 2.0 / 2 / 2, rel=1e-3)
 
 
 def test_any_prices_prove_less_than_the_best() -> None:
     problem = of_tables(3, machine(np.random.default_rng(5), 2, 2))
     demand = counted(problem, [ids_bags([1, 2, 3, 4, 4, 4]), ids_bags([5, 5]), ids_bags([0] * BATCH)])
-    bound = step_bound(demand, problem, DENSE, ANY)
-    relaxation = Relaxation(demand, problem, ANY)
+    bound = step_bound(demand, problem, DENSE, DEVICE_MOVES)
+    relaxation = Relaxation(demand, problem, DEVICE_MOVES)
     assert bound.dense_ms + relaxation.value_ms(bound.prices) == pytest.approx(bound.ms)
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -216,12 +215,13 @@ def test_nothing_is_proven_about_hosts_and_schedules() -> None:
         step_bound(demand, problem, DENSE, frozenset({Move.UVM}))
 
 
-def test_tiers_of_whole_tables_are_counted() -> None:
+@pytest.mark.parametrize(("hbm_bytes", "tier", "ms"), [(160, Tier.HBM, 0.0), (159, Tier.UVM, 2 * 2.0)])
+def test_tiers_of_whole_tables_are_counted(hbm_bytes: int, tier: Tier, ms: float) -> None:
+    # Tables of 160 bytes: each fits into a device's HBM, or is in host memory, of which a row read and updated is 2 ms.
     made = linked(uvm_bytes_per_s=16e3)
-    problem = of_tables(2, replace(made, topology=replace(made.topology, hbm_bytes=160)))
-    batch = [ids_bags([1, 2]), ids_bags([3])]
-    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1), (Tier.HBM, Tier.HBM)))
-    assert beside_dense_ms(simulated(problem, batch, plan)) == pytest.approx(0.0, abs=1e-9)
-    assert beside_dense(step_bound(counted(problem, batch), problem, DENSE, TABLE | {Move.UVM})) == pytest.approx(
-        0.0, abs=1e-9
-    )
+    problem = of_tables(2, replace(made, topology=replace(made.topology, hbm_bytes=hbm_bytes)))
+    batch = [ids_bags([1, 2]), ids_bags([3, 4])]
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1), (tier, tier)))
+    assert beside_dense_ms(simulated(problem, batch, plan)) == pytest.approx(ms, abs=1e-9)
+    bound = step_bound(counted(problem, batch), problem, DENSE, TABLE | {Move.UVM})
+    assert beside_dense(bound) == pytest.approx(ms, abs=1e-9, rel=1e-6)

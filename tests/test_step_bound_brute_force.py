@@ -4,9 +4,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from step_plans import ANY, StepInstance
+from step_plans import StepInstance
 
 from shardbench.cost.bounds import ROUNDING
+from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.cost.step_relaxation import Prices, Relaxation
 from shardbench.model.plan import OnLocalRank
 
@@ -35,7 +36,7 @@ def hold_all(seeds: range) -> tuple[int, dict[str, list[float]]]:
         if not plans:
             continue
         plans += instance.descended(min(plans, key=lambda rated: rated.step_ms))
-        relaxation, dense_ms = Relaxation(instance.demand, instance.problem, ANY), instance.dense_ms
+        relaxation, dense_ms = Relaxation(instance.demand, instance.problem, DEVICE_MOVES), instance.dense_ms
         proven = max(dense_ms + relaxation.value_ms(prices) for prices in some_prices(relaxation))
         assert min(rated.step_ms for rated in plans) >= proven * (1.0 - ROUNDING), f"{seed} at any prices"
         ratios = defaultdict[str, list[float]](list)
