@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
 from shardbench.tasks.task import Task
 
+J = TypeVar("J")
+
 TASKS = 50
 """Training tasks and test tasks of a row, as in the papers."""
 TASK_SEED = 0
@@ -33,6 +36,21 @@ JUDGED_SPLIT = "test"
 BEST_FOUND = "best-found"
 PROGRESS = "progress.log"
 """In the folder of trainings: a line after every stage of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Generic[J]):
+    """What a strategy answered to some questions."""
+
+    answers: tuple[Answer[J] | None, ...]
+    """None where the strategy found it infeasible."""
+    plan_cpu_s: float
+    """CPU seconds a question that was answered or refused."""
+
+    @property
+    def notes(self) -> Mapping[str, object]:
+        """Of the first plan; empty without any."""
+        return next((answer.plan.notes for answer in self.answers if answer is not None), {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,25 +136,38 @@ class PlacementQuestion(Question[Ints]):
         return np.array([home[table.name] for table in self.problem.tables], dtype=np.int64)
 
 
-def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Placed:
-    """Placements by a strategy that has learned what it learns; raises BadInput for any other kind of plan."""
-    placements: list[Ints | None] = []
-    notes: Mapping[str, object] = {}
+def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget, seed: int) -> Asked[J]:
+    """Answers of a strategy that has learned what it learns, each by a seed of its own.
+
+    Raises BadInput where it fails otherwise than by declining.
+    """
+    answers: list[Answer[J] | None] = []
     plan_cpu_s = 0.0
-    for number, task in enumerate(tasks):
-        own_seed = seed * len(tasks) + number
+    for number, question in enumerate(questions):
+        own_seed = seed * len(questions) + number
         begun = time.process_time()
-        answer = evaluate(PlacementQuestion(task), strategy, budget, own_seed, sealed=False, fitted=True)
+        answer = evaluate(question, strategy, budget, own_seed, sealed=False, fitted=True)
         if isinstance(answer, Answer):
-            placements.append(answer.judged)
-            notes = notes or answer.plan.notes
+            answers.append(answer)
             plan_cpu_s += answer.spent.plan_cpu_s
         elif answer.outcome is Outcome.INFEASIBLE:
-            placements.append(None)
+            answers.append(None)
             plan_cpu_s += time.process_time() - begun
         else:
-            raise BadInput(f"{strategy.name} on {task.problem.name}: {answer.outcome}: {answer.cause}")
-    return Placed(placements=tuple(placements), plan_cpu_s=plan_cpu_s / len(tasks), notes=notes)
+            raise BadInput(f"{strategy.name} on {question.problem.name}: {answer.outcome}: {answer.cause}")
+    return Asked(answers=tuple(answers), plan_cpu_s=plan_cpu_s / len(questions))
+
+
+def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Placed:
+    """Placements by a strategy that has learned what it learns; raises BadInput for any other kind of plan."""
+    asked = ask_all(strategy, [PlacementQuestion(task) for task in tasks], budget, seed)
+    placements = tuple(None if answer is None else answer.judged for answer in asked.answers)
+    return Placed(placements=placements, plan_cpu_s=asked.plan_cpu_s, notes=asked.notes)
+
+
+def learning_calls(strategy: Strategy, notes: Mapping[str, object]) -> int:
+    """Oracle calls that a strategy states, in a plan's notes, to have spent on learning; none where it learns not."""
+    return int(str(notes.get("oracle_calls", 0))) if learns(strategy) else 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -229,8 +260,7 @@ def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) ->
     for split in SPLITS:
         tasks = tasks_of(row, split, folder)
         placed = place_all(strategy, tasks, budget, seed)
-        # Oracle calls that the strategy states to have spent on learning.
-        calls = int(str(placed.notes.get("oracle_calls", 0))) if learns(strategy) else 0
+        calls = learning_calls(strategy, placed.notes)
         judged = judge_tasks(placed, tasks)
         rows.append(_row(split, judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=placed.plan_cpu_s, oracle_calls=calls))
     return rows

@@ -1,6 +1,5 @@
 """Strategies on tasks whose tables may be split: judged on a counted test batch, by the papers' cost of a placement."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -17,9 +16,8 @@ from shardbench.model.plan import Host, OnRank, Plan, Segment, Tier
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import SeriesRow
-from shardbench.records.trial import Outcome
-from shardbench.runs.evaluate import Answer, Question, evaluate, learns
-from shardbench.studies.contest import Judged
+from shardbench.runs.evaluate import Question
+from shardbench.studies.contest import Judged, ask_all, learning_calls
 from shardbench.tasks.bound import shards_bound_ms
 from shardbench.tasks.oracle import Costs
 from shardbench.tasks.task import Task
@@ -138,24 +136,13 @@ def judged_rows(
     ``bound_ms`` holds for column shards, and so for whole tables, but not for other plans. Raises BadInput where a
     strategy fails otherwise than by declining, or declines all tasks.
     """
-    found = np.full((3, len(tasks)), np.nan)
-    plan_cpu_s, calls, segments = 0.0, 0, []
-    for number, task in enumerate(tasks):
-        begun = time.process_time()
-        question = SplitQuestion(task, bags)
-        own_seed = seed * len(tasks) + number
-        answer = evaluate(question, strategy, budget, own_seed, sealed=False, fitted=True)
-        if isinstance(answer, Answer):
+    asked = ask_all(strategy, [SplitQuestion(task, bags) for task in tasks], budget, seed)
+    found, segments = np.full((3, len(tasks)), np.nan), []
+    for number, (task, answer) in enumerate(zip(tasks, asked.answers)):
+        if answer is not None:
             device_ms = (answer.judged.forward_ms + answer.judged.backward_ms)[0]
             found[:, number] = answer.judged.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
-            plan_cpu_s += answer.spent.plan_cpu_s
             segments.append(len(answer.plan.segments) / task.tables)
-            if learns(strategy):
-                calls = int(str(answer.plan.notes.get("oracle_calls", 0)))
-        elif answer.outcome is Outcome.INFEASIBLE:
-            plan_cpu_s += time.process_time() - begun
-        else:
-            raise BadInput(f"{strategy.name} on {task.problem.name}: {answer.outcome}: {answer.cause}")
     if np.isnan(found[0]).all():
         raise BadInput(f"{strategy.name} declined all {len(tasks)} tasks")
     bounds = np.array([shards_bound_ms(task, counted=True) for task in tasks])
@@ -168,7 +155,7 @@ def judged_rows(
             "task_bound_ms": tuple(round(float(ms), 6) for ms in bounds),
             "segments_a_table": float(np.mean(segments)),
             "fit_cpu_s": fit_cpu_s,
-            "plan_cpu_s": plan_cpu_s / len(tasks),
-            "oracle_calls": calls,
+            "plan_cpu_s": asked.plan_cpu_s,
+            "oracle_calls": learning_calls(strategy, asked.notes),
         }
     ]
