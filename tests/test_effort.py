@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from learned_tasks import random_task
+from problems import machine
 
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import random_placements
@@ -31,13 +32,18 @@ def test_a_search_asks_as_often_as_it_may_and_never_ends_above_its_start(calls):
 
 
 def test_a_search_gives_up_where_no_change_fits():
-    task = random_task(4, 2)
-    full = replace(task.problem.topology, hbm_bytes=int(task.sizes_bytes.max()))
-    alike = replace(task, problem=replace(task.problem, topology=full))
-    start, oracle = np.arange(4), SimulatedOracle()
-    found = plain.oracle_search(alike, start, oracle, 50, 0)
-    assert not alike.over_capacity(found[None])[0]
-    assert oracle.spent.calls <= 50
+    # One device is full of the largest table, the other holds both others: with any of them it has no room for that.
+    task = random_task(3, 0, on=machine(devices=2))
+    sizes = task.sizes_bytes
+    assert sizes.argmax() == 0
+    full = replace(task.problem.topology, hbm_bytes=int(max(sizes[0], sizes[1] + sizes[2])))
+    tight = replace(task, problem=replace(task.problem, topology=full))
+    start, oracle = np.array([0, 1, 1]), SimulatedOracle()
+    assert np.array_equal(plain.oracle_search(tight, start, oracle, 50, 0), start)
+    assert oracle.spent.calls == 1
+    roomy = SimulatedOracle()
+    plain.oracle_search(task, start, roomy, 50, 0)
+    assert roomy.spent.calls == 50
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """NeuroShard's reproduction: strategies compared task by task, the numbers behind its claims, cells of studies."""
 
 import importlib
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -83,7 +82,7 @@ def test_errors_are_of_unseen_tables():
     unseen = [random_task(8, 9, batch_size=24_000)]
     learned, drawn = prediction.unseen_errors(run.train(), unseen), prediction.unseen_errors(run.untrained(), unseen)
     assert learned["compute_ms2"] < drawn["compute_ms2"]
-    assert learned["compute_spearman"] > 0.5 > abs(drawn["compute_spearman"]) - 0.5
+    assert learned["compute_spearman"] > max(0.5, drawn["compute_spearman"])
     assert set(learned) == {f"{n}_{what}" for n in training.NETWORKS for what in ("ms2", "error_pct", "spearman")}
     ours = np.array([3.0, 1.0, 2.0])
     assert prediction.spearman(ours, 10 * ours) == pytest.approx(1.0)
@@ -112,4 +111,6 @@ def test_rows_of_a_study_make_its_tables():
     )
     made = ablation.tables(renamed)["ablation"]
     assert set(made["search"]) == set(renamed["search"])
-    assert SimpleNamespace(**made.set_index("search").loc["no caps"].to_dict()).pairs == 3
+    # 10, 20 and 50 against 10, 20 and 30.
+    no_caps = made.set_index("search").loc["no caps"]
+    assert (no_caps["pairs"], no_caps["over_ours_pct"]) == (3, pytest.approx(100 * ((5 / 3) ** (1 / 3) - 1)))
