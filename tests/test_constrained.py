@@ -1,18 +1,19 @@
 """Constraints: what a plan breaks is placed anew, and what cannot be kept is refused by name."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.model.constraints import Constraints
+from shardbench.base.errors import BadInput, InvalidPlan, Undeclared
+from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology, load_machine
-from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table
-from shardbench.model.problem import Problem
+from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget
+from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
 from shardbench.records.trial import Failure, Outcome
@@ -69,6 +70,43 @@ def test_tables_in_two_tiers_of_one_device_are_together() -> None:
     tables, tiers = problem().tables, [Tier.HBM, Tier.UVM] * 4
     segments = tuple(whole_table(table, OnRank(rank=2, tier=tier)) for table, tier in zip(tables, tiers))
     Constraints(same_device=(("t0", "t1"),)).check(Plan(world_size=4, segments=segments), problem())
+
+
+class Learner(Strategy):
+    """Puts all tables on the device that it learned."""
+
+    name = "learner"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        with pytest.raises(Undeclared):
+            len(problems[0].profiles)
+        self.learned = 0
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        ranks = [self.learned] * len(problem.tables)
+        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
+
+
+def learned(constraints: Constraints) -> Plan:
+    question = RulesOnly(constraints.applied(problem()))
+    made = evaluate_under(constraints, question, Learner(), Budget(plan_s=5.0), 0, slack=1.0)
+    assert not isinstance(made, Failure), made
+    return made.plan
+
+
+def test_a_strategy_that_learns_has_learned_before_it_plans() -> None:
+    plan = learned(Constraints(reserved_bytes=1))
+    assert {segment.placement for segment in plan.segments} == {OnRank(rank=0)}
+
+
+def test_a_type_moves_the_whole_group_of_a_node() -> None:
+    """Alone, the table of another type would go to the empty node."""
+    together = Constraints(same_node=(("t0", "t1"),), sharding_types={"t0": ("column_wise",)})
+    plan = learned(together)
+    assert plan.notes["placed_anew"] == 2
+    assert nodes_of([plan.by_table()["t1"]], problem().topology) == {1}
 
 
 def test_devices_of_unequal_memory() -> None:

@@ -4,6 +4,7 @@ A strategy knows nothing of constraints (its problem has the memory that is left
 against them is few tables as a rule: each is put where least is looked up, dearest table first.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -36,6 +37,10 @@ class Constrained(Strategy):
         # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
         self.sees = inner.sees | {Sees.TABLES, Sees.ACCESS_PROFILE}  # type: ignore[misc]
         self.requires = inner.requires  # type: ignore[misc]
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """What the strategy learns, of what it declared."""
+        self.inner.fit([problem.restricted_to(self.inner.sees) for problem in problems], budget, seed)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Raises Infeasible where a table has no place that keeps them."""
@@ -81,17 +86,20 @@ def _groups(
 ) -> list[tuple[tuple[str, ...], str]]:
     """Tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
     topology, found = problem.topology, []
+    wrong = {
+        name: sharding_type(by_table[name], tables[name], topology) not in allowed(types)
+        for name, types in constraints.sharding_types.items()
+    }
     for group in constraints.same_device:
         if not on_one_device([by_table[name] for name in group]):
             found.append((group, "device"))
     for group in constraints.same_node:
-        if len(nodes_of([by_table[name] for name in group], topology)) > 1:
+        # One that is placed anew for its type would leave the others.
+        several = len(nodes_of([by_table[name] for name in group], topology)) > 1
+        if several or any(wrong.get(name) for name in group):
             found.append((group, "node"))
     grouped = {name for group, _ in found for name in group}
-    for name, types in constraints.sharding_types.items():
-        kind = sharding_type(by_table[name], tables[name], topology)
-        if kind not in allowed(types) and name not in grouped:
-            found.append(((name,), "anywhere"))
+    found += [((name,), "anywhere") for name in wrong if wrong[name] and name not in grouped]
     return found
 
 
