@@ -14,19 +14,19 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.bounds import NO_BOUND
 from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
-from shardbench.model.discovery import get_strategy, strategies
+from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, Table
 from shardbench.records.trial import Failure
+from shardbench.runs.best_plan import default_strategies
 from shardbench.runs.constrained import evaluate_under
-from shardbench.runs.evaluate import Answer, learns
+from shardbench.runs.evaluate import Answer
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
@@ -81,7 +81,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             constraints=constraints,
             debug=debug,
         )
-        self.strategies = [get_strategy(strategy)] if strategy else general_strategies()
+        general = [found for found in default_strategies() if found.moves >= DEVICE_MOVES]
+        self.strategies = [get_strategy(strategy)] if strategy else general
         self.profiles = dict(profiles or {})
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
         self.plan_s, self.optimizer = plan_s, optimizer
@@ -174,19 +175,6 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if self.answer is None:
             raise BadInput("nothing has been planned yet")
         return self.answer.plan
-
-
-def general_strategies() -> list[Strategy]:
-    """Installed competitors with all device moves that learn nothing and need nothing else."""
-    return [
-        found
-        for found in strategies().values()
-        if found.moves >= DEVICE_MOVES
-        and found.role is Role.COMPETITOR
-        and not found.requires
-        and not learns(found)
-        and not found.moves & NO_BOUND
-    ]
 
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
