@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import from_json
-from shardbench.datasets.log_profile import NOTE, PROFILES, Profiled, Profiles, mapped, offsets_file, values_file
+from shardbench.datasets.log_profile import PROFILES, Profiled, Profiles, offsets_file, values_file
+from shardbench.datasets.prepared import NOTE, read_array, read_model
 from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.datasets.selection import Width
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import Name, Pooling, Table
+from shardbench.model.table import Name, Pooling, Table, Width
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -31,16 +30,16 @@ class ProfiledConfig(WorkloadConfig):
     profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
     """Train samples, evenly spread, that profiles are counted over; None: all."""
 
+    def build(self, data: Path) -> "AccessLog":
+        """Maps the folder; raises BadInput that says how to make it."""
+        return AccessLog(self, data)
+
 
 class AccessLogConfig(ProfiledConfig):
     """A profiled log of one's own: its tables, the samples that train, and those that test."""
 
     dataset: Literal["access_log"] = "access_log"
     name: Name = "access_log"
-
-    def build(self, data: Path) -> "AccessLog":
-        """Maps the folder; raises BadInput that says how to make it."""
-        return AccessLog(self, data)
 
 
 class AccessLog(RecordedWorkload):
@@ -87,10 +86,7 @@ class AccessLog(RecordedWorkload):
 
 def read_note(folder: Path) -> Profiled:
     """What ``shardbench profile`` noted in a folder; raises BadInput where it wrote none."""
-    note = folder / NOTE
-    if not note.is_file():
-        raise BadInput(f"no file {note}: {_HOW}")
-    return from_json(Profiled, note.read_bytes(), str(note))
+    return read_model(Profiled, folder / NOTE, _HOW)
 
 
 def constraints(folder: Path) -> dict[str, dict[str, Any]]:
@@ -114,25 +110,13 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
 
 def read_profiles(folder: Path) -> dict[str, AccessProfile]:
     """The train split's profile of every table of a profiled log, by its name."""
-    path = folder / PROFILES
-    if not path.is_file():
-        raise BadInput(f"no file {path}: {_HOW}")
-    return from_json(Profiles, path.read_bytes(), str(path)).tables
+    return read_model(Profiles, folder / PROFILES, _HOW).tables
 
 
 def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Row ids and offsets of a feature; raises BadInput where a file is not as noted."""
-    found = []
-    for name, length in ((values_file(table, feature), lookups), (offsets_file(table, feature), samples + 1)):
-        path = folder / name
-        try:
-            array = mapped(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise BadInput(f"{path} cannot be read ({type(error).__name__}): {_HOW}") from error
-        if array.shape != (length,) or array.dtype.kind != "i":
-            raise BadInput(f"{path} has {array.dtype} {array.shape}, expected whole numbers ({length},): {_HOW}")
-        found.append(array)
-    return found[0], found[1]
+    values = read_array(folder / values_file(table, feature), np.signedinteger, (lookups,), _HOW)
+    return values, read_array(folder / offsets_file(table, feature), np.int64, (samples + 1,), _HOW)
 
 
 CONFIG = AccessLogConfig

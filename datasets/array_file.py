@@ -1,15 +1,19 @@
 """Arrays that are written part by part and mapped when they are read."""
 
 import hashlib
+import io
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_HEADER_BYTES = 128
+"""Of a .npy file of one short axis."""
+
 
 class ArrayFile:
-    """A .npy file that grows along its first axis."""
+    """A .npy file that grows along its first axis; open while it is written to alone, so that there may be many."""
 
     def __init__(self, path: Path, dtype: Any, shape: tuple[int, ...] = ()) -> None:
         self.path = path
@@ -17,33 +21,37 @@ class ArrayFile:
         self._dtype = np.dtype(dtype)
         self._shape = shape
         self._digest = hashlib.sha256()
-        self._file: IO[bytes] = path.open("wb")
-        self._data_start = self._header()
+        self._data_start = path.write_bytes(self._header())
 
-    def _header(self) -> int:
+    def _header(self) -> bytes:
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,
             "shape": (self.length, *self._shape),
         }
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(self._file, header)
-        return self._file.tell()
+        made = io.BytesIO()
+        np.lib.format.write_array_header_1_0(made, header)
+        return made.getvalue()
 
     def append(self, values: NDArray[Any]) -> None:
         """Adds ``values`` [n, ...]."""
         data = np.ascontiguousarray(values, dtype=self._dtype).tobytes()
         self._digest.update(data)
-        self._file.write(data)
+        with self.path.open("ab") as file:
+            file.write(data)
         self.length += len(values)
 
     def close(self) -> str:
         """Writes the final header (numpy leaves room for the length) and returns the data's SHA-256."""
-        if self._header() != self._data_start:
+        header = self._header()
+        if len(header) != self._data_start:
             raise RuntimeError(f"{self.path.name}: numpy changed the size of its header")
-        self._file.close()
+        with self.path.open("r+b") as file:
+            file.write(header)
         return self._digest.hexdigest()
 
-    def release(self) -> None:
-        """Closes the file as it is: of a folder that is given up, or after ``close``."""
-        self._file.close()
+
+def mapped(path: Path) -> NDArray[Any]:
+    """An array as it lies; an empty one cannot be mapped."""
+    array: NDArray[Any] = np.load(path, mmap_mode="r" if path.stat().st_size > _HEADER_BYTES else None)
+    return array

@@ -1,9 +1,8 @@
 """Avazu's click-through rate challenge, from the folder that ``shardbench prepare`` writes."""
 
-from pathlib import Path
 from typing import Literal
 
-from shardbench.datasets.access_log import AccessLog, ProfiledConfig
+from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.downloads import Download
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
@@ -21,10 +20,6 @@ class AvazuConfig(ProfiledConfig):
     dataset: Literal["avazu"] = "avazu"
     name: Name = "avazu"
     prepared: str = "avazu"
-
-    def build(self, data: Path) -> AccessLog:
-        """Maps the folder; raises BadInput that says how to make it."""
-        return AccessLog(self, data)
 
 
 DOWNLOAD = Download(

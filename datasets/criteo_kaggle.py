@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import from_json
+from shardbench.datasets import prepared
 from shardbench.datasets.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
 from shardbench.datasets.drawn import bag_offsets
 from shardbench.datasets.recorded import RecordedWorkload
@@ -16,7 +16,7 @@ from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
 
-NOTE = "prepared.json"
+NOTE = prepared.NOTE
 TRAIN_SHARE = 6 / 7
 """The file is seven days; six of them train."""
 _HOW = (
@@ -75,26 +75,17 @@ class CriteoKaggle(RecordedWorkload):
 
 def read_note(folder: Path) -> Prepared:
     """What ``shardbench prepare`` noted in a folder; raises BadInput where it is not prepared."""
-    note = folder / NOTE
-    if not note.is_file():
-        raise BadInput(f"no file {note}: {_HOW}")
-    return from_json(Prepared, note.read_bytes(), str(note))
+    return prepared.read_model(Prepared, folder / NOTE, _HOW)
 
 
-def read_column(folder: Path, category: int, prepared: Prepared) -> NDArray[Any]:
+def read_column(folder: Path, category: int, note: Prepared) -> NDArray[Any]:
     """Rows that a category asks for, int32 [samples], -1 where a cell is empty; mapped, not read."""
-    return read_array(folder / category_file(category), np.int32, (prepared.samples,))
+    return read_array(folder / category_file(category), np.int32, (note.samples,))
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
     """A prepared array, mapped; raises BadInput where it is none of this kind and shape."""
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read ({type(error).__name__}): {_HOW}") from error
-    if array.shape != shape or array.dtype != kind:
-        raise BadInput(f"{path} has {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}: {_HOW}")
-    return array
+    return prepared.read_array(path, kind, shape, _HOW)
 
 
 def bags_of(column: NDArray[Any]) -> Bags:

@@ -17,9 +17,9 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.base.arrays import Bools, Bytes, Floats32, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import to_json
 from shardbench.datasets.array_file import ArrayFile
 from shardbench.datasets.criteo_like import cardinalities
+from shardbench.datasets.prepared import NOTE, Note, write_model
 from shardbench.datasets.text import blocks, decimals, hexadecimals, quoted
 
 INTEGERS, CATEGORIES = 13, 26
@@ -33,19 +33,12 @@ MAX_ROWS = 2**31 - 1
 Mode = Literal["hash", "vocabulary"]
 
 
-class Prepared(pydantic.BaseModel):
+class Prepared(Note):
     """What ``prepared.json`` says of a prepared folder."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1] = 1
-    samples: PositiveInt
     mode: Mode
-    seed: NonNegativeInt
     rows: tuple[PositiveInt, ...] = pydantic.Field(min_length=CATEGORIES, max_length=CATEGORIES)
     missing: tuple[NonNegativeInt, ...] = pydantic.Field(min_length=CATEGORIES, max_length=CATEGORIES)
-    checksums: dict[str, str]
-    """SHA-256 of every array's bytes, by file name."""
 
 
 def category_file(category: int) -> str:
@@ -115,7 +108,7 @@ def prepare(
     sizes = _table_rows(mode, rows)
     with whole_folder(target) as folder:
         prepared = _stream(source, folder, _Encoder(mode, sizes, seed), progress)
-        (folder / "prepared.json").write_text(to_json(prepared) + "\n")
+        write_model(folder / NOTE, prepared)
     return prepared
 
 
@@ -164,21 +157,19 @@ def _stream(source: Path, folder: Path, encoder: _Encoder, progress: Callable[[i
     label = ArrayFile(folder / "label.npy", np.int8)
     dense = ArrayFile(folder / "dense.npy", np.float32, (INTEGERS,))
     columns = [ArrayFile(folder / category_file(c), np.int32) for c in range(CATEGORIES)]
-    try:
-        for block in blocks(source, member=MEMBER):
-            labelled = has_labels(block) if dense.length == 0 else labelled
-            labels, integers, categories, absent = parse_block(block, source.name, dense.length, labelled=labelled)
-            label.append(labels)
-            dense.append(integers)
-            missing += absent.sum(axis=0)
-            for c, column in enumerate(columns):
-                column.append(encoder(c, categories[:, c], ~absent[:, c]))
-            if progress is not None:
-                progress(dense.length)
-        if dense.length == 0:
-            raise BadInput(f"{source.name} is empty: give Criteo Kaggle's dac.tar.gz, or a file of it")
-    finally:
-        checksums = {file.path.name: file.close() for file in (label, dense, *columns)}
+    for block in blocks(source, member=MEMBER):
+        labelled = has_labels(block) if dense.length == 0 else labelled
+        labels, integers, categories, absent = parse_block(block, source.name, dense.length, labelled=labelled)
+        label.append(labels)
+        dense.append(integers)
+        missing += absent.sum(axis=0)
+        for c, column in enumerate(columns):
+            column.append(encoder(c, categories[:, c], ~absent[:, c]))
+        if progress is not None:
+            progress(dense.length)
+    if dense.length == 0:
+        raise BadInput(f"{source.name} is empty: give Criteo Kaggle's dac.tar.gz, or a file of it")
+    checksums = {file.path.name: file.close() for file in (label, dense, *columns)}
     if not labelled:
         label.path.unlink()
         del checksums[label.path.name]

@@ -1,9 +1,8 @@
 """Criteo's Terabyte click logs, any subset of the days, from the folder that ``shardbench prepare`` writes."""
 
-from pathlib import Path
 from typing import Literal
 
-from shardbench.datasets.access_log import AccessLog, ProfiledConfig
+from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.criteo_prepare import CATEGORIES, INTEGERS
 from shardbench.datasets.downloads import Download, days_in_order
@@ -21,10 +20,6 @@ class CriteoTerabyteConfig(ProfiledConfig):
     dataset: Literal["criteo_terabyte"] = "criteo_terabyte"
     name: Name = "criteo_terabyte"
     prepared: str = "criteo_terabyte"
-
-    def build(self, data: Path) -> AccessLog:
-        """Maps the folder; raises BadInput that says how to make it."""
-        return AccessLog(self, data)
 
 
 DOWNLOAD = Download(

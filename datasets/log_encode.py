@@ -13,7 +13,7 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_prepare import Vocabulary
 from shardbench.datasets.rm_hash import mixed
-from shardbench.datasets.selection import MAX_ROWS
+from shardbench.model.table import MAX_ROWS
 
 Mode = Literal["hash", "vocabulary", "ids"]
 Missing = Literal["empty", "row"]

@@ -4,10 +4,8 @@ The log is read part by part; memory is that of a part and of the distinct rows 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,23 +15,20 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import to_json
-from shardbench.datasets.array_file import ArrayFile
+from shardbench.datasets.array_file import ArrayFile, mapped
 from shardbench.datasets.log_encode import Cells, Missing, Mode, RowsOfTable
 from shardbench.datasets.log_reader import Log, times
+from shardbench.datasets.prepared import NOTE, Note, write_model
 from shardbench.datasets.rm_hash import mixed
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.profiling import RowCounter
 from shardbench.workloads.table_list import ListedTable
 
-NOTE = "prepared.json"
 PROFILES = "profiles.json"
 CHUNK = 1 << 20
 """Samples that are counted, or put together, at once."""
 _SAMPLED_TIMES = 1 << 20
 _MAX_ROWS32 = 2**31 - 1
-_HEADER_BYTES = 128
-"""Of a .npy file of one short axis."""
 
 
 class LoggedTable(pydantic.BaseModel):
@@ -50,26 +45,19 @@ class LoggedTable(pydantic.BaseModel):
     """Of each feature, train and test."""
 
 
-class Profiled(pydantic.BaseModel):
+class Profiled(Note):
     """What ``prepared.json`` says of a profiled log."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1] = 1
-    samples: PositiveInt
     train_samples: PositiveInt
     read_rows: PositiveInt
     """Rows of the log, of which ``samples`` were kept."""
     mode: Mode
     missing: Missing
     rate: float
-    seed: NonNegativeInt
     time: str | None
     split_at: int | None
     """Samples before this time train."""
     tables: tuple[LoggedTable, ...]
-    checksums: dict[str, str]
-    """SHA-256 of every array's bytes, by file name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +112,9 @@ def profile_log(
     ``tables`` say which columns are looked up where. ``progress`` is called with the rows read so far. Raises BadInput
     that names file and column.
     """
-    split_at = _split_time(log, cut) if cut.time is not None else None
-    with whole_folder(target) as folder, closing(_Writer(folder, tables, cells, split=split_at is not None)) as writer:
+    with whole_folder(target) as folder:
+        writer = _Writer(folder, tables, cells, split=cut.time is not None)
+        split_at = _split_time(log, cut.time, cut.train_share) if cut.time is not None else None
         read = _read(log, writer, cut, split_at, progress)
         train = writer.finish(cut)
         checksums = writer.checksums
@@ -137,12 +126,12 @@ def profile_log(
             file = ArrayFile(folder / order_file(number), np.int64)
             file.append(order)
             checksums[file.path.name] = file.close()
-        (folder / PROFILES).write_text(to_json(Profiles(tables=profiles)) + "\n")
+        write_model(folder / PROFILES, Profiles(tables=profiles))
         done = Profiled(
             samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
             rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
         )  # fmt: skip
-        (folder / NOTE).write_text(to_json(done) + "\n")
+        write_model(folder / NOTE, done)
     return done
 
 
@@ -169,9 +158,8 @@ def _read(log: Log, writer: "_Writer", cut: Cut, split_at: int | None, progress:
     return read
 
 
-def _split_time(log: Log, cut: Cut) -> int:
-    """The time before which about ``train_share`` of the rows lie; of evenly spread rows, at most 2^20."""
-    column = str(cut.time)
+def _split_time(log: Log, column: str, train_share: float) -> int:
+    """The time before which about ``train_share`` of the rows lie; of evenly spread rows, at most 2^21."""
     parts: list[Ints] = []
     step, read = 1, 0
     for name, batch in log.batches([column], [column]):
@@ -182,7 +170,7 @@ def _split_time(log: Log, cut: Cut) -> int:
             parts, step = [np.concatenate(parts)[::2]], step * 2
     if read == 0:
         raise BadInput("the log has no row")
-    return int(np.quantile(np.concatenate(parts), cut.train_share, method="higher"))
+    return int(np.quantile(np.concatenate(parts), train_share, method="higher"))
 
 
 class _Feature:
@@ -251,12 +239,6 @@ class _Writer:
             raise BadInput(f"{train} of {self.samples} samples train: give more rows, or another train share or rate")
         return train
 
-    def close(self) -> None:
-        """Lets go of all files."""
-        for feature in (*self._train, *self._test):
-            feature.values.release()
-            feature.offsets.release()
-
     def _join(self, first: _Feature, last: _Feature) -> None:
         last.values.close()
         last.offsets.close()
@@ -281,12 +263,6 @@ class _Writer:
             )
             for number, table in enumerate(self._listed)
         ]
-
-
-def mapped(path: Path) -> Ints:
-    """An array as it lies; an empty one cannot be mapped."""
-    array: Ints = np.load(path) if path.stat().st_size <= _HEADER_BYTES else np.load(path, mmap_mode="r")
-    return array
 
 
 def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:

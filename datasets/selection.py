@@ -1,20 +1,14 @@
 """Which of a data set's tables a task takes, and how wide they are."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.base.errors import BadInput
 from shardbench.workloads.workload import WorkloadConfig
 
 POOL_SEED = 0
-MAX_ROWS = 1 << 40
-"""No table has more; beyond, a row index is a mistake (a hash that was not folded, say)."""
-
-Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
-Width = Annotated[int, Field(ge=4, multiple_of=4)]
-"""Columns of a table; the embedding kernels want multiples of four."""
 
 
 class SelectedTablesConfig(WorkloadConfig):

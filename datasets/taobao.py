@@ -1,9 +1,8 @@
 """Taobao's user behaviour, from the folder that ``shardbench prepare`` writes: a sample is what a user did once."""
 
-from pathlib import Path
 from typing import Literal
 
-from shardbench.datasets.access_log import AccessLog, ProfiledConfig
+from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.downloads import Download
 from shardbench.datasets.sequence import TAOBAO_ROWS, TAOBAO_WIDTH
 from shardbench.model.table import Name
@@ -16,10 +15,6 @@ class TaobaoConfig(ProfiledConfig):
     dataset: Literal["taobao"] = "taobao"
     name: Name = "taobao"
     prepared: str = "taobao"
-
-    def build(self, data: Path) -> AccessLog:
-        """Maps the folder; raises BadInput that says how to make it."""
-        return AccessLog(self, data)
 
 
 DOWNLOAD = Download(

@@ -11,9 +11,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.drawn import bag_offsets
 from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.datasets.selection import MAX_ROWS, Rows, Width
 from shardbench.datasets.text import blocks, decimals, quoted
-from shardbench.model.table import Name, Table
+from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
 

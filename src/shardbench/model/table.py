@@ -12,6 +12,12 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 """Names of tables, strategies, suites and the like: they become keys and names of files."""
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
+MAX_ROWS = 1 << 40
+"""No table has more; beyond, a row index is a mistake (a hash that was not folded, say)."""
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+Width = Annotated[int, Field(ge=4, multiple_of=4)]
+"""Columns of a table; the embedding kernels read four numbers at a time."""
+
 
 HISTORY_FLOPS = 4
 """Of the attention's forward pass, a column of each lookup: products with query and weight, and their sums."""
@@ -57,9 +63,8 @@ class Table:
     """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers."""
 
     name: Name
-    rows: Annotated[int, Field(ge=1, le=2**40)]
-    dim: Annotated[int, Field(ge=4, multiple_of=4)]
-    """The embedding kernels read four numbers at a time."""
+    rows: Rows
+    dim: Width
     pooling: Pooling = Pooling.SUM
     features: SharedBy = 1
     """How many features look it up: a sample has a bag of each, and each gives the dense model a vector of its own."""

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pydantic
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
-from shardbench.model.table import Name, Pooling, Table
+from shardbench.model.table import Name, Pooling, Rows, Table, Width
 
 SEPARATOR = "|"
 """Between the features of a table that several share, in a cell of a list."""
@@ -24,9 +24,9 @@ class ListedTable(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: Name
-    rows: PositiveInt | None = None
+    rows: Rows | None = None
     """None where they are to be counted."""
-    dim: int = Field(default=64, ge=4, multiple_of=4)
+    dim: Width = 64
     pooled: bool = True
     """Whether the vectors of a bag are summed, or kept one by one."""
     features: tuple[str, ...] = ()
