@@ -268,3 +268,6 @@ def test_not_more_is_kept_in_hbm_than_fits() -> None:
     assert 0.8 * 120_000 < held <= 120_000
     roomy = replace(problem, topology=replace(problem.topology, hbm_bytes=10**9))
     assert hot_rows(roomy) == [None] * 3
+    whole = hot_rows(problem, split=False)
+    assert {None, 0} == set(whole), "a table is in one tier"
+    assert hot_rows(problem, 0.0, split=False) == [0] * 3

@@ -1,7 +1,5 @@
 """How many of each table's hottest rows are in HBM where not all rows fit: one price of a byte for all tables."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
@@ -17,23 +15,27 @@ HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0
 """Shares of a table's accesses at which its rows may be cut between HBM and host memory."""
 
 
-def hot_rows(problem: Problem) -> list[int | None]:
-    """Rows of each table in HBM, hottest first; None: all."""
-    room = FULL * problem.world_size * problem.topology.hbm_bytes
+def hot_rows(problem: Problem, share: float = 1.0, *, split: bool = True) -> list[int | None]:
+    """Rows of each table in HBM, hottest first; None: all. They fill a ``share`` of what all HBM is planned to hold.
+
+    A table that may not be ``split`` is in one tier.
+    """
+    room = FULL * share * problem.world_size * problem.topology.hbm_bytes
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
     if sizes.sum() <= room or problem.topology.uvm_bytes == 0:
         return [None] * len(problem.tables)
-    rows, table, cost = _cuts(problem)
+    rows, table, cost = _cuts(problem, split=split)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
     found = rows[cheapest(cost, rows * each[table], table, room)].tolist()
     return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
 
 
-def _cuts(problem: Problem) -> tuple[Ints, Ints, Floats]:
+def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
     """Rows in HBM and the table, [cuts], and what its kernels take, forward and backward."""
     rows, tables, cuts = [], [], []
     for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
-        choice = np.unique(np.append(profile.inverse_cdf(HOT_SHARES), [profile.seen_rows, table.rows]))
+        between = [*profile.inverse_cdf(HOT_SHARES).tolist(), profile.seen_rows] if split else []
+        choice = np.unique([0, *between, table.rows])
         rows.append(choice)
         tables.append(np.full(len(choice), index))
         for kept in choice.tolist():
@@ -47,8 +49,3 @@ def _cuts(problem: Problem) -> tuple[Ints, Ints, Floats]:
     numbers = counted.numbers[0::2] + counted.numbers[1::2]
     forward, backward = counter.kernels.work_ms(numbers)
     return kept_rows, table_of, forward + backward
-
-
-def colder(hot: Sequence[int | None], problem: Problem) -> list[int | None]:
-    """Half as many rows in HBM, for a start that found no room."""
-    return [(table.rows if kept is None else kept) // 2 for kept, table in zip(hot, problem.tables)]

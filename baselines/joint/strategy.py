@@ -9,7 +9,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 
 from .expected import as_expected
-from .memory import FULL, colder, hot_rows
+from .memory import FULL, hot_rows
 from .menu import FULL_MENU, LEAN_MENU, Menu
 from .planner import Effort, Planner
 from .relaxation import Relaxation
@@ -26,6 +26,8 @@ CLOSE = 1.05
 """Times the best start's step beyond which another one is not searched on."""
 RETRIES = 8
 """Starts, each with less in HBM, where tables do not fit."""
+LESS = 0.5
+"""Share of the HBM that the start before planned to fill."""
 
 
 class Joint(Strategy):
@@ -47,15 +49,13 @@ class Joint(Strategy):
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
         effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - MENU_S * len(problem.tables), deadline=deadline)
         extent = FULL_MENU if budget.plan_s >= TABLE_S * len(problem.tables) else LEAN_MENU
-        hot = hot_rows(problem) if Move.UVM in self.moves else [None] * len(problem.tables)
-        for _ in range(RETRIES):
-            menu = Menu(problem, hot, self.moves, extent, seen_rows)
-            starts = self._starts(problem, menu, effort)
+        for attempt in range(RETRIES):
+            hot = self._hot_rows(problem, LESS**attempt)
+            starts = self._starts(problem, Menu(problem, hot, self.moves, extent, seen_rows), effort)
             if starts:
                 break
             if Move.UVM not in self.moves or all(kept == 0 for kept in hot):
                 raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
-            hot = colder(hot, problem)
         else:
             raise Infeasible(f"none of {RETRIES} starts fits the devices")
         first_ms = starts[0].step_ms
@@ -70,6 +70,12 @@ class Joint(Strategy):
             "ended_by": effort.ended_by,
         }
         return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
+
+    def _hot_rows(self, problem: Problem, share: float) -> list[int | None]:
+        """Rows of each table in HBM, which fill a share of it; None: all."""
+        if Move.UVM not in self.moves:
+            return [None] * len(problem.tables)
+        return hot_rows(problem, share, split=Move.ROWS in self.moves)
 
     def _starts(self, problem: Problem, menu: Menu, effort: Effort) -> list[Planner]:
         """Placed choices of options, the shortest step first."""
