@@ -13,5 +13,7 @@ OTHERS = (
 """The paper's: the best of them is what a margin is over."""
 CONTROLS = (COST_GREEDY, "search", "column-wise", WHOLE, UNTRAINED)
 """Not the paper's: what the cost model, more search, plain halving, and each part of NeuroShard give."""
+MORE_MOVES = ("torchrec-fused", "joint")
+"""They may split by rows and copy too."""
 SEEDED = frozenset({OURS, RANDOM, "dreamshard"})
 """Strategies with randomness that have several seeds; the others' trainings take too long, or they have none."""

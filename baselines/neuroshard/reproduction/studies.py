@@ -20,12 +20,14 @@ from shardbench.tasks.task import Task
 from .. import NeuroShard
 from ..effort import Effort
 from .comparison import compared
-from .names import CONTROLS, OTHERS, OURS, SEEDED
+from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
 from .tasks import PRODUCTION, TaskSet, production, published, test_bags
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
+FEWER_TASKS = 20
+"""Of the 100, where every plan takes seconds to count: the first ones."""
 SOME_TASKS = 20
 
 
@@ -35,7 +37,11 @@ class SplitContest(Study):
     columns = ("backend", "split", "task", "cost_ms", "bound_ms", "tasks", "infeasible")
     strategies: tuple[str, ...]
     quick: tuple[str, ...] = ("greedy-lookup", OURS)
+    tasks: int | None = None
+    """How many of the test tasks; None for all."""
     seeds: Sequence[int] = SEEDS
+    plan_s: Mapping[str, float] = MappingProxyType({})
+    """Planning budgets of a task that are not PLAN_S: of what searches for as long as it may."""
 
     def task_set(self, folder: Path) -> TaskSet:
         """What is learned from and judged on."""
@@ -53,9 +59,9 @@ class SplitContest(Study):
     def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Fit on the training tasks, place and judge the test tasks."""
         name, seed, tasks = str(cell["strategy"]), int(cell["seed"] or 0), self.task_set(folder)
-        budget = Budget(fit_s=FIT_S, plan_s=PLAN_S)
+        budget = Budget(fit_s=FIT_S, plan_s=self.plan_s.get(name, PLAN_S))
         strategy, fit_cpu_s = fitted(name, tasks.train, budget, seed, folder)
-        rows = judged_rows(strategy, tasks.test, test_bags(folder), budget, seed, fit_cpu_s=fit_cpu_s)
+        rows = judged_rows(strategy, tasks.test[: self.tasks], test_bags(folder), budget, seed, fit_cpu_s=fit_cpu_s)
         return [{"split": "test", "task": self.name, **row} for row in rows]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
@@ -78,6 +84,16 @@ class Published(SplitContest):
 
     name = "table"
     strategies = (OURS, *OTHERS, *CONTROLS)
+
+
+class MoreMoves(SplitContest):
+    """The first 20 of these tasks for strategies that may also split by rows and copy tables, counted anew."""
+
+    name = "moves"
+    strategies = (OURS, *MORE_MOVES)
+    tasks = FEWER_TASKS
+    seeds = SEEDS[:1]
+    plan_s = MappingProxyType({"joint": 5.0})
 
 
 class Production(SplitContest):
@@ -183,4 +199,4 @@ def placed(trained: "AnyTrained", effort: Effort, tasks: Sequence[Task], folder:
 
 def studies() -> Iterable[Study]:
     """In the order they run."""
-    return (Networks(), Published(), Ablation(), Production())
+    return (Networks(), Published(), Ablation(), MoreMoves(), Production())
