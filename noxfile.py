@@ -108,6 +108,15 @@ def scale(session: nox.Session) -> None:
 
 
 @nox.session
+def prepare_scale(session: nox.Session) -> None:
+    """Prepare made-up logs of one and of ten million rows; write rows a CPU second and the peak memory."""
+    install(session)
+    out = ROOT / "results" / "tables" / "scale" / "prepare.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run(session, "python", "benchmarks/micro/prepare_scale.py", str(out))
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)

@@ -35,7 +35,7 @@ class ArrayFile:
 
     def append(self, values: NDArray[Any]) -> None:
         """Adds ``values`` [n, ...]."""
-        data = np.ascontiguousarray(values, dtype=self._dtype).tobytes()
+        data = np.ascontiguousarray(values, dtype=self._dtype).reshape(-1).view(np.uint8).data
         self._digest.update(data)
         with self.path.open("ab") as file:
             file.write(data)
@@ -55,3 +55,12 @@ def mapped(path: Path) -> NDArray[Any]:
     """An array as it lies; an empty one cannot be mapped."""
     array: NDArray[Any] = np.load(path, mmap_mode="r" if path.stat().st_size > _HEADER_BYTES else None)
     return array
+
+
+def part(path: Path, start: int, stop: int) -> NDArray[Any]:
+    """Elements [start, stop) of a flat array file, read: mapped pages would count as memory of the process."""
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+        file.seek(start * dtype.itemsize, io.SEEK_CUR)
+        return np.fromfile(file, dtype, stop - start)

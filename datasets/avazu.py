@@ -4,6 +4,7 @@ from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.downloads import Download
+from shardbench.datasets.log_reader import Log
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 
@@ -23,8 +24,7 @@ class AvazuConfig(ProfiledConfig):
 
 
 DOWNLOAD = Download(
-    suffix=".csv",
-    header=None,
+    read=lambda files: Log(files=files, suffix=".csv"),
     time="hour",
     tables=tuple(ListedTable(name=name, dim=WIDTH) for name in FEATURES),
     mode="vocabulary",

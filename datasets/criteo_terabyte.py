@@ -4,13 +4,12 @@ from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.criteo_prepare import CATEGORIES, INTEGERS
+from shardbench.datasets.criteo_prepare import CATEGORY_NAMES, HEADER
 from shardbench.datasets.downloads import Download, days_in_order
+from shardbench.datasets.log_reader import Log
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 
-_CATEGORIES = tuple(f"C{number + 1}" for number in range(CATEGORIES))
-_INTEGERS = tuple(f"I{number + 1}" for number in range(INTEGERS))
 WIDTH = 128
 
 
@@ -23,16 +22,14 @@ class CriteoTerabyteConfig(ProfiledConfig):
 
 
 DOWNLOAD = Download(
-    suffix=".tsv",
-    header=("label", *_INTEGERS, *_CATEGORIES),
-    time=None,
+    read=lambda files: Log(files=files, suffix=".tsv", header=HEADER),
     tables=tuple(
         ListedTable(name=name, rows=rows, dim=WIDTH)
-        for name, rows in zip(_CATEGORIES, cardinalities()["terabyte_dcnv2"]["rows"])
+        for name, rows in zip(CATEGORY_NAMES, cardinalities()["terabyte_dcnv2"]["rows"])
     ),
     mode="hash",
     expected="any of day_0.gz to day_23.gz of Criteo's 1TB click logs, in order (label, 13 integers, 26 categories)",
-    train_share=lambda files: (files - 1) / files if files > 1 else 6 / 7,
+    train_share=lambda files: (len(files) - 1) / len(files) if len(files) > 1 else 6 / 7,
     check=days_in_order,
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.datasets.log_encode import Cells, Mode
 from shardbench.datasets.log_profile import Cut, Profiled, profile_log
-from shardbench.datasets.log_reader import Log
+from shardbench.datasets.log_reader import Source
 from shardbench.workloads.table_list import ListedTable
 
 _DAY = re.compile(r"day_(\d+)")
@@ -21,19 +21,17 @@ _DAY = re.compile(r"day_(\d+)")
 class Download:
     """One public data set: what its files are, and which columns are looked up in which tables."""
 
-    suffix: str
-    """What its texts are, whatever they are called: .csv or .tsv."""
-    header: tuple[str, ...] | None
-    """Names of the columns; None where the first line has them."""
-    time: str | None
-    """Column of times; None: rows are in the order of time."""
+    read: Callable[[tuple[Path, ...]], Source]
+    """Its files as a log; raises BadInput."""
     tables: tuple[ListedTable, ...]
     mode: Mode
-    """How values become rows where nothing else is asked for."""
+    """How values become rows where nothing else is asked for; ``ids``: they are rows, and nothing else can be asked."""
     expected: str
     """What the files are, for whoever gives others."""
-    train_share: Callable[[int], float]
-    """Share of the rows that trains, by the number of files."""
+    train_share: Callable[[tuple[Path, ...]], float]
+    """Share of the rows that trains where nothing else is asked for."""
+    time: str | None = None
+    """Column of times; None: rows are in the order of time."""
     check: Callable[[Sequence[Path]], None] = lambda files: None
     """Raises BadInput for files that cannot be the data set's."""
 
@@ -45,14 +43,32 @@ def prepare_download(
     *,
     mode: Mode | None = None,
     rows: int | None = None,
+    train_share: float | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Profiled:
     """Writes the folder ``target`` of a data set's files, which must not exist, and gives its description.
 
-    ``rows`` is the size of every hashed table; None: what the data set states. Nothing is left of a failure; raises
-    BadInput that says what the files should be.
+    ``rows`` is the size of every hashed table, ``train_share`` the first share of the rows, by time, that trains; None:
+    what the data set states. Nothing is left of a failure; raises BadInput that says what the files should be.
     """
+    chosen, tables = mode or of.mode, _tables(of, mode, rows)
+    try:
+        of.check(files)
+        share = of.train_share(tuple(files)) if train_share is None else train_share
+        cut = Cut(time=of.time, train_share=share, seed=seed)
+        cells = Cells(mode=chosen, seed=seed)
+        return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=cut, progress=progress)
+    except BadInput as error:
+        raise BadInput(f"{error}; expected: {of.expected}") from error
+
+
+def _tables(of: Download, mode: Mode | None, rows: int | None) -> Sequence[ListedTable]:
+    """The tables with their rows where these are not to be counted."""
+    if of.mode == "ids":
+        if mode not in (None, "ids") or rows is not None:
+            raise BadInput("its values are row numbers of published tables: leave mode and rows out")
+        return of.tables
     chosen = mode or of.mode
     if chosen == "ids":
         raise BadInput("its values are no row numbers: take mode 'hash' or 'vocabulary'")
@@ -63,13 +79,7 @@ def prepare_download(
     ]
     if chosen == "hash" and any(table.rows is None for table in tables):
         raise BadInput("give the rows of the hashed tables: none are published")
-    try:
-        of.check(files)
-        log = Log(files=tuple(files), header=of.header, suffix=of.suffix)
-        cut = Cut(time=of.time, train_share=of.train_share(len(files)), seed=seed)
-        return profile_log(log, target, tables, cells=Cells(mode=chosen, seed=seed), cut=cut, progress=progress)
-    except BadInput as error:
-        raise BadInput(f"{error}; expected: {of.expected}") from error
+    return tables
 
 
 def days_in_order(files: Sequence[Path]) -> None:

@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardbench.base.arrays import Ints
+from shardbench.base.arrays import Bools, Ints
 from shardbench.base.errors import BadInput
-from shardbench.datasets.criteo_prepare import Vocabulary
 from shardbench.datasets.rm_hash import mixed
+from shardbench.datasets.text_cells import Spans, spans, text_hashes
+from shardbench.datasets.vocabulary import Vocabulary
 from shardbench.model.table import MAX_ROWS
 
 Mode = Literal["hash", "vocabulary", "ids"]
 Missing = Literal["empty", "row"]
-_NO_ROW = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +42,9 @@ class Cells:
 class RowsOfTable:
     """Rows of one table's values: features that share a table share this.
 
-    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, a keyed 64-bit hash of the text
-    modulo the rows; ``vocabulary``, numbers by first appearance (of the text's 64-bit hash); ``ids``, the number
-    itself.
+    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, splitmix64 of the text's 64-bit
+    hash (``text_hashes``) under a key of seed and table, modulo the rows; ``vocabulary``, numbers by first appearance
+    (of the text's 64-bit hash); ``ids``, the number itself.
     """
 
     def __init__(self, table: str, cells: Cells, rows: int | None) -> None:
@@ -67,43 +66,37 @@ class RowsOfTable:
     def __call__(self, column: pa.Array, where: str) -> tuple[Ints, Ints]:
         """Rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
         values, lengths = _bags(column, self._cells.delimiter, where)
-        rows = self._rows(values, where)
-        there = rows != _NO_ROW
-        if not there.all():
-            ends = np.concatenate([[0], np.cumsum(lengths)])
+        rows, there = self._rows(values, where)
+        if lengths is None:
+            lengths = there.astype(np.int64)
+        elif len(rows) < len(there):
             kept = np.concatenate([[0], np.cumsum(there)])
-            lengths = np.diff(kept[ends])
-            rows = rows[there]
-        if self._own:
-            rows, lengths = _with_missing(rows, lengths)
-        return rows, lengths
+            lengths = np.diff(kept[np.concatenate([[0], np.cumsum(lengths)])])
+        return _with_missing(rows, lengths) if self._own else (rows, lengths)
 
-    def _rows(self, values: pa.Array, where: str) -> Ints:
-        encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        if len(encoded) == 0:
-            return np.empty(0, dtype=np.int64)
-        known = self._of_distinct(encoded.dictionary, where)
-        at = np.asarray(pc.fill_null(encoded.indices.cast(pa.int64()), len(known)).to_numpy(zero_copy_only=False))
-        return np.asarray(np.append(known, _NO_ROW)[at])
-
-    def _of_distinct(self, distinct: pa.Array, where: str) -> Ints:
-        """Rows int64 [values] of different values; _NO_ROW for those that mean a missing one."""
-        kind = distinct.type
-        texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        if not (texts or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+    def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
+        """Rows of the values that are there, and which those are, bool [values]."""
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        kind = values.type
+        if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
             raise BadInput(f"{where}: values are {kind}: give whole numbers, texts, or lists of them")
-        values = distinct.cast(pa.large_string())
-        absent = pc.is_in(values, value_set=pa.array(["", *self._cells.null], pa.large_string()))
-        there = ~np.asarray(pc.or_(absent, values.is_null()).to_numpy(zero_copy_only=False))
-        rows = np.full(len(distinct), _NO_ROW, dtype=np.int64)
-        if there.any():
-            rows[there] = self._coded(values.filter(pa.array(there)), where)
-        return rows
-
-    def _coded(self, texts: pa.Array, where: str) -> Ints:
+        if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
+            there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+            return self._ids(values.drop_null(), where), there
+        texts = values if _is_text(kind) else values.cast(pa.string())
+        cells = spans(texts)
+        there = cells.lengths > 0
+        if self._cells.null:
+            meant = pc.is_in(texts, value_set=pa.array(self._cells.null, texts.type))
+            there &= ~np.asarray(meant.to_numpy(zero_copy_only=False))
         if self._cells.mode == "ids":
-            return self._ids(texts, where)
-        hashes = pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False).view(np.int64)
+            return self._ids(texts.filter(pa.array(there)), where), there
+        if not there.all():
+            cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
+        return self._coded(text_hashes(cells), where), there
+
+    def _coded(self, hashes: Ints, where: str) -> Ints:
         if self._cells.mode == "hash":
             return (mixed(hashes, self._key) % np.uint64(self.rows - self._own)).astype(np.int64) + self._own
         rows = self._vocabulary.encode(hashes) + self._own
@@ -112,38 +105,44 @@ class RowsOfTable:
             raise BadInput(f"{where}: more than {self._limit - self._own} different values: give more rows, or hash")
         return rows
 
-    def _ids(self, texts: pa.Array, where: str) -> Ints:
+    def _ids(self, values: pa.Array, where: str) -> Ints:
+        """Whole numbers as rows, int64 [values]; none is missing."""
         try:
-            rows: Ints = texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            rows: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid as error:
             raise BadInput(f"{where}: {str(error).splitlines()[0]}: ids are whole numbers, else hash them") from error
         limit = self._limit if self._limit is not None else MAX_ROWS
-        wrong = rows[(rows < 0) | (rows >= limit)]
-        if len(wrong):
+        most = int(rows.max(initial=0))
+        if most >= limit or rows.min(initial=0) < 0:
+            wrong = rows[(rows < 0) | (rows >= limit)]
             raise BadInput(f"{where}: {wrong[0]} is no row of 0..{limit - 1}: give more rows, or hash")
-        self._beyond = max(self._beyond, int(rows.max()) + 1)
+        self._beyond = max(self._beyond, most + 1)
         return rows
 
 
-def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints]:
-    """All values of a column's cells, and how many each cell has, int64 [cells]."""
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:
+    """All values of a column's cells, and how many each cell has, int64 [cells]; None: one each, or it is missing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    kind = column.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if delimiter is not None and text:
+    if delimiter is not None and _is_text(column.type):
         column = pc.split_pattern(column, delimiter)
-        kind = column.type
-    if pa.types.is_fixed_size_list(kind):
+    kind = column.type
+    fixed = pa.types.is_fixed_size_list(kind)
+    if not (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return column, None
+    if pa.types.is_nested(kind.value_type):
+        raise BadInput(f"{where}: values are {kind}: give lists of whole numbers or texts")
+    if fixed and column.null_count == 0:
+        return column.flatten(), np.full(len(column), kind.list_size, dtype=np.int64)
+    if fixed:
         column = column.cast(pa.list_(kind.value_type))
-        kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        if pa.types.is_nested(kind.value_type):
-            raise BadInput(f"{where}: values are {kind}: give lists of whole numbers or texts")
-        lengths = pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0)
-        # flatten() leaves out what lies under a missing list.
-        return column.flatten(), np.asarray(lengths.to_numpy(zero_copy_only=False))
-    return column, np.ones(len(column), dtype=np.int64)
+    lengths = pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0)
+    # flatten() leaves out what lies under a missing list.
+    return column.flatten(), np.asarray(lengths.to_numpy(zero_copy_only=False))
 
 
 def _with_missing(rows: Ints, lengths: Ints) -> tuple[Ints, Ints]:

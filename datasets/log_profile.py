@@ -15,9 +15,9 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.datasets.array_file import ArrayFile, mapped
+from shardbench.datasets.array_file import ArrayFile, part
 from shardbench.datasets.log_encode import Cells, Missing, Mode, RowsOfTable
-from shardbench.datasets.log_reader import Log, times
+from shardbench.datasets.log_reader import Source, times
 from shardbench.datasets.prepared import NOTE, Note, write_model
 from shardbench.datasets.rm_hash import mixed
 from shardbench.model.profile import AccessProfile
@@ -26,7 +26,7 @@ from shardbench.workloads.table_list import ListedTable
 
 PROFILES = "profiles.json"
 CHUNK = 1 << 20
-"""Samples that are counted, or put together, at once."""
+"""Lookups that are counted, or put together, at once."""
 _SAMPLED_TIMES = 1 << 20
 _MAX_ROWS32 = 2**31 - 1
 
@@ -99,7 +99,7 @@ def order_file(table: int) -> str:
 
 
 def profile_log(
-    log: Log,
+    log: Source,
     target: Path,
     tables: Sequence[ListedTable],
     *,
@@ -143,7 +143,9 @@ class Profiles(pydantic.BaseModel):
     tables: dict[str, AccessProfile]
 
 
-def _read(log: Log, writer: "_Writer", cut: Cut, split_at: int | None, progress: Callable[[int], None] | None) -> int:
+def _read(
+    log: Source, writer: "_Writer", cut: Cut, split_at: int | None, progress: Callable[[int], None] | None
+) -> int:
     """Writes all kept rows; gives the number of rows of the log."""
     read = 0
     columns = [*writer.columns, *([cut.time] if cut.time is not None else [])]
@@ -158,7 +160,7 @@ def _read(log: Log, writer: "_Writer", cut: Cut, split_at: int | None, progress:
     return read
 
 
-def _split_time(log: Log, column: str, train_share: float) -> int:
+def _split_time(log: Source, column: str, train_share: float) -> int:
     """The time before which about ``train_share`` of the rows lie; of evenly spread rows, at most 2^21."""
     parts: list[Ints] = []
     step, read = 1, 0
@@ -242,10 +244,10 @@ class _Writer:
     def _join(self, first: _Feature, last: _Feature) -> None:
         last.values.close()
         last.offsets.close()
-        offsets, values = np.load(last.offsets.path, mmap_mode="r"), mapped(last.values.path)
-        for start in range(0, last.samples, CHUNK):
-            ends = offsets[start : start + CHUNK + 1]
-            first.add(values[ends[0] : ends[-1]], np.diff(ends))
+        step = _samples_at_once(last.samples, last.values.length)
+        for start in range(0, last.samples, step):
+            ends = part(last.offsets.path, start, min(start + step, last.samples) + 1)
+            first.add(part(last.values.path, ends[0], ends[-1]), np.diff(ends))
         last.values.path.unlink()
         last.offsets.path.unlink()
 
@@ -268,13 +270,16 @@ class _Writer:
 def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:
     """Profile of a table's train split, and its seen rows in frequency order, counted chunk by chunk."""
     counter = RowCounter(table.rows)
-    features = range(len(table.features))
-    values = [mapped(folder / values_file(number, f)) for f in features]
-    offsets = [np.load(folder / offsets_file(number, f), mmap_mode="r") for f in features]
-    for start in range(0, train, CHUNK):
-        stop = min(start + CHUNK, train)
-        rows = [v[o[start] : o[stop]] for v, o in zip(values, offsets)]
-        lengths = sum((np.diff(o[start : stop + 1]) for o in offsets), np.zeros(stop - start, dtype=np.int64))
-        counter.add(np.concatenate(rows).astype(np.int64), lengths)
+    files = [(folder / values_file(number, f), folder / offsets_file(number, f)) for f in range(len(table.features))]
+    step = _samples_at_once(train, sum(table.lookups))
+    for start in range(0, train, step):
+        ends = [part(offsets, start, min(start + step, train) + 1) for _, offsets in files]
+        rows = [part(values, of[0], of[-1]) for (values, _), of in zip(files, ends)]
+        counter.add(np.concatenate(rows), np.sum([np.diff(of) for of in ends], axis=0))
     counts = counter.counts()
     return counts.profile, counts.ids[np.argsort(-counts.counts, kind="stable")]
+
+
+def _samples_at_once(samples: int, lookups: int) -> int:
+    """How many samples have about CHUNK lookups, and are no more than that themselves."""
+    return max(1, CHUNK * samples // max(samples, lookups))

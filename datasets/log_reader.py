@@ -1,9 +1,13 @@
 """Access logs as PyArrow reads them, part by part: parquet, CSV and TSV, plain, .gz or .zst."""
 
-from collections.abc import Iterator, Sequence
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +18,23 @@ import pyarrow.parquet
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 20
+"""Of a text that is parsed at once: larger blocks leave a core's cache before all their columns are converted."""
 BATCH_ROWS = 1 << 16
+"""Rows that are given at once, about."""
 _HEAD_BYTES = 1 << 18
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _PACKED = frozenset({".gz", ".zst"})
 _KINDS = "give .parquet, .csv or .tsv (.gz or .zst)"
+_ARCHIVE = ".tar.gz"
+_FAULTS = (pa.ArrowException, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+
+
+class Source(Protocol):
+    """What has rows with columns, file by file."""
+
+    def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """A file's name and a part of its rows, all ``columns`` of it; raises BadInput in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +45,10 @@ class Log:
     header: tuple[str, ...] | None = None
     suffix: str | None = None
     """What all files are, such as .csv; None: each what its name says."""
+    kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Types of columns of texts that are to be other than strings."""
+    member: str | None = None
+    """Name of the file that is read of a .tar.gz."""
 
     def __post_init__(self) -> None:
         for path in self.files:
@@ -48,20 +67,20 @@ class Log:
     def columns(self) -> tuple[str, ...]:
         """Names of the first file's columns."""
         path = self.files[0]
-        with _one_line(path):
+        with one_line(path):
             if self.kind(path) == ".parquet":
                 return tuple(pyarrow.parquet.read_schema(path).names)
-            with _text(path, self.kind(path), self.header, None) as reader:
+            with self._text(path, None) as reader:
                 return tuple(reader.schema.names)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
         """A file's name and a part of its rows, all ``columns`` of it, file by file.
 
-        Cells of a text are strings, but those of the columns ``typed``, which become what they look like. Raises
-        BadInput naming the file that lacks a column or cannot be read.
+        Cells of a text are strings, but those of ``kinds``, and of the columns ``typed``, which become what they look
+        like. Raises BadInput naming the file that lacks a column or cannot be read.
         """
         for path in self.files:
-            with _one_line(path):
+            with one_line(path):
                 yield from ((path.name, batch) for batch in self._of_file(path, list(columns), typed))
 
     def _of_file(self, path: Path, columns: list[str], typed: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -70,38 +89,62 @@ class Log:
                 _check_columns(path, columns, file.schema_arrow.names)
                 yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
             return
-        with _text(path, self.kind(path), self.header, None) as reader:
-            _check_columns(path, columns, reader.schema.names)
-        kinds = {name: pa.string() for name in columns if name not in typed}
+        if self.header is None:
+            with self._text(path, None) as reader:
+                _check_columns(path, columns, reader.schema.names)
+        else:
+            _check_columns(path, columns, self.header)
+        kinds = {name: self.kinds.get(name, pa.string()) for name in columns if name not in typed}
         convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
         convert.null_values = [""]
-        with _text(path, self.kind(path), self.header, convert) as reader:
-            yield from reader
+        with self._text(path, convert) as reader:
+            waiting: list[pa.RecordBatch] = []
+            for block in reader:
+                waiting.append(block)
+                if sum(part.num_rows for part in waiting) >= BATCH_ROWS:
+                    yield pa.concat_batches(waiting)
+                    waiting = []
+            if waiting:
+                yield pa.concat_batches(waiting)
+
+    @contextmanager
+    def _text(self, path: Path, convert: pyarrow.csv.ConvertOptions | None) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+        kind = self.kind(path)
+        # Only columns are asked for where nothing is converted: they are in the first lines.
+        block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
+        # One thread: only then are faults told by their row.
+        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block, column_names=self.header)
+        # A quote is a sign like others in a TSV; a line with nothing in it is a row whose cells are missing.
+        parse = pyarrow.csv.ParseOptions(
+            delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False, ignore_empty_lines=False
+        )
+        with _unpacked(path, self.member) as stream, pyarrow.csv.open_csv(stream, read, parse, convert) as reader:
+            yield reader
 
 
 @contextmanager
-def _text(
-    path: Path, kind: str, header: tuple[str, ...] | None, convert: pyarrow.csv.ConvertOptions | None
-) -> Iterator[pyarrow.csv.CSVStreamingReader]:
-    # Only columns are asked for where nothing is converted: they are in the first lines.
-    block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
-    # One thread: only then are faults told by their row.
-    read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block, column_names=header)
-    # A quote is a sign like others in a TSV.
-    parse = pyarrow.csv.ParseOptions(delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False)
-    with (
-        pa.input_stream(str(path), compression="detect") as stream,
-        pyarrow.csv.open_csv(stream, read, parse, convert) as reader,
-    ):
-        yield reader
+def _unpacked(path: Path, member: str | None) -> Iterator[pa.NativeFile]:
+    """The file's bytes, unpacked by its suffix."""
+    if not path.name.endswith(_ARCHIVE):
+        with pa.input_stream(str(path), compression="detect") as stream:
+            yield stream
+        return
+    with tarfile.open(path, "r|gz", bufsize=_HEAD_BYTES) as archive:
+        # In the order of the archive, which is read once: it is packed as a whole.
+        for info in archive:
+            found = archive.extractfile(info) if Path(info.name).name == member else None
+            if found is not None:
+                yield pa.PythonFile(found, mode="r")
+                return
+    raise BadInput(f"{path.name} has no file {member}: give the archive as it was downloaded, or the file itself")
 
 
 @contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    """Faults of PyArrow's as one line that names the file."""
+def one_line(path: Path) -> Iterator[None]:
+    """Faults of a file's reading as one line that names it."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except _FAULTS as error:
         raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())[:300]}") from error
 
 

@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field, PositiveInt
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.drawn import bag_offsets
+from shardbench.datasets.log_reader import Log
 from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.datasets.text import blocks, decimals, quoted
+from shardbench.datasets.text_cells import first_unlike, quoted, spans
 from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
@@ -19,6 +21,9 @@ from shardbench.workloads.workload import WorkloadConfig
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000
 """Rows of the two real tables (their traces' ids are below it)."""
+_DIGITS = b"0123456789"
+_MAX_DIGITS = 18
+"""Of whole numbers that always fit int64."""
 
 
 def read_indices(path: Path, rows: int | None = None) -> Ints:
@@ -42,23 +47,21 @@ def read_lengths(path: Path, lookups: int) -> Ints:
 def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     parts: list[Ints] = []
     line = 0
-    for block in blocks(path):
-        stops = np.flatnonzero(block == ord("\n"))
-        starts = np.concatenate([[0], stops[:-1] + 1])
-        stops = stops - ((stops > starts) & (block[stops - 1] == ord("\r")))
-        values, good = decimals(block, starts, stops)
-        wrong = ~good | (values < 0) | (values >= limit)
-        if wrong.any():
-            at = int(np.argmax(wrong))
+    for _, batch in Log(files=(path,), header=(what,), suffix=".tsv").batches([what]):
+        texts = batch.column(0)
+        at = first_unlike(spans(texts), _DIGITS, range(1, _MAX_DIGITS + 1))
+        # What comes after a cell that is no number need not be read.
+        values: Ints = texts[:at].cast(pa.int64()).to_numpy(zero_copy_only=False)
+        if (values >= limit).any():
+            at = int(np.argmax(values >= limit))
+        if at is not None:
             short = what.split(" ")[1]
-            field = quoted(block, int(starts[at]), int(stops[at]))
             raise BadInput(
-                f"{path.name} line {line + at + 1}: {field} is not a {what} below {limit}: one {short} a line"
+                f"{path.name} line {line + at + 1}: {quoted(texts, at)} is not a {what} below {limit}: "
+                f"one {short} a line"
             )
         parts.append(values)
         line += len(values)
-    if not parts:
-        raise BadInput(f"{path.name} is empty: one {what} a line")
     return np.concatenate(parts)
 
 

@@ -184,6 +184,7 @@ def test_how_a_log_is_cut_into_files_changes_nothing(tmp_path: Path, monkeypatch
     cut = Cut(time="at", train_share=0.7, rate=0.5, seed=3)
     first = profiled(tmp_path / "first", [whole], tables("id"), cut=cut)
     monkeypatch.setattr(log_reader, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
     monkeypatch.setattr(log_profile, "CHUNK", 100)
     again = profiled(tmp_path / "again", parts, tables("id"), cut=cut)
     assert first == again

@@ -7,65 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets import text
+from shardbench.datasets import log_reader
 from shardbench.datasets.card import load_card
-from shardbench.datasets.text import blocks, decimals, hexadecimals
 from shardbench.datasets.trace_file import CONFIG, read_indices
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
-
-
-def fields(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    block = np.frombuffer(b"\n".join(texts) + b"\n", dtype=np.uint8)
-    stops = np.flatnonzero(block == 10)
-    return block, np.concatenate([[0], stops[:-1] + 1]), stops
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(-(10**18) + 1, 10**18 - 1), min_size=1))
-def test_decimals_read_what_was_written(numbers: list[int]) -> None:
-    values, good = decimals(*fields([str(n).encode() for n in numbers]))
-    assert good.all()
-    assert values.tolist() == numbers
-
-
-@settings(deadline=None)
-@given(st.lists(st.text("0123456789-+. xe", max_size=25), min_size=1))
-def test_decimals_take_only_whole_numbers(texts: list[str]) -> None:
-    values, good = decimals(*fields([t.encode() for t in texts]))
-    for raw, value, fine in zip(texts, values.tolist(), good.tolist()):
-        digits = raw.removeprefix("-")
-        assert fine == (digits.isdigit() and len(digits) <= 18)
-        if fine:
-            assert value == int(raw)
-
-
-@settings(deadline=None)
-@given(st.lists(st.text("0123456789abcdefABCDEFg-x ", max_size=10), min_size=1))
-def test_hexadecimals_take_one_to_eight_hex_digits(texts: list[str]) -> None:
-    values, good = hexadecimals(*fields([t.encode() for t in texts]))
-    for raw, value, fine in zip(texts, values.tolist(), good.tolist()):
-        assert fine == (1 <= len(raw) <= 8 and all(c in "0123456789abcdefABCDEF" for c in raw))
-        if fine:
-            assert value == int(raw, 16)
-
-
-@settings(deadline=None, max_examples=30)
-@given(lines=st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), min_size=1), size=st.integers(1, 64))
-def test_blocks_are_the_file_in_whole_lines(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int
-) -> None:
-    path = tmp_path_factory.mktemp("blocks") / "file.txt"
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    parts = [bytes(b) for b in blocks(path, size)]
-    assert b"".join(parts) == path.read_bytes()
-    assert all(p.endswith(b"\n") for p in parts)
 
 
 @pytest.mark.parametrize("pack", [None, gzip.compress, zstandard.compress])
@@ -98,8 +48,9 @@ def test_bad_index_is_refused_with_file_and_line(
 ) -> None:
     path = tmp_path / "bad.txt"
     path.write_text("1\n2\n3\n" + line + "\n5\n", encoding="utf-8")
-    for size in (1, 1 << 20):
-        monkeypatch.setattr(text.blocks, "__defaults__", (size,))
+    for size in (24, 1 << 20):
+        monkeypatch.setattr(log_reader, "BLOCK_BYTES", size)
+        monkeypatch.setattr(log_reader, "BATCH_ROWS", 1)
         with pytest.raises(BadInput, match=r"^bad\.txt line 4: ") as caught:
             read_indices(path, limit)
         assert "\n" not in str(caught.value)
@@ -110,7 +61,7 @@ def test_missing_empty_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no file"):
         read_indices(tmp_path / "none.txt")
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(BadInput, match="is empty"):
+    with pytest.raises(BadInput, match="Empty CSV file"):
         read_indices(tmp_path / "empty.txt")
     for name, packed in (
         ("a.gz", gzip.compress(b"1\n" * 9999)),
@@ -118,7 +69,7 @@ def test_missing_empty_and_damaged_files(tmp_path: Path) -> None:
     ):
         for content in (packed[: len(packed) - 9], b"not packed at all"):
             (tmp_path / name).write_bytes(content)
-            with pytest.raises(BadInput, match="damaged"):
+            with pytest.raises(BadInput, match=f"{name} cannot be read"):
                 read_indices(tmp_path / name)
 
 

@@ -37,10 +37,13 @@ def counted(counts: list[int], rows: int | None = None, samples: int = 100, pres
 BAGS = st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=12)
 
 
-@given(BAGS, st.integers(1, 5), st.integers(0, 6))
-def test_counter_is_brute_force_however_often_it_merges(bags: list[list[int]], at_once: int, pending: int) -> None:
-    counter = RowCounter(31)
+@given(BAGS, st.integers(1, 5), st.integers(0, 6), st.booleans())
+def test_counter_is_brute_force_however_often_it_merges(
+    bags: list[list[int]], at_once: int, pending: int, by_row: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiling, "_PENDING", 31 if by_row else pending)
+        counter = RowCounter(31)
         patch.setattr(profiling, "_PENDING", pending)
         for start in range(0, len(bags), at_once):
             part = bags[start : start + at_once]

@@ -19,6 +19,7 @@ class Preparable(StrEnum):
 
     CRITEO_KAGGLE = "criteo_kaggle"
     CRITEO_TERABYTE = "criteo_terabyte"
+    CRITEO_MULTI_HOT = "criteo_multi_hot"
     TAOBAO = "taobao"
     AVAZU = "avazu"
 
@@ -57,6 +58,9 @@ def prepare_command(
     rows: Annotated[
         int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
     ] = None,
+    train_share: Annotated[
+        float | None, typer.Option(help="First share, by time, that trains; the data set's own where left out.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,7 +70,11 @@ def prepare_command(
     if len(files) < 2:
         raise BadInput("give the files that you downloaded, and then the folder to write")
     *sources, target = files
-    options = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
+    if train_share is not None:
+        if dataset is Preparable.CRITEO_KAGGLE:
+            raise BadInput(f"{dataset.value} is split when it is read: state train_share in the suite")
+        options["train_share"] = train_share
     done = _preparation(dataset, sources)(target, mode, options)
     if as_json:
         print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})

@@ -8,10 +8,12 @@ memory that grows with the distinct rows seen, not with the lookups.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats, Ids, Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Split
@@ -21,7 +23,10 @@ CDF_STEPS = 100
 """Steps of the inverse CDF at which profiles are compared."""
 
 _PENDING = 1 << 20
-"""Lookups gathered before they are merged, where fewer rows than that were seen (8 MiB)."""
+"""Lookups gathered before they are merged, where fewer rows than that were seen (8 MiB).
+
+Tables of no more rows have a count for each.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +59,8 @@ class RowCounts:
 class RowCounter:
     """Counts the lookups of one table as they stream by; holds 16 bytes a row seen, and lookups not yet merged.
 
+    A table of at most 2^20 rows takes 8 bytes a row instead.
+
     No more lookups wait than rows were seen (or 2^20, where those are fewer), so memory stays in
     proportion to the distinct rows, and every lookup is merged a bounded number of times.
     """
@@ -64,11 +71,12 @@ class RowCounter:
         self.present = 0
         self._ids: Ints = np.empty(0, dtype=np.int64)
         self._counts: Ints = np.empty(0, dtype=np.int64)
-        self._pending: list[Ints] = []
+        self._of_row: Ints | None = np.zeros(rows, dtype=np.int64) if rows <= _PENDING else None
+        self._pending: list[Ids] = []
         self._waiting = 0
 
-    def add(self, values: Ints, lengths: Ints) -> None:
-        """Counts some samples: row ids int64 [lookups], and how many are each sample's, int64 [samples]."""
+    def add(self, values: Ids, lengths: Ints) -> None:
+        """Counts some samples: row ids [lookups], and how many are each sample's, int64 [samples]."""
         self.samples += len(lengths)
         self.present += int(np.count_nonzero(lengths))
         self._pending.append(values)
@@ -81,13 +89,20 @@ class RowCounter:
         if self.samples == 0:
             raise BadInput("no sample was counted: raise samples or rate")
         self._merge()
+        if self._of_row is not None:
+            self._ids = np.flatnonzero(self._of_row)
+            self._counts = self._of_row[self._ids]
         return RowCounts(rows=self.rows, samples=self.samples, present=self.present, ids=self._ids, counts=self._counts)
 
     def _merge(self) -> None:
         if not self._waiting:
             return
-        ids, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+        met: NDArray[Any] = np.concatenate(self._pending)
         self._pending, self._waiting = [], 0
+        if self._of_row is not None:
+            self._of_row += np.bincount(met, minlength=self.rows)
+            return
+        ids, counts = np.unique(met, return_counts=True)
         at = np.searchsorted(self._ids, ids)
         known = np.zeros(len(ids), dtype=np.bool_)
         inside = at < len(self._ids)
