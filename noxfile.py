@@ -163,6 +163,19 @@ def regression(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The documents as a site, .nox/site/index.html; a broken link or a resource from elsewhere is an error."""
+    install(session)
+    run(session, "python", "-m", "pip", "install", "--quiet", "-r", str(ROOT / "requirements" / "docs.txt"))
+    site = ROOT / ".nox" / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    strict = ("--fail-on-warning", "--keep-going", "--quiet", "--fresh-env")
+    folders = ("-d", str(ROOT / ".nox" / "doctrees"), "-c", str(ROOT / "docs"), str(ROOT), str(site))
+    run(session, "python", "-m", "sphinx", *strict, *folders)
+    run(session, "python", "-m", "pytest", "-m", "site", "tests/test_site.py")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, and mypy --strict against the built wheel (an editable install hides packaging faults)."""
     install(session)

@@ -12,7 +12,12 @@ from layers import ROOMS, modules
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import app
+from shardbench.model.discovery import strategies
+from shardbench.model.strategy import Role
 from shardbench.report import numbers
+from shardbench.report.claim_text import NOT_STATED, VERDICTS
+from shardbench.runs.evaluate import learns
+from shardbench.studies.verdict import Answer
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = [path.parent for path in sorted((ROOT / "baselines").glob("*/__init__.py"))]
@@ -30,8 +35,8 @@ def made_elsewhere(text):
 
 
 def results_section(text):
-    """The part under the heading ``Results``, or nothing."""
-    found = re.search(r"^## Results\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    """The part under the heading that begins with ``Results``, or nothing."""
+    found = re.search(r"^## Results[^\n]*\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
     return found.group(1) if found else ""
 
 
@@ -45,7 +50,8 @@ def test_numbers_in_documents_are_what_the_tables_give(spec):
 def test_no_result_is_typed(spec):
     document = spec.parent / numbers.parse(spec).document
     section = results_section(document.read_text())
-    assert section or document.resolve() == ROOT / "README.md", f"{document} has no section of results"
+    listed = {ROOT / "README.md", ROOT / "docs" / "papers.md"}  # they print results in every section
+    assert section or document.resolve() in listed, f"{document} has no section of results"
     assert [line for line in made_elsewhere(section).splitlines() if RESULT.search(line)] == []
 
 
@@ -136,6 +142,16 @@ def test_claims_are_printed_as_sentences_or_as_a_table(tmp_path):
     assert "open" not in text
     table = numbers.block_text(made.model_copy(update={"form": "ledger", "where": ""}), tmp_path)
     assert "| open | not run | not run | about 3 x | - | - |" in table
+    counted = numbers.block_text(made.model_copy(update={"form": "verdicts", "where": ""}), tmp_path).splitlines()
+    assert counted[0] == "| paper | statements | consistent | inconclusive | not run |"
+    assert counted[2:4] == ["| one | 2 | 2 / 1 | 0 / 1 | - |", "| two | 1 | - | - | 1 / 1 |"]
+    (tmp_path / "claims.csv").write_text((tmp_path / "claims.csv").read_text().replace("not run", "forgotten"))
+    with pytest.raises(BadInput, match="none knows: forgotten"):
+        numbers.block_text(made.model_copy(update={"form": "verdicts", "where": ""}), tmp_path)
+
+
+def test_the_verdicts_that_are_counted_are_all_there_are():
+    assert {*VERDICTS, NOT_STATED} == set(Answer)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +246,29 @@ def test_lines_are_of_at_most_120_columns(document):
     assert long == []
 
 
-@pytest.mark.parametrize(("document", "heading"), [("README.md", "What is where"), ("docs/architecture.md", "Layers")])
-def test_the_rooms_are_listed_lowest_first(document, heading):
-    rooms = table_rows((ROOT / document).read_text(), heading)
+def test_the_rooms_are_listed_lowest_first():
+    rooms = table_rows((ROOT / "docs" / "architecture.md").read_text(), "Layers")
     assert rooms == [f"`{room}`" for room in ROOMS]
+
+
+def test_the_machines_that_are_here_are_listed():
+    listed = table_rows((ROOT / "docs" / "machines.md").read_text(), "The files that are here")
+    assert sorted(listed) == sorted(f"`{path.stem}`" for path in (ROOT / "benchmarks" / "machines").glob("*.toml"))
+
+
+def test_what_strategies_see_move_and_learn_is_as_they_declare():
+    section = (ROOT / "docs" / "choose_a_strategy.md").read_text().split("## What each needs")[1].split("\n## ")[0]
+    said = {}
+    for line in re.findall(r"^\| \[.*", section, flags=re.MULTILINE):
+        names, sees, moves, learned = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in re.findall(r"`([^`]+)`", names):
+            said[name] = (set(sees.split(", ")) - {"-"} | {"tables"}, set(moves.split(", ")), learned == "yes")
+    declared = {
+        name: (set(found.sees), set(found.moves), learns(found))
+        for name, found in strategies().items()
+        if found.role is not Role.VARIANT and type(found).__module__.startswith("shardbench.")
+    }
+    assert said == declared
 
 
 def test_the_glossary_has_the_words_that_a_reader_meets():

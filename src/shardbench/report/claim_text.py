@@ -7,14 +7,18 @@ import pandas as pd
 
 from shardbench.report.view import significant
 
+VERDICTS = ("reproduced", "consistent", "partly", "inconclusive", "not reproduced", "not testable here", "not run")
+"""As the ledger has them, in the order of their columns."""
+NOT_STATED = "not stated"
+
 
 def claim_text(row: Mapping[str, Any]) -> str:
     """A statement, both answers, the numbers behind them and the evidence; a number not sourced is not printed."""
     statement = str(row["statement"]).rstrip(".")
     if row["direction"] == row["magnitude"] == "not testable here":
         return f"`{row['claim']}`: **not testable here**: {statement}. {row['conditions']}"
-    answers = [f"direction {row['direction']}"] if row["direction"] != "not stated" else []
-    answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != "not stated" else []
+    answers = [f"direction {row['direction']}"] if row["direction"] != NOT_STATED else []
+    answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != NOT_STATED else []
     words = [f"**{', '.join(answers)}**", statement]
     if row["relation"] in ("direction", "not worse"):
         words.append("the paper gives no number")

@@ -19,11 +19,11 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
-from shardbench.report.claim_text import claim_text, ledger_cells
+from shardbench.report.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
 from shardbench.report.view import significant
 
 FOLDERS = ("baselines", "docs")
-"""Where ``numbers.toml`` files lie, at any depth."""
+"""Where ``numbers.toml`` files lie, at any depth; ``NAME.numbers.toml`` where a folder has several documents."""
 TABLES = Path("results/tables")
 WIDTH = 120
 _MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
@@ -76,8 +76,8 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger"] = "table"
-    """``claims``: the ledger's rows as sentences; ``ledger``: as a table."""
+    form: Literal["table", "claims", "ledger", "verdicts"] = "table"
+    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper."""
     where: str = ""
     """As ``pandas.DataFrame.query`` reads it."""
     rows: dict[str, str] = {}
@@ -106,7 +106,7 @@ class Spec(pydantic.BaseModel):
 
 def specs(root: Path) -> list[Path]:
     """Every ``numbers.toml`` of a repository."""
-    return sorted(path for folder in FOLDERS for path in (root / folder).rglob("numbers.toml"))
+    return sorted(path for folder in FOLDERS for path in (root / folder).rglob("*numbers.toml"))
 
 
 def parse(path: Path) -> Spec:
@@ -233,7 +233,25 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join([*parts, f"`{TABLES}/{block.tables[0]}`."])
 
 
-_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger}
+def _verdicts(block: Block, frame: pd.DataFrame) -> str:
+    """A line a paper: its statements, and how many came to which direction / which magnitude."""
+    found = set(frame["direction"]) | set(frame["magnitude"])
+    strange = found - {*VERDICTS, NOT_STATED}
+    if strange:
+        raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
+    verdicts = [verdict for verdict in VERDICTS if verdict in found]
+    heads = ("paper", "statements", *verdicts)
+    lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
+    for paper, rows in frame.groupby("paper", sort=False):
+        counts = [
+            [int((rows[answer] == verdict).sum()) for answer in ("direction", "magnitude")] for verdict in verdicts
+        ]
+        cells = [f"{direction} / {magnitude}" if direction + magnitude else "-" for direction, magnitude in counts]
+        lines.append(_line([str(paper), str(len(rows)), *cells]))
+    return "\n".join([*lines, "", f"`{TABLES}/{block.tables[0]}`."])
+
+
+_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts}
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:

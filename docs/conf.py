@@ -1,0 +1,80 @@
+"""The documents as a site, made of the repository's Markdown from where it lies; ``nox -s docs`` builds it."""
+
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from shardbench import __version__
+
+ROOT = Path(__file__).parent.parent
+PAPERS = [folder.parent.parent.name for folder in sorted(ROOT.glob("baselines/*/reproduction/claims.toml"))]
+OTHERS = sorted({folder.parent.name for folder in ROOT.glob("baselines/*/README.md")} - set(PAPERS))
+NAVIGATION = {
+    "Begin": ["/docs/quick_start", "/docs/container"],
+    "Your tables": [
+        "/docs/bring_your_tables",
+        "/docs/choose_a_strategy",
+        "/docs/use_a_plan",
+        "From logs to training </docs/from_logs_to_training>",
+        "/docs/machines",
+    ],
+    "Your strategy": ["Add a strategy </docs/add_a_strategy>", "/docs/api", "/CONTRIBUTING"],
+    "Results": ["/docs/how_to_read", "/docs/rules", "/docs/costmodel", "/docs/bounds", "Files </results/README>"],
+    "Papers": ["All statements </docs/papers>", *(f"{name} </baselines/{name}/README>" for name in PAPERS)],
+    "Other strategies": [f"/baselines/{name}/README" for name in OTHERS],
+    "Inside": [
+        "/docs/architecture",
+        "/datasets/README",
+        "/benchmarks/README",
+        "/benchmarks/micro/README",
+        "/tests/README",
+        "/CHANGELOG",
+    ],
+}
+"""Pages by caption, in the order of the sidebar; Sphinx refuses (as a warning) a page that is in none."""
+
+project = "ShardBench"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+
+# Sphinx is given the repository's root, so that links between documents are those that a reader of the files follows.
+root_doc = "README"
+include_patterns = ["*.md", "*/README.md", "baselines/*/README.md", "benchmarks/*/README.md", "docs/*.md"]
+exclude_patterns = [".*", "build", "data", "runs"]
+myst_heading_anchors = 3
+highlight_language = "text"
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"ShardBench {release}"
+html_theme_options = {"top_of_page_buttons": []}
+html_copy_source = False
+html_show_copyright = False
+templates_path = ["templates"]
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
+html_additional_pages = {"index": "start.html"}
+
+
+def navigation() -> str:
+    """The sidebar as MyST's directives."""
+    parts = [
+        f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
+        for caption, pages in NAVIGATION.items()
+    ]
+    return "\n".join(["", *parts])
+
+
+def add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
+    """Behind the README, whose text stays free of directives."""
+    if page == root_doc:
+        source[0] += navigation()
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls."""
+    app.connect("source-read", add_navigation)
