@@ -92,7 +92,7 @@ def fake_run(monkeypatch):
         (["run", "nosuch.toml"], "suite file nosuch.toml does not exist"),
         (["run", "quick", "--backend", "guessed"], "'guessed' is not one of 'simulated', 'measured'"),
         (["run", "quick", "--seed", "-1"], "'--seed'"),
-        (["run", "quick", "--retry", "oom,never"], "unknown outcome 'never'; known: ok, infeasible"),
+        (["run", "quick", "--retry", "oom,never"], "unknown outcome 'never'; known: failed, ok, infeasible"),
         (["list", "planets"], "'planets' is not one of"),
         (["status", "nosuch"], "unknown suite"),
         (["report", "nosuch"], "unknown suite"),
@@ -198,17 +198,22 @@ def test_run_hands_over_its_options(capsys, tmp_path, fake_run):
     assert (options.results, str(options.data), options.work) == (tmp_path, "d", Path("w"))
 
 
-def test_run_prints_a_line_a_trial_the_tables_and_where_they_lie(capsys, tmp_path, fake_run):
-    fake_run([make.ok(), make.failed(Outcome.OOM, "big")], settled=3)
-    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
+@pytest.mark.parametrize("tables", [[], ["--tables"]])
+def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(capsys, tmp_path, fake_run, tables):
+    fake_run([make.ok(), make.ok(repeat=1), make.failed(Outcome.OOM, "big")], settled=3)
+    assert cli.run_command(["run", "quick", "--results", str(tmp_path), *tables]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0] == "suite quick: 5 trials, 3 settled, 2 to run"
-    assert lines[1] == "[1/2] measured dlrm20 cpu-1x2 greedy-size r0: ok 25 ms/step (n=4)"
-    assert lines[2] == "[2/2] measured dlrm20 cpu-1x2 big r0: oom in build (rank 1): rank 1 was killed by signal 9"
-    assert "Throughput: dlrm20 on cpu-1x2: measured on real ranks" in out
+    assert lines[0] == "suite quick: 6 trials, 3 settled, 3 to run"
+    assert lines[1] == "[1/3] measured dlrm20 cpu-1x2 greedy-size r0: ok 25 ms/step (n=4)"
+    assert lines[3] == "[3/3] measured dlrm20 cpu-1x2 big r0: oom in build (rank 1): rank 1 was killed by signal 9"
+    assert ("Throughput: dlrm20 on cpu-1x2: measured on real ranks" in out) == bool(tables)
+    assert "dlrm20 on cpu-1x2, measured, batch 1000:" in lines
+    assert any(line.startswith("  best: greedy-size, 25.0 ms a step") for line in lines)
     assert f"records: {tmp_path / 'records' / 'quick.jsonl'}" in lines
-    assert lines[-1] == "2 trials: 1 ok; not ok: 1 oom"
+    again = f" (shardbench report quick --results {tmp_path})" if not tables else ""
+    assert f"tables: {tmp_path / 'tables' / 'quick'}{again}" in lines
+    assert lines[-1] == "3 trials: 2 ok; not ok: 1 oom (again: --retry oom)"
     assert out.isascii()
     assert (tmp_path / "tables" / "quick" / "balance.md").is_file()
 
@@ -225,10 +230,11 @@ def test_run_ends_with_causes_and_logs_of_what_failed(capsys, tmp_path, fake_run
     log.write_text("what the ranks printed")
     fake_run([bad, make.ok(), unlogged])
     assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
-    said = "failed: measured dlrm20 cpu-1x2 {} r0: {} in build{}: rank 1 was killed by signal 9{}"
-    assert capsys.readouterr().out.splitlines()[-3:-1] == [
-        said.format("big", "oom", " (rank 1)", f" (log: {log})"),
-        said.format("picky", "infeasible", "", ""),
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("  failed: big: oom: build of rank 1: rank 1 was killed by signal 9")
+    assert lines[first + 1 : first + 3] == [
+        f"    log: {log}",
+        "  failed: picky: infeasible: build: rank 1 was killed by signal 9",
     ]
 
 
@@ -245,6 +251,8 @@ def test_run_json_is_lines_of_json(capsys, tmp_path, fake_run):
     assert [event["event"] for event in events] == ["planned", "finished", "finished", "done"]
     assert events[2]["record"]["failure"]["cause"] == "rank 1 was killed by signal 9"
     assert events[3]["outcomes"] == {"ok": 1, "oom": 1}
+    (answer,) = events[3]["answers"]
+    assert [fault["strategy"] for fault in answer["faults"]] == ["big"]
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]])

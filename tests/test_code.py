@@ -195,7 +195,7 @@ def test_there_is_no_commit_without_git_or_outside_a_checkout(repository, tmp_pa
     monkeypatch.undo()
     monkeypatch.setattr(code, "_ROOT", tmp_path)
     (tmp_path / "__init__.py").write_text("")
-    assert code._commit() is None
+    assert code.commit_here() is None
 
 
 def test_the_package_counts_without_baselines(monkeypatch):

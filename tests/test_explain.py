@@ -5,12 +5,17 @@ import math
 
 import pytest
 import records as make
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
+from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.explain import explain, find, sentences
+from shardbench.report.explain import explain, find
+from shardbench.report.explain_text import sentences
+from shardbench.report.view import readable_count
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 FAST = make.ok(
@@ -46,10 +51,10 @@ SLOW = make.ok(
 def test_sentences_worked_out_by_hand():
     said = sentences(explain(SLOW, FAST, [FAST, SLOW]))
     assert said == [
-        "fast beats slow: 10.0 against 15.0 ms a step, 1.500x (dlrm20 on a100-40gb-2x8, simulated, batch 1000).",
-        "fast is the faster one in 100 % of the draws of the model's constants and form within their held-out errors.",
-        "Phase lookup: 4.00 against 8.00 ms, 4.00 ms less, 80 % of the difference.",
-        "Phase dense: 6.00 against 7.00 ms, 1.00 ms less, 20 % of the difference.",
+        "fast beats slow: 10.0 against 15.0 ms a step, 1.50x (dlrm20 on a100-40gb-2x8, simulated, batch 1000).",
+        "fast is the faster one in all draws of the model's constants and form within their held-out errors.",
+        "What differs on the critical path is lookup: 4.00 against 8.00 ms, 4.00 ms less, 80 % of the difference.",
+        "Then dense: 6.00 against 7.00 ms, 1.00 ms less, 20 % of the difference.",
         "Straggler of fast: rank 1 with 5.00 ms of embedding time, 1.25x the mean; it reads 60 distinct rows (1.20x) "
         "and holds 3.00 kB (1.50x).",
         "Straggler of slow: rank 0 with 9.00 ms of embedding time, 1.50x the mean; it reads 90 distinct rows (1.80x) "
@@ -57,7 +62,7 @@ def test_sentences_worked_out_by_hand():
         "Bytes a step: 1.14 kB inside nodes and 2.27 kB across (fast), 6.14 kB and 2.27 kB (slow).",
         "They differ most in the output all to all: 5.00 kB less.",
         "Lookups off HBM: 0.0 % (fast), 25.0 % (slow).",
-        "Slowest rank over the lower bound: +25.0 % (fast), +125.0 % (slow).",
+        "Slowest rank over the lower bound: +25.0 % (fast), +125 % (slow).",
     ]
 
 
@@ -69,9 +74,16 @@ def test_an_order_that_too_few_draws_have_counts_as_open():
         "fast is the faster one in 75 % of the draws of the model's constants and form within their held-out errors, "
         "and below 95 % the order counts as open (~)."
     )
+    assert said[2] == (
+        "On the critical path they differ most in lookup: 4.00 against 8.00 ms, 4.00 ms less; like the whole, that may "
+        "be none."
+    )
+    assert "beat" not in "\n".join(said)
+    assert "of the difference" not in "\n".join(said)
     unknown = SLOW.model_copy(update={"draws": None})
     said = sentences(explain(unknown, FAST, [FAST, unknown]))
-    assert said[0].startswith("fast may or may not beat slow: ")
+    assert said[0].startswith("It is not known which of fast and slow is faster: ")
+    assert "beat" not in "\n".join(said)
     assert said[0].endswith("batch 1000).")
     assert said[1] == "How sure the model is of that is unknown: the records have no draws of its constants."
 
@@ -85,17 +97,17 @@ def test_measured_records_are_held_against_the_noise_floor():
     assert close.noise_pct == pytest.approx(100 * (1.1 ** math.tan(0.475 * math.pi) - 1))
     assert (close.beyond_noise, far.beyond_noise) == (False, True)
     assert sentences(close)[0].startswith("a is not told apart from b: 10.0 against 10.5 ms")
-    assert sentences(close)[0].endswith("; within the noise floor of 235.7 %.")
+    assert sentences(close)[0].endswith("; within the noise floor of 236 %.")
     assert sentences(far)[0].startswith("a beats c: ")
-    assert sentences(far)[0].endswith("; beyond the noise floor of 235.7 %.")
+    assert sentences(far)[0].endswith("; beyond the noise floor of 236 %.")
     assert sentences(far)[1:3] == [
         "Compared by their steps: the trials have no common control plan, so drift is not told apart.",
-        "Noise floor: two single trials of one plan differ by less than 235.7 % in 95 % of cases.",
+        "Noise floor: two single trials of one plan differ by less than 236 % in 95 % of cases.",
     ]
     assert "need not add up to the step" in "\n".join(sentences(far))
     alone = explain(records[2], records[3], records[2:])
     assert alone.beyond_noise is None
-    assert sentences(alone)[0].startswith("b may or may not beat c: ")
+    assert sentences(alone)[0].startswith("It is not known which of b and c is faster: ")
     assert "nothing was repeated" in sentences(alone)[0]
     assert "The noise floor is unknown and no order is claimed" in sentences(alone)[2]
 
@@ -112,8 +124,66 @@ def test_measured_records_are_compared_by_their_ratio_to_the_control():
     assert (found.faster.name, found.by_control) == ("b", True)
     assert found.ratio == pytest.approx(1.1 / 0.75)
     assert found.beyond_noise is True
-    assert sentences(found)[1].endswith("0.750x (b) and 1.100x (a), 1.467x apart.")
+    assert sentences(found)[1].endswith("0.750x (b) and 1.10x (a), 1.47x apart.")
     assert sentences(found)[0].startswith("b beats a: 15.0 against 11.0 ms a step (dlrm20 on")
+
+
+def timed(step_ms, *ranks):
+    """A measured step with the phases of each rank; the slowest rank's stand beside it."""
+    slowest = {name: max(rank[name] for rank in ranks) for name in ranks[0]}
+    return make.timing((step_ms, step_ms), (1.0, 1.0), **slowest).model_copy(
+        update={"ranks": tuple(RankTiming(phases_ms=rank) for rank in ranks)}
+    )
+
+
+def test_the_phase_of_the_critical_path_is_named_and_not_the_wait_for_it():
+    # In b rank 0 looks up for 9 ms, so that rank 1 waits for it in the exchange: its 8 ms are no slower exchange.
+    a = timed(10.0, {"lookup": 3.0, "output": 1.5, "dense": 5.0}, {"lookup": 3.0, "output": 1.5, "dense": 5.0})
+    b = timed(16.0, {"lookup": 9.0, "output": 1.0, "dense": 5.0}, {"lookup": 2.0, "output": 8.0, "dense": 5.0})
+    records = [make.ok(n, repeat=i, changes={"timing": t}) for n, t in (("a", a), ("b", b)) for i in (0, 1)]
+    found = explain(records[0], records[2], records)
+    assert found.beyond_noise
+    assert [(p.phase, p.saved_ms) for p in found.phases] == [("lookup", 6.0), ("dense", 0.0), ("output", -0.5)]
+    said = sentences(found)
+    assert said[3:6] == [
+        "What differs on the critical path is lookup: 3.00 against 9.00 ms, 6.00 ms less.",
+        "Then output: 1.50 against 1.00 ms, 0.500 ms more.",
+        "Measured phases are the slowest rank's, of exchanges the time of the rank that waited least; they need not "
+        "add up to the step.",
+    ]
+    # Without the phases of ranks the wait cannot be told from the exchange, and that is said.
+    blind = [r.model_copy(update={"timing": r.timing.model_copy(update={"ranks": None})}) for r in records]
+    said = sentences(explain(blind[0], blind[2], blind))
+    assert said[3].startswith("What differs on the critical path is output: 1.50 against 8.00 ms")
+    assert said[5].startswith("Measured phases are the slowest rank's, waits for others included")
+
+
+def test_phases_are_at_one_speed_of_the_machine_where_a_control_says_it():
+    # The machine was half as fast under b: its phases count half, and its lookup is the shorter one.
+    slow = {"timing": timed(24.0, {"lookup": 10.0, "dense": 14.0}), "control": make.control(20.0, 20.0)}
+    fast = {"timing": timed(15.0, {"lookup": 8.0, "dense": 7.0}), "control": make.control(10.0, 10.0)}
+    a = [make.ok("a", repeat=i, changes=fast) for i in (0, 1)]
+    b = [make.ok("b", repeat=i, changes=slow) for i in (0, 1)]
+    found = explain(a[0], b[0], [*a, *b])
+    assert (found.faster.name, found.by_control, found.beyond_noise) == ("b", True, True)
+    assert [(p.phase, p.faster_ms, p.slower_ms) for p in found.phases] == [
+        ("lookup", 10.0, 16.0), ("dense", 14.0, 14.0),
+    ]  # fmt: skip
+    assert "a's at the speed that the machine had for b" in "\n".join(sentences(found))
+
+
+@given(st.floats(0.0, 1e12))
+def test_counts_for_readers_keep_three_digits(value):
+    text = readable_count(value)
+    size = {"billion": 1e9, "million": 1e6}.get(text.split()[-1], 1.0)
+    assert float(text.split()[0].replace(",", "")) * size == pytest.approx(value, rel=6e-3, abs=0.5)
+    assert len(text) <= 12
+
+
+def test_numbers_that_differ_are_shown_with_the_digits_in_which_they_do():
+    steps = {"a": 10.01, "b": 10.02}
+    a, b = (make.ok(n, (ms,), changes={"draws": make.draws(ms)}, **SIMULATED) for n, ms in steps.items())
+    assert "a beats b: 10.01 against 10.02 ms a step" in sentences(explain(a, b, [a, b]))[0]
 
 
 def test_two_repeats_are_told_apart_by_seed_and_repeat():
@@ -155,6 +225,7 @@ def test_find_by_key_prefix_and_by_names():
     for selector, says in (
         ("zzzz", "no record has a key"), ("", "no record has a key"), (records[0].key[:2], "at least 4 digits"),
         ("quick/dlrm20", "is not suite/workload"), ("quick/dlrm20/cpu-1x2/measured/z", "no record is"),
+        ("quick/dlrm20/cpu-1x2/measred/b", "did you mean quick/dlrm20/cpu-1x2/measured/b"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=says):
             find(selector, records)
@@ -171,6 +242,7 @@ def test_the_command(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["faster"]["strategy"] == "fast"
     assert len(document["sentences"]) == 10
+    assert document["phases"][0]["phase"] == "lookup"
     assert run_command(["explain", "nosuch", "nosuch", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert run_command(["explain", "a", "b", "--results", str(tmp_path / "nothing")]) == 2

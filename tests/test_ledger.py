@@ -10,12 +10,13 @@ from test_claims import claim
 
 from shardbench.base import code
 from shardbench.base.errors import BadInput
+from shardbench.model.discovery import reproduction_names
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.studies import definitions, ledger
 from shardbench.studies.claim import Claim, Region
 from shardbench.studies.definitions import Definition
-from shardbench.studies.reproduction import find_reproduction, reproduction_names
+from shardbench.studies.reproduction import find_reproduction
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

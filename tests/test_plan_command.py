@@ -155,7 +155,7 @@ def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixtur
     suite.write_text(text)
     assert "say which by --workload: one, two" in run(capsys, suite, *arguments, code=2)
     assert run(capsys, suite, *arguments, "--workload", "two").startswith("two: 1 tables")
-    assert "has no workload 'three'" in run(capsys, suite, *arguments, "--workload", "three", code=2)
+    assert "unknown workload of " in run(capsys, suite, *arguments, "--workload", "three", code=2)
     assert "prepared.json" in run(capsys, tmp_path, *arguments, "--batch-size", 64, code=2)
     listed.write_text("name,rows\na,none\n")
     assert "rows" in run(capsys, listed, *arguments, code=2)

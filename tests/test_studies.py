@@ -10,6 +10,7 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
+from shardbench.model import discovery
 from shardbench.records.store import cell_store
 from shardbench.report.figures import plot_figure
 from shardbench.studies import files, ledger, session
@@ -109,7 +110,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good (test_studies.py:61)", None]
+    assert heard.cells == ["ValueError: three is no good (test_studies.py:62)", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
@@ -236,9 +237,9 @@ def test_rows_must_state_their_backend_and_name_nothing_twice(made: Reproduction
 
 
 def test_unknown_names_are_refused(made: Reproduction) -> None:
-    with pytest.raises(BadInput, match="no study 'x'; it has doubling"):
+    with pytest.raises(BadInput, match="unknown study of mine 'x'; known: doubling"):
         made.study("x")
-    with pytest.raises(BadInput, match="'greedy' has no studies and no claims"):
+    with pytest.raises(BadInput, match="unknown paper 'greedy'; known: autoshard, "):
         found.find_reproduction("greedy")
 
 
@@ -264,15 +265,23 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     assert (tmp_path / "pages" / "mine.html").is_file()
     assert run_command(arguments) == 1
     assert "failed: doubling number=3: failed: ValueError: three is no good" in capsys.readouterr().out
+    for again, todo in (("oom", 0), ("failed", 1), ("error", 1)):
+        assert run_command([*arguments, "--retry", again]) == 1
+        assert f"4 cells, {4 - todo} settled, {todo} to run" in capsys.readouterr().out
+    assert run_command([*arguments, "--force", "--json"]) == 1
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["planned", *["finished"] * 4, "done"]
+    assert [row["claim"] for row in events[-1]["claims"]] == ["doubles"]
+    assert len(events[-1]["failed"]) == 1
     assert run_command([*arguments, "--study", "nope"]) == 2
-    assert "mine has no study 'nope'; it has doubling" in capsys.readouterr().err
+    assert "unknown study of mine 'nope'; known: doubling" in capsys.readouterr().err
 
 
 def test_status_and_report_are_of_studies_as_well(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(found, "find_reproduction", lambda name: made)
-    monkeypatch.setattr(found, "reproduction_names", lambda: ["mine"])
+    monkeypatch.setattr(discovery, "reproduction_names", lambda: ["mine"])
     results = ["mine", "--results", str(tmp_path)]
     run(made, tmp_path, quick=True)
     assert run_command(["report", "--check", *results]) == 1
@@ -303,7 +312,7 @@ def test_status_and_report_are_of_studies_as_well(
 
 def test_the_command_refuses_what_has_nothing_to_reproduce(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["reproduce", "greedy"]) == 2
-    assert "'greedy' has no studies and no claims; those that do: autoshard, dreamshard" in capsys.readouterr().err
+    assert "unknown paper 'greedy'; known: autoshard, dreamshard" in capsys.readouterr().err
 
 
 def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:

@@ -46,8 +46,25 @@ class Checkout:
 @cache
 def checkout() -> Checkout:
     """The checkout that this package lies in; read once a process."""
-    commit = _commit()
-    return Checkout(commit=commit, dirty=_dirty() if commit else None, package=_package_code())
+    commit = commit_here()
+    return Checkout(commit=commit, dirty=differs() if commit else None, package=_package_code())
+
+
+def commit_here() -> str | None:
+    """Commit of the checkout that this package lies in, 40 hex digits; None where it is in none."""
+    # A package in a virtual environment inside another project's checkout is not of that project.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    said = _git("rev-parse", "HEAD")
+    return said.strip() if said else None
+
+
+def differs() -> bool | None:
+    """Whether code, data sets, machines or suites differ from the commit, new files included; None without one."""
+    specs = [_spec(f"{PACKAGE}.{name}") for name in _FOLDERS]
+    varied = [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or ()]
+    said = _git("status", "--porcelain", "--", *map(str, [_ROOT, *varied]))
+    return bool(said.strip()) if said is not None else None
 
 
 def last_commit(path: Path) -> tuple[str, datetime] | None:
@@ -186,21 +203,6 @@ def _is_string(statement: object) -> bool:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-def _commit() -> str | None:
-    # A package in a virtual environment inside another project's checkout is not of that project.
-    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    said = _git("rev-parse", "HEAD")
-    return said.strip() if said else None
-
-
-def _dirty() -> bool | None:
-    specs = [_spec(f"{PACKAGE}.{name}") for name in _FOLDERS]
-    varied = [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or ()]
-    said = _git("status", "--porcelain", "--", *map(str, [_ROOT, *varied]))
-    return bool(said.strip()) if said is not None else None
 
 
 def _git(*arguments: str) -> str | None:

@@ -2,12 +2,15 @@
 
 import sys
 import textwrap
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli.names import completing, papers
 from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
 
 if TYPE_CHECKING:
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def claims_command(
-    paper: Annotated[str | None, typer.Argument(help="Print only this paper's (such as recshard).")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Argument(help="Print only this paper's (such as recshard).", autocompletion=completing(papers)),
+    ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Only compare the files on disk with the records.")] = False,
     define: Annotated[
@@ -31,10 +37,13 @@ def claims_command(
 
     only = find_reproduction(paper) if paper else None
     if define:
-        return _define(only.owner if only else None)
+        return _define([only.owner] if only else papers(), as_json=as_json)
     if check:
         differences = check_ledger(results)
-        print("\n".join(map(ascii_text, differences)) or "claims: files and records agree")
+        if as_json:
+            print_json({"differences": differences})
+        else:
+            print("\n".join(map(ascii_text, differences)) or "claims: files and records agree")
         return EXIT_FAILED if differences else EXIT_OK
     found = ledger(results, only)
     if not len(found.claims):
@@ -55,20 +64,25 @@ def print_claims(frame: "pd.DataFrame") -> None:
 
     if not len(frame):
         return
+    # 118 as in files; a terminal may be narrower.
+    width = min(118, get_terminal_size().columns - 1) if sys.stdout.isatty() else 118
     print("Claims: direction and magnitude of what each paper states, our number, and the evidence")
     for paper, rows in frame.groupby("paper", sort=False):
         print(f"{paper}:")
         for row in rows.to_dict("records"):
             text = ascii_text(claim_text({str(name): value for name, value in row.items()}).replace("**", ""))
-            print(textwrap.fill(text, 118, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+            print(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
     sys.stdout.flush()
 
 
-def _define(only: str | None) -> int:
+def _define(names: list[str], *, as_json: bool) -> int:
     from shardbench.studies.definitions import define  # noqa: PLC0415
-    from shardbench.studies.reproduction import FOLDER, find_reproduction, reproduction_names  # noqa: PLC0415
+    from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
-    for name in [only] if only else reproduction_names():
-        changed = define(name, FOLDER, find_reproduction(name).claims)
+    defined = {name: list(define(name, REPRODUCTION, find_reproduction(name).claims)) for name in names}
+    if as_json:
+        print_json({"defined": defined})
+        return EXIT_OK
+    for name, changed in defined.items():
         print(f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new")
     return EXIT_OK

@@ -1,9 +1,10 @@
-"""What there is to choose from: strategies, workloads, machines, suites, as plain data."""
+"""What there is to choose from: strategies, workloads, machines, suites, papers, as plain data."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-from shardbench.model.discovery import missing_modules, strategies
+from shardbench.model.discovery import GROUP, missing_modules, reproduction_names, strategies
 from shardbench.model.machine import load_machine, machine_files
 from shardbench.runs.suite import read_suite, suite_names
 
@@ -71,9 +72,16 @@ def list_suites() -> list[Entry]:
     return [{"name": s.name, "description": s.description, "jobs": len(s.jobs)} for s in loaded]
 
 
+def list_papers() -> list[Entry]:
+    """Baselines with studies or claims, which ``reproduce`` takes, and the first line of what they are."""
+    documents = {name: import_module(f"{GROUP}.{name}").__doc__ or "" for name in reproduction_names()}
+    return [{"name": name, "description": text.strip().split("\n")[0]} for name, text in documents.items()]
+
+
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {
     "strategies": list_strategies,
     "workloads": list_workloads,
     "machines": list_machines,
     "suites": list_suites,
+    "papers": list_papers,
 }

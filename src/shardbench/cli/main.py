@@ -4,40 +4,32 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
 
-from shardbench.base.errors import BadInput, ShardBenchError
+from shardbench.base.code import commit_here, differs
+from shardbench.base.errors import ShardBenchError
 from shardbench.base.generated import ascii_text
 from shardbench.cli import leave, record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
+from shardbench.cli.names import completing, strategy_names
 from shardbench.cli.new import new_command
 from shardbench.cli.options import (
-    DEFAULT_DATA,
-    DEFAULT_RESULTS,
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
-    BackendOption,
-    DataOption,
     JsonOption,
-    PageOption,
-    ResultsOption,
-    SeedsOption,
-    StrategiesOption,
-    SuiteArgument,
-    WorkOption,
-    failure_lines,
     print_json,
 )
 from shardbench.cli.plan import plan_command
 from shardbench.cli.prepare import prepare_command
 from shardbench.cli.profile import profile_command
-from shardbench.cli.record_commands import outcome_counts, print_report
-from shardbench.records.trial import Outcome
+from shardbench.cli.run import suite_command
+from shardbench.cli.usage import usage_line
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
@@ -45,8 +37,7 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="shardbench",
-    help="Benchmark and reproduction suite for embedding-table sharding in DLRM training.",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -59,6 +50,7 @@ class Listing(StrEnum):
     WORKLOADS = "workloads"
     MACHINES = "machines"
     SUITES = "suites"
+    PAPERS = "papers"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,8 +72,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except ShardBenchError as error:
         return _fail(str(error))
     except _USAGE_ERROR as error:
-        message: str = error.format_message()  # type: ignore[attr-defined]
-        return _fail(f"{message.replace('Value error, ', '')} (see: shardbench --help)")
+        return _fail(usage_line(error))
     except OSError as error:
         if error.filename is None:
             raise
@@ -91,13 +82,35 @@ def run_command(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else EXIT_OK
 
 
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    commit = commit_here()
+    clone = "" if commit is None else f", commit {commit[:12]}" + (", changed since" if differs() else "")
+    print(f"shardbench {installed_version('shardbench')}{clone}")
+    raise typer.Exit
+
+
+@app.callback()
+def shardbench(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version, in a clone the commit too."
+        ),
+    ] = False,
+) -> None:
+    """Benchmark and reproduction suite for embedding-table sharding in DLRM training."""
+
+
 @app.command("list")
 def list_command(
-    what: Annotated[Listing | None, typer.Argument(help="All four where left out.")] = None,
+    what: Annotated[Listing | None, typer.Argument(help="All five where left out.")] = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """List strategies, workloads, machines and suites."""
+    """List strategies, workloads, machines, suites and papers."""
     from shardbench.cli import listing  # noqa: PLC0415
 
     wanted = [what] if what else list(Listing)
@@ -114,65 +127,10 @@ def list_command(
             print(ascii_text(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
 
 
-@app.command()
-def run(
-    suite: SuiteArgument,
-    *,
-    backend: BackendOption = None,
-    strategy: StrategiesOption = None,
-    seed: SeedsOption = None,
-    data: DataOption = DEFAULT_DATA,
-    results: ResultsOption = DEFAULT_RESULTS,
-    force: Annotated[bool, typer.Option("--force", help="Run settled trials again.")] = False,
-    retry: Annotated[str, typer.Option("--retry", help="Outcomes to run again, such as oom,timeout.")] = "",
-    work: WorkOption = None,
-    page: PageOption = False,
-    as_json: JsonOption = False,
-) -> int:
-    """Run what is open of a suite, then write its tables; a failed trial is recorded and the run goes on."""
-    from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
-    from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
-
-    loaded = load_suite(suite)
-    options = RunOptions(
-        results=results,
-        data=data,
-        backend=backend,
-        strategies=tuple(strategy or ()),
-        seeds=tuple(seed or ()),
-        force=force,
-        retry=_outcomes(retry),
-        work=work,
-    )
-    with progress(as_json) as listener:
-        records = run_suite(loaded, options, listener)
-    if not records:
-        raise BadInput(f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds")
-
-    from shardbench.report.files import write_tables  # noqa: PLC0415
-
-    written = write_tables(results, loaded.name)
-    if page:
-        from shardbench.studies.files import write_suite_page  # noqa: PLC0415
-
-        written.append(write_suite_page(results, loaded.name))
-    counts = outcome_counts(records)
-    if isinstance(listener, JsonProgress):
-        listener.write({"event": "done", "outcomes": counts, "tables": [str(path) for path in written]})
-    else:
-        print_report(results, loaded.name)
-        if page:
-            print(f"page: {written[-1]}")
-        for line in failure_lines(records, results):
-            print(line)
-        print(_summary(len(records), counts))
-    return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
-
-
 @app.command("test")
 def test_command(
-    strategy: Annotated[str, typer.Argument(help="Name of a strategy.")], as_json: JsonOption = False
+    strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=completing(strategy_names))],
+    as_json: JsonOption = False,
 ) -> int:
     """Run the conformance checks that every strategy must pass."""
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
@@ -194,6 +152,7 @@ def test_command(
     return EXIT_OK
 
 
+app.command("run")(suite_command)
 app.command("prepare")(prepare_command)
 app.command("profile")(profile_command)
 app.command("new")(new_command)
@@ -206,20 +165,6 @@ app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
 app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
-
-
-def _outcomes(text: str) -> frozenset[Outcome]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    known = [outcome.value for outcome in Outcome]
-    for name in names:
-        if name not in known:
-            raise BadInput(f"--retry: unknown outcome '{name}'; known: {', '.join(known)}")
-    return frozenset(Outcome(name) for name in names)
-
-
-def _summary(total: int, counts: dict[str, int]) -> str:
-    failed = ", ".join(f"{number} {name}" for name, number in counts.items() if name != Outcome.OK)
-    return f"{total} trials: {counts.get(Outcome.OK, 0)} ok" + (f"; not ok: {failed}" if failed else "")
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

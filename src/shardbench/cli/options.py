@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.generated import ascii_text
+from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
 from shardbench.records.trial import Backend
 
 if TYPE_CHECKING:
@@ -15,12 +16,36 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
-SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or the path of a .toml file.")]
-NameArgument = Annotated[str, typer.Argument(help="A suite (or the path of a .toml file), or a baseline with studies.")]
+SuiteArgument = Annotated[
+    str, typer.Argument(help="Name of a suite, or the path of a .toml file.", autocompletion=completing(suites))
+]
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A suite (or the path of a .toml file), or a baseline with studies.",
+        autocompletion=completing(suites_and_papers),
+    ),
+]
+PaperArgument = Annotated[
+    str,
+    typer.Argument(help="A baseline with studies or claims (see: shardbench list).", autocompletion=completing(papers)),
+]
 BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
-StrategiesOption = Annotated[list[str] | None, typer.Option("--strategy", help="Only this strategy; repeatable.")]
+StrategiesOption = Annotated[
+    list[str] | None,
+    typer.Option("--strategy", help="Only this strategy; repeatable.", autocompletion=completing(strategy_names)),
+]
 SeedsOption = Annotated[
     list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run again what is settled.")]
+RetryOption = Annotated[
+    str,
+    typer.Option(
+        "--retry",
+        help="Outcomes to run again, such as oom,timeout; failed: all but ok. A failed cell of a study is an error.",
+        autocompletion=completing(retried),
+    ),
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
@@ -28,6 +53,7 @@ WorkOption = Annotated[
     Path | None, typer.Option("--work", help="Make job folders here and keep them; torchrun can run measured ones.")
 ]
 PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
+TablesOption = Annotated[bool, typer.Option("--tables", help="Also print the tables, as shardbench report does.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 
 DEFAULT_RESULTS = Path("runs")

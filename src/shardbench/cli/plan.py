@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli.names import completing, machines, suites, workloads
 from shardbench.cli.options import (
     DEFAULT_DATA,
     EXIT_FAILED,
@@ -35,12 +37,20 @@ def plan_command(
     tables: Annotated[
         str,
         typer.Argument(
-            help="A suite (name or .toml), a list of tables (.toml, .csv, .parquet), or a folder of shardbench profile."
+            help="A suite (name or .toml), a list of tables (.toml, .csv, .parquet), "
+            "or a folder of shardbench profile.",
+            autocompletion=completing(suites),
         ),
     ],
-    machine: Annotated[str, typer.Argument(help="Name of a machine, or the path of a .toml file.")],
+    machine: Annotated[
+        str,
+        typer.Argument(help="Name of a machine, or the path of a .toml file.", autocompletion=completing(machines)),
+    ],
     *,
-    workload: Annotated[str | None, typer.Option("--workload", help="Which of the suite's workloads.")] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=completing(workloads)),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Samples of a step on all devices; a list's own.")
     ] = None,
@@ -61,11 +71,14 @@ def plan_command(
     from shardbench.model.machine import load_machine  # noqa: PLC0415
     from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
 
+    # What is quick to refuse comes before what may take a while to build.
+    on = load_machine(machine)
+    asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
     kept = _constraints(constraints) if constraints is not None else None
     found = best_plan(
         _workload(tables, workload, batch_size, data),
-        load_machine(machine),
-        [get_strategy(name) for name in strategy] if strategy else default_strategies(),
+        on,
+        asked,
         constraints=kept,
         budget_s=budget,
         seed=seed,
@@ -104,7 +117,7 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
     if name is None and len(configs) > 1:
         raise BadInput(f"{tables} has {len(configs)} workloads: say which by --workload: {', '.join(names)}")
     if name is not None and name not in names:
-        raise BadInput(f"{tables} has no workload '{name}'; it has {', '.join(names)}")
+        raise BadInput(unknown(f"workload of {tables}", name, names))
     chosen = configs[names.index(name)] if name is not None else configs[0]
     size = {"batch_size": batch_size} if batch_size is not None else {}
     return workload_config({**chosen, **size}, tables).build(data)

@@ -2,29 +2,39 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from shardbench.base.generated import ascii_text
 from shardbench.base.serialise import to_data
+from shardbench.cli.eta import TimeLeft
 from shardbench.records.base_record import BaseRecord
+
+EVERY_S = 30.0
+"""Seconds between two plain lines about the time left."""
 
 
 class PlainProgress:
-    """One ASCII line per finished piece of work."""
+    """One ASCII line per finished piece of work, and every half minute one about the time left."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._out = out
+        self._clock = clock
+        self._said = clock()
+        self.left = TimeLeft(clock)
         self.open = 0
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
         """See Listener."""
         self.open = total - settled
+        self.left.begin(self.open)
         self.say(f"{work}: {total} {unit}s, {settled} settled, {self.open} to run")
 
     def started(self, piece: str) -> None:
@@ -32,7 +42,15 @@ class PlainProgress:
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
+        self.left.finished()
         self.say(finished_line(number, self.open, record))
+        self.say_left(number)
+
+    def say_left(self, number: int) -> None:
+        """Say how long the rest takes, where it is not the last piece and nothing was said for a while."""
+        if self.left.open and self._clock() - self._said >= EVERY_S:
+            self._said = self._clock()
+            self.say(f"{number} of {self.open} done, {self.left.text()}")
 
     def say(self, line: str) -> None:
         """Print one line."""
@@ -48,7 +66,10 @@ class BarProgress(PlainProgress):
     def __init__(self, console: Console) -> None:
         super().__init__(sys.stdout)
         self._console = console
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        # Where the line is too long the name of the piece is wrapped, so that no number is cut.
+        piece = TextColumn("{task.description}", table_column=Column(overflow="fold"))
+        left = TextColumn("{task.fields[left]}")
+        columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(), left, piece)
         self._progress = Progress(*columns, console=console, transient=True)
         self._task: TaskID | None = None
 
@@ -59,7 +80,7 @@ class BarProgress(PlainProgress):
             self._progress.remove_task(self._task)
             self._task = None
         if self.open:
-            self._task = self._progress.add_task(escape(work), total=self.open)
+            self._task = self._progress.add_task(escape(work), total=self.open, left=self.left.text())
             self._progress.start()
 
     def started(self, piece: str) -> None:
@@ -71,7 +92,10 @@ class BarProgress(PlainProgress):
         """See Listener."""
         super().finished(number, record)
         if self._task is not None:
-            self._progress.update(self._task, completed=number)
+            self._progress.update(self._task, completed=number, left=self.left.text())
+
+    def say_left(self, number: int) -> None:
+        """The bar says it."""
 
     def say(self, line: str) -> None:
         """Print one line above the bar."""
@@ -83,19 +107,21 @@ class BarProgress(PlainProgress):
 
 
 class JsonProgress(PlainProgress):
-    """One JSON object a line: ``planned``, then ``finished`` with the record."""
+    """One JSON object a line: ``planned``, then ``finished`` with the record and the seconds left, least and most."""
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
         """See Listener."""
+        self.left.begin(total - settled)
         self.write({"event": "planned", "work": work, "unit": unit, "total": total, "settled": settled})
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
-        self.write({"event": "finished", "number": number, "record": to_data(record)})
+        self.left.finished()
+        self.write({"event": "finished", "number": number, "record": to_data(record), "left_s": self.left.left_s()})
 
     def write(self, event: dict[str, Any]) -> None:
         """Write one event."""
-        self.say(json.dumps(event, sort_keys=True))
+        self.say(json.dumps(event, sort_keys=True, allow_nan=False))
 
 
 @contextmanager

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli import tools
+from shardbench.cli.names import papers, suites, suites_and_papers
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -149,7 +151,7 @@ def report_command(
         print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
         return EXIT_OK
     if suite:
-        print_report(results, title)
+        print_report(results, title, tables=True)
     if reproduction:
         _print_claims(reproduction, results)
     if page:
@@ -157,21 +159,33 @@ def report_command(
     return EXIT_OK
 
 
-def print_report(results: Path, suite: str) -> None:
-    """A suite's tables, what other code made of them, and where they lie."""
-    from rich.console import Console  # noqa: PLC0415
+def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:
+    """What a suite's records answer, in the groups of the records ``of`` (all where None), and where all of it lies.
 
+    The tables come before it, if wanted.
+    """
     from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.report.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.files import suite_records  # noqa: PLC0415
-    from shardbench.report.tables import tables  # noqa: PLC0415
-    from shardbench.report.terminal import print_tables  # noqa: PLC0415
 
-    records = suite_records(results, suite)
-    print_tables(tables(records), Console(file=sys.stdout))
+    records, options = suite_records(results, suite), "" if results == DEFAULT_RESULTS else f" --results {results}"
+    if tables:
+        _print_tables(results, suite, records)
+    for answer in answers(records, results, of):
+        print("\n".join(lines(answer, options)), end="\n\n")
     for line in _code_of(records).lines():
         print(ascii_text(line))
     print(f"records: {trial_store(results, suite).path}")
-    print(f"tables: {results / 'tables' / suite}")
+    print(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
+
+
+def _print_tables(results: Path, suite: str, records: "list[Record]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from shardbench.report.tables import tables  # noqa: PLC0415
+    from shardbench.report.terminal import print_tables  # noqa: PLC0415
+
+    print_tables(tables(records), Console(file=sys.stdout), results / "tables" / suite)
 
 
 def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
@@ -182,11 +196,13 @@ def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
 
 def _named(name: str) -> "tuple[Suite | None, Reproduction | None]":
     """The suite and the reproduction of a name; raises BadInput where there is neither."""
-    from shardbench.runs.suite import load_suite, suite_names  # noqa: PLC0415
-    from shardbench.studies.reproduction import find_reproduction, reproduction_names  # noqa: PLC0415
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+    from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
-    reproduction = find_reproduction(name) if name in reproduction_names() else None
-    suite = load_suite(name) if reproduction is None or name in suite_names() else None
+    if not name.endswith(".toml") and name not in suites_and_papers():
+        raise BadInput(unknown("suite or paper", name, suites_and_papers(), "shardbench list, or give a .toml file"))
+    reproduction = find_reproduction(name) if name in papers() else None
+    suite = load_suite(name) if reproduction is None or name in suites() else None
     return suite, reproduction
 
 
@@ -212,6 +228,8 @@ def _code_of(records: "list[Record]") -> "OtherCode":
 
 
 def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.answer import answers  # noqa: PLC0415
     from shardbench.report.files import json_rows, suite_records  # noqa: PLC0415
     from shardbench.report.tables import tables  # noqa: PLC0415
     from shardbench.studies.files import frames, study_code  # noqa: PLC0415
@@ -220,6 +238,7 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
     if suite:
         records = suite_records(results, suite.name)
         data["tables"] |= {table: json_rows(frame) for table, frame in tables(records).items()}
+        data["answers"] = [to_data(answer) for answer in answers(records, results)]
         data["other_code"] = asdict(_code_of(records))
     if reproduction:
         data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from shardbench.base.closest import meant
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli.names import completing, suites_and_papers
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -15,6 +17,7 @@ from shardbench.cli.options import (
     DataOption,
     JsonOption,
     ResultsOption,
+    StrategiesOption,
     print_json,
 )
 
@@ -33,9 +36,10 @@ def explain_command(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:
-    """Say in words and numbers why one record beats another."""
+    """Say in words and numbers whether one record is faster than another, and why."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.explain import explain, find, read_all, sentences  # noqa: PLC0415
+    from shardbench.report.explain import explain, find, read_all  # noqa: PLC0415
+    from shardbench.report.explain_text import sentences  # noqa: PLC0415
 
     records = read_all(results)
     explanation = explain(find(a, records), find(b, records), records)
@@ -47,11 +51,12 @@ def explain_command(
 
 
 def archive_command(
-    name: Annotated[str, typer.Argument(help="A suite, or a baseline with studies.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A suite, or a baseline with studies.", autocompletion=completing(suites_and_papers)),
+    ],
     *,
-    strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", help="Only the suite's trials of this strategy; repeatable.")
-    ] = None,
+    strategy: StrategiesOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,14 +93,14 @@ def _refuse_unknown(name: str, chosen: set[str], results: Path) -> None:
     """Raises BadInput for a name or strategy that is neither on record nor known: it was mistyped."""
     from shardbench.model.discovery import strategies  # noqa: PLC0415
     from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.runs.suite import suite_names  # noqa: PLC0415
-    from shardbench.studies.reproduction import reproduction_names  # noqa: PLC0415
 
     store, studies = trial_store(results, name), results / "studies" / name
-    known = {*suite_names(), *reproduction_names()}
+    known = suites_and_papers()
     if name not in known and not store.path.exists() and not studies.exists():
+        near = meant(name, known)
         raise BadInput(
             f"nothing of '{name}': neither {store.path} nor {studies} exists, and no suite or paper is so named"
+            + (f"; did you mean '{near}'?" if near else "")
         )
     missing = sorted(chosen - {record.spec.strategy for record in store.read()} - strategies().keys())
     if missing:

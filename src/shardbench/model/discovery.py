@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from shardbench.base.code import BASELINES, class_code
+from shardbench.base.closest import unknown
+from shardbench.base.code import BASELINES, REPRODUCTION, class_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought, one_line
 from shardbench.model.problem import Sees
@@ -41,11 +42,18 @@ def strategies() -> dict[str, Strategy]:
 
 
 def get_strategy(name: str) -> Strategy:
-    """The strategy of that name; raises BadInput that lists the known ones."""
+    """The strategy of that name; raises BadInput that names the closest or all."""
     known = strategies()
     if name not in known:
-        raise BadInput(f"unknown strategy '{name}'; known: {', '.join(known)}")
+        raise BadInput(unknown("strategy", name, known, "shardbench list strategies"))
     return known[name]
+
+
+def reproduction_names() -> list[str]:
+    """Baselines that bring studies or claims of a paper, sorted."""
+    parent = importlib.import_module(GROUP)
+    folders = sorted(module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
+    return [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{REPRODUCTION}") is not None]
 
 
 def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:

@@ -15,6 +15,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought
 from shardbench.base.serialise import STRICT, first_error
@@ -308,7 +309,7 @@ def load_machine(name: str) -> Machine:
             raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
         return parse_machine(text, name)
     if name not in machine_files():
-        raise BadInput(f"unknown machine '{name}'; known: {', '.join(machine_files())}, or a path to a .toml file")
+        raise BadInput(unknown("machine", name, machine_files(), "shardbench list machines, or give a .toml file"))
     package, file = machine_files()[name]
     machine = parse_machine(file.read_text(encoding="utf-8"), f"machine {name} of {package}")
     if machine.name != name:

@@ -1,4 +1,4 @@
-"""Why one record beats another: phases, stragglers, bytes, rows, lookups off HBM, distance to the bound."""
+"""Why one record is faster than another: phases, stragglers, bytes, rows, lookups off HBM, distance to the bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.base.closest import meant
 from shardbench.base.errors import BadInput
+from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Row, current, groups
 from shardbench.report.tables import phases_of
-from shardbench.report.view import readable_bytes, significant
 
 _SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
 _LEAST_KEY = 4
-_SHOWN_PHASES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Side:
     vs_control: float | None
     """Step over that of the control plan stepped in turn; None where there is none."""
     phases_ms: dict[str, float]
+    """On the critical path of the step, see ``critical_ms``."""
     straggler: Straggler
     intra_bytes: float
     inter_bytes: float
@@ -61,12 +62,19 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """One phase of both, ms; ``share_pct`` of the difference of the steps."""
+    """One phase of both on the critical path, ms; ``share_pct`` of the difference of the steps."""
 
     phase: str
     faster_ms: float
     slower_ms: float
+    """Where ratios to the control decide, at the speed that the machine had in the faster one's trial."""
     share_pct: float | None
+    """None where measured: phases of several ranks do not add up to the step."""
+
+    @property
+    def saved_ms(self) -> float:
+        """Milliseconds that the faster one saves in it; negative where it spends more."""
+        return self.slower_ms - self.faster_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +96,10 @@ class Explanation:
     p_faster: float | None
     """Share of the draws of the model's constants and form in which the faster one is faster; None where measured and
     where a record has no draws."""
+    waits: bool
+    """Whether exchanges include waits for slower ranks: records of measured trials without the phases of each rank."""
     phases: tuple[PhaseDifference, ...]
-    """Those that differ most first."""
+    """Those in which the faster one saves most first, those in which it spends more last."""
 
     @property
     def difference_ms(self) -> float:
@@ -136,7 +146,9 @@ def _by_names(selector: str, records: Sequence[Record]) -> Record:
         raise BadInput(f"'{selector}' is not {_SELECTOR}")
     matching = [record for record in records if _names(record)[: len(parts)] == parts]
     if not matching:
-        raise BadInput(f"no record is {selector} ({_SELECTOR}); `shardbench status SUITE` says what there is")
+        near = meant(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
+        perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
+        raise BadInput(f"no record is {selector} ({_SELECTOR}); {perhaps}")
     return min(matching, key=lambda record: (record.spec.seed, record.spec.repeat))
 
 
@@ -153,8 +165,10 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     """
     _check(a, b)
     twins = a.spec.strategy == b.spec.strategy
-    first, second = _side(a, twins=twins), _side(b, twins=twins)
     condition = Condition.of(a)
+    measured = condition.backend is Backend.MEASURED
+    by_rank = measured and all(record.timing is not None and record.timing.ranks is not None for record in (a, b))
+    first, second = (_side(record, twins=twins, by_rank=by_rank) for record in (a, b))
     group = next((group for group in groups(records) if group.condition == condition), None)
     controls = {record.control.plan_hash if record.control else None for record in (a, b)}
     by_control = group is not None and group.control is not None and controls == {group.control}
@@ -177,7 +191,8 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         noise_pct=None if noise is None else noise.least_pct(1, 1),
         beyond_noise=beyond,
         p_faster=p_faster,
-        phases=_phases(faster, slower, phases_of([a, b])),
+        waits=measured and not by_rank,
+        phases=_phases(faster, slower, phases_of([a, b]), condition.backend, by_control=by_control),
     )
 
 
@@ -211,7 +226,7 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
-def _side(record: Record, *, twins: bool) -> Side:
+def _side(record: Record, *, twins: bool, by_rank: bool) -> Side:
     timing, traffic, planned = _numbers(record)
     spec = record.spec
     over = None
@@ -225,7 +240,7 @@ def _side(record: Record, *, twins: bool) -> Side:
         repeat=record.spec.repeat,
         step_ms=float(np.median(timing.step_ms)),
         vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
-        phases_ms=timing.phases_ms,
+        phases_ms=critical_ms(timing, by_rank=by_rank),
         straggler=_straggler(timing, traffic, planned),
         intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
         inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
@@ -257,136 +272,30 @@ def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Stra
     )
 
 
-def _phases(faster: Side, slower: Side, names: Sequence[str]) -> tuple[PhaseDifference, ...]:
+def critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
+    """Milliseconds of each phase on the critical path of the step.
+
+    ``by_rank``: of what ranks do alone the slowest rank's; of an exchange that of the rank that waited least, as the
+    last one to come waits for nobody. Else what the model adds up, or the slowest rank's with its waits.
+    """
+    if not by_rank or timing.ranks is None:
+        return dict(timing.phases_ms)
+    found = {}
+    for name in timing.phases_ms:
+        of_ranks = [rank.phases_ms.get(name, 0.0) for rank in timing.ranks]
+        found[name] = min(of_ranks) if name in EXCHANGE_PHASES else max(of_ranks)
+    return found
+
+
+def _phases(
+    faster: Side, slower: Side, names: Sequence[str], backend: Backend, *, by_control: bool
+) -> tuple[PhaseDifference, ...]:
+    # The machine's speed differs between two trials by the ratio of the control's steps.
+    speed = _ratio(slower, faster, by_control=True) * faster.step_ms / slower.step_ms if by_control else 1.0
     total = slower.step_ms - faster.step_ms
     found = []
     for name in names:
-        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0)
-        share = 100.0 * (other - one) / total if total > 0 else None
+        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0) * speed
+        share = 100.0 * (other - one) / total if total > 0 and backend is Backend.SIMULATED else None
         found.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
-    return tuple(sorted(found, key=lambda p: (-abs(p.slower_ms - p.faster_ms), p.phase)))
-
-
-def sentences(found: Explanation) -> list[str]:
-    """The explanation in words, one sentence a line, ASCII."""
-    said = [_headline(found), *_of_noise(found), *_of_model(found)]
-    said += [_of_phase(phase) for phase in found.phases[:_SHOWN_PHASES] if phase.faster_ms != phase.slower_ms]
-    if found.backend is Backend.MEASURED:
-        said.append(
-            "Measured phases are medians of the slowest rank, waits included: they need not add up to the step."
-        )
-    said += [_of_straggler(side) for side in (found.faster, found.slower)]
-    said += _of_bytes(found)
-    said.append(
-        f"Lookups off HBM: {found.faster.off_hbm_pct:.1f} % ({found.faster.name}), "
-        f"{found.slower.off_hbm_pct:.1f} % ({found.slower.name})."
-    )
-    over = [(side, side.over_bound_pct) for side in (found.faster, found.slower)]
-    known = [f"{pct:+.1f} % ({side.name})" for side, pct in over if pct is not None]
-    said.append(
-        f"Slowest rank over the lower bound: {', '.join(known)}."
-        if known
-        else "The lower bound is proven under the cost model, for tables on devices: it says nothing about measured "
-        "times, host lookups and batch schedules."
-    )
-    return said
-
-
-def _headline(found: Explanation) -> str:
-    faster, slower = found.faster, found.slower
-    where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
-    if not found.difference_ms and not found.by_control:
-        return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
-    noise = "" if found.noise_pct is None else f" the noise floor of {found.noise_pct:.1f} %"
-    unknown = "; whether that is noise is unknown, nothing was repeated" if found.backend is Backend.MEASURED else ""
-    verb, words = {
-        None: ("may or may not beat", unknown),
-        True: ("beats", f"; beyond{noise}" if noise else ""),
-        False: ("is not told apart from", f"; within{noise}" if noise else ""),
-    }[found.beyond_noise]
-    # What drift did to the steps says nothing where their ratios to the control decide.
-    times = "" if found.by_control else f", {slower.step_ms / max(faster.step_ms, 1e-9):.3f}x"
-    return (
-        f"{faster.name} {verb} {slower.name}: {significant(faster.step_ms)} against "
-        f"{significant(slower.step_ms)} ms a step{times} "
-        f"({where}){words}."
-    )
-
-
-def _of_noise(found: Explanation) -> list[str]:
-    """By what they are compared and how much of that is noise; measured records only."""
-    if found.backend is not Backend.MEASURED:
-        return []
-    faster, slower = found.faster, found.slower
-    said = []
-    if faster.vs_control is not None and slower.vs_control is not None and found.by_control:
-        said.append(
-            "Compared by the ratio to the control plan, which the same ranks stepped in turn, so that what else the "
-            f"machine did hits both: {faster.vs_control:.3f}x ({faster.name}) and {slower.vs_control:.3f}x "
-            f"({slower.name}), {found.ratio:.3f}x apart."
-        )
-    else:
-        said.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
-    said.append(
-        "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
-        if found.noise_pct is None
-        else f"Noise floor: two single trials of one plan differ by less than {found.noise_pct:.1f} % in 95 % of cases."
-    )
-    return said
-
-
-def _of_model(found: Explanation) -> list[str]:
-    """How sure the cost model is of the order; simulated records only."""
-    if found.backend is not Backend.SIMULATED or not found.difference_ms:
-        return []
-    if found.p_faster is None:
-        return ["How sure the model is of that is unknown: the records have no draws of its constants."]
-    known = found.p_faster >= SURE
-    doubt = "" if known else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
-    return [
-        f"{found.faster.name} is the faster one in {100.0 * found.p_faster:.0f} % of the draws of the model's "
-        f"constants and form within their held-out errors{doubt}."
-    ]
-
-
-def _of_phase(phase: PhaseDifference) -> str:
-    less = phase.slower_ms - phase.faster_ms
-    word = "less" if less > 0 else "more"
-    share = "" if phase.share_pct is None else f", {phase.share_pct:.0f} % of the difference"
-    name = phase.phase.replace("_", " ")
-    return (
-        f"Phase {name}: {significant(phase.faster_ms)} against {significant(phase.slower_ms)} ms, "
-        f"{significant(abs(less))} ms {word}{share}."
-    )
-
-
-def _of_straggler(side: Side) -> str:
-    s = side.straggler
-    time = f"{s.clock} time" if s.clock else "time"
-    return (
-        f"Straggler of {side.name}: rank {s.rank} with {significant(s.embedding_ms)} ms of embedding {time}, "
-        f"{_times(s.embedding_ms, s.mean_ms)} the mean; it reads {s.distinct_rows:,.0f} distinct rows "
-        f"({_times(s.distinct_rows, s.mean_distinct_rows)}) and holds {readable_bytes(s.memory_bytes)} "
-        f"({_times(s.memory_bytes, s.mean_memory_bytes)})."
-    )
-
-
-def _of_bytes(found: Explanation) -> list[str]:
-    faster, slower = found.faster, found.slower
-    said = [
-        f"Bytes a step: {readable_bytes(faster.intra_bytes)} inside nodes and {readable_bytes(faster.inter_bytes)} "
-        f"across ({faster.name}), {readable_bytes(slower.intra_bytes)} and {readable_bytes(slower.inter_bytes)} "
-        f"({slower.name})."
-    ]
-    names = sorted(faster.collectives.keys() | slower.collectives.keys())
-    off = {name: faster.collectives.get(name, 0.0) - slower.collectives.get(name, 0.0) for name in names}
-    most = max(names, key=lambda name: abs(off[name]), default=None)
-    if most is not None and off[most]:
-        word = "less" if off[most] < 0 else "more"
-        name = most.replace("_", " ")
-        said.append(f"They differ most in the {name}: {readable_bytes(abs(off[most]))} {word}.")
-    return said
-
-
-def _times(value: float, mean: float) -> str:
-    return f"{value / mean:.2f}x" if mean else "1.00x"
+    return tuple(sorted(found, key=lambda phase: (-phase.saved_ms, phase.phase)))

@@ -19,6 +19,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
+from shardbench.report.answer import answers_of_table, lines
 from shardbench.report.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
 from shardbench.report.view import significant
 
@@ -76,8 +77,9 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts"] = "table"
-    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper."""
+    form: Literal["table", "claims", "ledger", "verdicts", "answer"] = "table"
+    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
+    ``answer``: what a run prints of a throughput table."""
     where: str = ""
     """As ``pandas.DataFrame.query`` reads it."""
     rows: dict[str, str] = {}
@@ -251,7 +253,13 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join([*lines, "", f"`{TABLES}/{block.tables[0]}`."])
 
 
-_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts}
+def _answer(block: Block, frame: pd.DataFrame) -> str:
+    """What ``shardbench run`` ends with, but for logs and keys, which tables do not have."""
+    said = ["\n".join(lines(found)) for found in answers_of_table(frame)]
+    return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+
+
+_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts, "answer": _answer}
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:

@@ -6,15 +6,13 @@ The same sections become Markdown, a table on the terminal and HTML.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
-
-Cells = dict[str, Any]
+from shardbench.report.standing import Cells, Standing, certainty, number, share_of_sign, standing
 
 GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
 
@@ -64,6 +62,8 @@ _BACKENDS = {
 }
 
 
+ALWAYS = 9
+"""Of a column without which a row says nothing."""
 _MOSTLY_PCT = 50.0
 """Share of a bound from which on it says more about constants than about work."""
 
@@ -81,6 +81,8 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     """Per column: aligned to the right."""
+    keep: tuple[int, ...]
+    """Per column: how much it matters; where room is short, the least go first, and those of ALWAYS never."""
     causes: tuple[str, ...]
     """Why the rows that are not ok are not, one line each."""
 
@@ -92,6 +94,8 @@ class _Column:
     compact: bool = True
     """Whether the column is shown where room is short."""
     numeric: bool = True
+    keep: int = 0
+    """See Section; of columns that compact tables do not have it says nothing."""
 
 
 def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: bool = True) -> list[Section]:
@@ -116,6 +120,7 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
                 headers=tuple(column.header for column in shown),
                 rows=tuple(tuple(column.text(row) for column in shown) for row in cells),
                 numeric=tuple(column.numeric for column in shown),
+                keep=tuple(column.keep for column in shown),
                 causes=tuple(f"{row['strategy']}: {row['outcome']}: {row['cause']}" for row in cells if row["cause"]),
             )
         )
@@ -137,14 +142,17 @@ def readable_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def _number(row: Cells, key: str) -> float | None:
-    value = row.get(key)
-    return None if value is None or pd.isna(value) else float(value)
+def readable_count(value: float) -> str:
+    """A count, three digits of it, in millions and billions where there are as many."""
+    for unit, size in (("billion", 1e9), ("million", 1e6)):
+        if value >= size:
+            return f"{significant(value / size)} {unit}"
+    return f"{float(f'{value:.3g}') if value >= 1000 else value:,.0f}"
 
 
 def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
     def text(row: Cells) -> str:
-        value = _number(row, key)
+        value = number(row, key)
         return "" if value is None else write(value)
 
     return text
@@ -153,10 +161,11 @@ def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[C
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
     """Empty where there is none, so that a group without any has no such column."""
     shown = _shown(key, write)
-    return lambda row: shown(row) if _number(row, key) else ""
+    return lambda row: shown(row) if number(row, key) else ""
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """With its sign and one decimal."""
     return f"{round(value, 1) + 0.0:+.1f} %"
 
 
@@ -177,7 +186,7 @@ _ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms_p50"), "balance": ("emb_cp
 
 
 def _order(name: str, row: Cells) -> tuple[bool, float, str]:
-    values = (_number(row, key) for key in _ORDERED_BY.get(name, ()))
+    values = (number(row, key) for key in _ORDERED_BY.get(name, ()))
     return row["outcome"] != "ok", next((v for v in values if v is not None), 0.0), row["strategy"]
 
 
@@ -194,7 +203,7 @@ def _note(name: str, rows: list[Cells]) -> str:
             ("whole_table_bound_ms", "lower bound, whole tables"),
             ("best_found_ms", "best found"),
         ):
-            values = [(value, row) for row in rows if (value := _number(row, key)) is not None]
+            values = [(value, row) for row in rows if (value := number(row, key)) is not None]
             if values:
                 least, row = min(values, key=lambda pair: pair[0])
                 parts.append(f"{what} {significant(least)} ms{_mostly_fixed(row) if key == 'bound_ms' else ''}")
@@ -204,7 +213,7 @@ def _note(name: str, rows: list[Cells]) -> str:
 def _compared(row: Cells) -> list[str]:
     """By what the measured rows of a group are compared, and how many pairs that tells apart."""
     by = "ratio to the control plan" if row["compared_by"] == "control" else "step, no common control plan"
-    noise, beyond = _number(row, "noise_pct"), _number(row, "pairs_beyond_noise")
+    noise, beyond = number(row, "noise_pct"), number(row, "pairs_beyond_noise")
     if noise is None or beyond is None:
         return [f"compared by {by}", "noise floor unknown (nothing was repeated): no order is claimed"]
     return [f"compared by {by}", f"noise floor {noise:.1f} %", f"{beyond:.0f} of {row['pairs']} pairs differ by more"]
@@ -212,16 +221,16 @@ def _compared(row: Cells) -> list[str]:
 
 def _known(rows: list[Cells]) -> list[str]:
     """Of how many simulated rows the model knows whether they are slower than the best."""
-    others = [row for row in rows if _number(row, "vs_best_pct") and not row["same_as_best"]]
-    shares = [share for row in others if (share := _number(row, "p_slower_than_best")) is not None]
+    others = [row for row in rows if number(row, "vs_best_pct") and not row["same_as_best"]]
+    shares = [share for row in others if (share := number(row, "p_slower_than_best")) is not None]
     if len(shares) < len(others):
         return ["error of the model unknown (records without draws)"]
-    unsure = sum(_share_of_sign(row, "vs_best_pct", share) < SURE for row, share in zip(others, shares))
+    unsure = sum(share_of_sign(row, "vs_best_pct", share) < SURE for row, share in zip(others, shares))
     return [f"the model's own error leaves the order to the best open for {unsure} of {len(others)} rows (~)"]
 
 
 def _mostly_fixed(row: Cells) -> str:
-    fixed = _number(row, "bound_fixed_pct")
+    fixed = number(row, "bound_fixed_pct")
     return f" ({fixed:.0f} % of it launches and dispatch)" if fixed is not None and fixed > _MOSTLY_PCT else ""
 
 
@@ -236,45 +245,27 @@ def _outcome(row: Cells) -> str:
 
 
 def _vs_best(row: Cells) -> str:
-    value = _number(row, "vs_best_pct")
-    if value is None:
+    place, value = standing(row), number(row, "vs_best_pct")
+    if place is None or value is None:
         return ""
-    if pd.isna(row["same_as_best"]):
-        return "?"
-    if value == 0 and row["role"] == "competitor":
-        return "best"
-    if row["same_as_best"]:
-        return "="
-    return _percent(value) + (
-        _mark(row, "vs_best_pct", "p_slower_than_best") if row["backend"] == Backend.SIMULATED.value else ""
-    )
+    if place in (Standing.BEST, Standing.SAME) or pd.isna(row["same_as_best"]):
+        return place.value
+    return f"{percent(value)} {place}".rstrip()
 
 
 def _over_best_found(row: Cells) -> str:
-    value = _number(row, "over_best_found_pct")
+    value = number(row, "over_best_found_pct")
     if value is None:
         return ""
-    return _percent(value) + (_mark(row, "over_best_found_pct", "p_slower_than_best_found") if value > 0 else "")
-
-
-def _mark(row: Cells, difference: str, key: str) -> str:
-    """What follows a simulated difference, by the share of draws that have its sign."""
-    share = _number(row, key)
-    if share is None:
-        return " ?"
-    return "" if _share_of_sign(row, difference, share) >= SURE else " ~"
-
-
-def _share_of_sign(row: Cells, difference: str, slower: float) -> float:
-    """Share of draws that have the difference's sign, where that share of them is slower."""
-    return slower if (_number(row, difference) or 0.0) > 0 else 1.0 - slower
+    mark = certainty(row, "over_best_found_pct", "p_slower_than_best_found") if value > 0 else ""
+    return f"{percent(value)} {mark}".rstrip()
 
 
 def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
     def text(row: Cells) -> str:
-        ends = _number(row, low), _number(row, high)
+        ends = number(row, low), number(row, high)
         if ends[0] is None or ends[1] is None:
-            return "" if _number(row, value) is None else "unknown"
+            return "" if number(row, value) is None else "unknown"
         return f"{significant(ends[0])} to {significant(ends[1])}"
 
     return text
@@ -291,9 +282,9 @@ def _whole(key: str) -> Callable[[Cells], str]:
 
 
 _FIRST = (
-    _Column(header="strategy", text=_strategy, numeric=False),
-    _Column(header="outcome", text=_outcome, numeric=False),
-    _Column(header="n", text=_whole("n")),
+    _Column(header="strategy", text=_strategy, numeric=False, keep=ALWAYS),
+    _Column(header="outcome", text=_outcome, numeric=False, keep=ALWAYS),
+    _Column(header="n", text=_whole("n"), keep=ALWAYS),
     _Column(header="iterations", text=_whole("iterations"), compact=False),
 )
 _LAST = (_Column(header="cause", text=lambda row: str(row["cause"]), compact=False, numeric=False),)
@@ -303,25 +294,25 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     names = list(frame.columns)
     phases = names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
     return (
-        _Column(header="samples/s", text=_shown("samples_per_s", _thousands)),
-        _Column(header="step p50 (ms)", text=_shown("step_ms_p50")),
+        _Column(header="samples/s", text=_shown("samples_per_s", _thousands), keep=4),
+        _Column(header="step p50 (ms)", text=_shown("step_ms_p50"), keep=ALWAYS),
         _Column(
             header="95 % interval (ms)", text=_interval("step_ms_low", "step_ms_high", "step_ms_p50"), compact=False
         ),
-        _Column(header="p95 (ms)", text=_shown("step_ms_p95")),
-        _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x")),
+        _Column(header="p95 (ms)", text=_shown("step_ms_p95"), keep=3),
+        _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
         _Column(
             header="95 % interval (vs control)",
             text=_interval("vs_control_low", "vs_control_high", "vs_control"),
             compact=False,
         ),
-        _Column(header="vs best", text=_vs_best),
-        _Column(header="plan (s)", text=_shown("plan_s", _seconds)),
-        _Column(header="fit (s)", text=_shown("fit_s", _seconds)),
+        _Column(header="vs best", text=_vs_best, keep=8),
+        _Column(header="plan (s)", text=_shown("plan_s", _seconds), keep=2),
+        _Column(header="fit (s)", text=_shown("fit_s", _seconds), keep=1),
         *(_Column(header=_phase(name), text=_shown(name), compact=False) for name in phases),
         _Column(header="step bound (ms)", text=_shown("step_bound_ms"), compact=False),
-        _Column(header="mean step over it", text=_shown("over_step_bound_pct", _percent), compact=False),
-        _Column(header="over its own moves'", text=_shown("over_own_bound_pct", _percent), compact=False),
+        _Column(header="mean step over it", text=_shown("over_step_bound_pct", percent), compact=False),
+        _Column(header="over its own moves'", text=_shown("over_own_bound_pct", percent), compact=False),
     )
 
 
@@ -331,48 +322,48 @@ def _phase(column: str) -> str:
 
 def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
     return (
-        _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min")),
-        _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean")),
-        _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max")),
+        _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min"), keep=2),
+        _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean"), keep=4),
+        _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max"), keep=ALWAYS),
         _Column(header="CPU std (ms)", text=_shown("emb_cpu_ms_std"), compact=False),
-        _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean")),
-        _Column(header="min (ms)", text=_without_cpu("emb_ms_min")),
-        _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean")),
-        _Column(header="max (ms)", text=_without_cpu("emb_ms_max")),
+        _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean"), keep=6),
+        _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
+        _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
+        _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
         _Column(
             header="95 % interval of max (ms)",
             text=_band_of_max,
             compact=False,
         ),
         _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
-        _Column(header="max/mean", text=_without_cpu("max_over_mean")),
-        _Column(header="over bound", text=_shown("over_bound_pct", _percent)),
-        _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", _percent), compact=False),
-        _Column(header="over best found", text=_over_best_found),
-        _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max")),
+        _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
+        _Column(header="over bound", text=_shown("over_bound_pct", percent), keep=8),
+        _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", percent), compact=False),
+        _Column(header="over best found", text=_over_best_found, keep=5),
+        _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max"), keep=3),
     )
 
 
 def _without_cpu(key: str) -> Callable[[Cells], str]:
     """Wall times only where there is no CPU time: two clocks side by side would be read as one; the CSV has both."""
     shown = _shown(key)
-    return lambda row: shown(row) if _number(row, "emb_cpu_ms_max") is None else ""
+    return lambda row: shown(row) if number(row, "emb_cpu_ms_max") is None else ""
 
 
 def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
     return (
-        _Column(header="HBM", text=_shown("hbm_bytes", readable_bytes)),
-        _Column(header="UVM", text=_shown("uvm_bytes", readable_bytes)),
+        _Column(header="HBM", text=_shown("hbm_bytes", readable_bytes), keep=7),
+        _Column(header="UVM", text=_shown("uvm_bytes", readable_bytes), keep=6),
         _Column(header="host", text=_shown("host_bytes", readable_bytes), compact=False),
-        _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes)),
-        _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes)),
-        _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes)),
+        _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes), keep=4),
+        _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes), keep=8),
+        _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes), keep=5),
         _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
         _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
         _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
-        _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share)),
+        _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share), keep=3),
         _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
-        _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes)),
+        _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes), keep=2),
         _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
         _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),
     )

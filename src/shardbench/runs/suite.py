@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.machine import Machine, load_machine, overridden
@@ -232,7 +233,7 @@ def read_suite(name: str) -> Suite:
 def _text(name: str) -> str:
     if not name.endswith(".toml"):
         if name not in suite_names():
-            raise BadInput(f"unknown suite '{name}'; known: {', '.join(suite_names())}, or a path to a .toml file")
+            raise BadInput(unknown("suite", name, suite_names(), "shardbench list suites, or give a .toml file"))
         return (resources.files("shardbench.suites") / f"{name}.toml").read_text()
     path = Path(name)
     if not path.is_file():

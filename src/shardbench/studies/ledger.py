@@ -8,10 +8,12 @@ from statistics import median
 
 import pandas as pd
 
+from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
 from shardbench.cost.published.agreement import predict_all
 from shardbench.cost.published.points import HELD_OUT, ExchangePoint, KernelPoint, published
+from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.files import frame_csv
@@ -19,7 +21,7 @@ from shardbench.report.groups import current
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.region_picture import region_svg
-from shardbench.studies.reproduction import FOLDER, Reproduction, find_reproduction, reproduction_names
+from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
 
@@ -92,7 +94,7 @@ def _observed(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Se
     testable = {claim.name for claim in reproduction.claims if not claim.not_testable}
     unknown = sorted(observed.keys() - testable)
     if unknown:
-        where = f"{reproduction.owner}/{FOLDER}/claims.py observes '{unknown[0]}'"
+        where = f"{reproduction.owner}/{REPRODUCTION}/claims.py observes '{unknown[0]}'"
         raise BadInput(f"{where}, which claims.toml does not have, or calls not testable")
     return observed
 

@@ -2,20 +2,19 @@
 
 import importlib
 import importlib.util
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from shardbench.base.closest import unknown
+from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
-from shardbench.model.discovery import GROUP
+from shardbench.model.discovery import GROUP, reproduction_names
 from shardbench.studies.claim import Claim, Evidence, parse_claims
 from shardbench.studies.definitions import Definition, definitions
 from shardbench.studies.study import Study
-
-FOLDER = "reproduction"
 
 Observe = Callable[[Evidence], Mapping[str, Sequence[float]]]
 
@@ -32,52 +31,45 @@ class Reproduction:
     """Where each claim's definition was first committed; not of claims that never were."""
 
     def study(self, name: str) -> Study:
-        """The study of that name; raises BadInput that lists the known ones."""
+        """The study of that name; raises BadInput that names the closest or all."""
         for study in self.studies:
             if study.name == name:
                 return study
-        raise BadInput(f"{self.owner} has no study '{name}'; it has {', '.join(s.name for s in self.studies)}")
-
-
-def reproduction_names() -> list[str]:
-    """Baselines that bring studies or claims, sorted."""
-    parent = importlib.import_module(GROUP)
-    folders = sorted(module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
-    return [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{FOLDER}") is not None]
+        raise BadInput(unknown(f"study of {self.owner}", name, [study.name for study in self.studies]))
 
 
 @cache
 def find_reproduction(owner: str) -> Reproduction:
     """Studies and claims of a baseline; raises BadInput where it has none or one is malformed."""
     if owner not in reproduction_names():
-        raise BadInput(f"'{owner}' has no studies and no claims; those that do: {', '.join(reproduction_names())}")
+        raise BadInput(unknown("paper", owner, reproduction_names(), "shardbench list papers"))
     studies: tuple[Study, ...] = ()
     if _module(owner, "studies"):
         studies = tuple(_import(owner, "studies").studies())
     for study in studies:
         if not isinstance(study, Study):
-            raise BadInput(f"{owner}/{FOLDER}/studies.py gives {study!r}, which is not a Study")
+            raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives {study!r}, which is not a Study")
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
-        raise BadInput(f"{owner}/{FOLDER}/studies.py gives two studies of one name: {', '.join(names)}")
+        raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives two studies of one name: {', '.join(names)}")
     text = _claims_text(owner)
-    claims = parse_claims(text, f"{owner}/{FOLDER}/claims.toml") if text is not None else ()
+    claims = parse_claims(text, f"{owner}/{REPRODUCTION}/claims.toml") if text is not None else ()
     observe: Observe | None = _import(owner, "claims").observations if _module(owner, "claims") else None
     if claims and observe is None:
         raise BadInput(f"{owner} has claims.toml but no claims.py with observations(evidence)")
     return Reproduction(
-        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(owner, FOLDER)
+        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(owner, REPRODUCTION)
     )
 
 
 def _module(owner: str, name: str) -> bool:
-    return importlib.util.find_spec(f"{GROUP}.{owner}.{FOLDER}.{name}") is not None
+    return importlib.util.find_spec(f"{GROUP}.{owner}.{REPRODUCTION}.{name}") is not None
 
 
 def _import(owner: str, name: str) -> Any:
-    return importlib.import_module(f"{GROUP}.{owner}.{FOLDER}.{name}")
+    return importlib.import_module(f"{GROUP}.{owner}.{REPRODUCTION}.{name}")
 
 
 def _claims_text(owner: str) -> str | None:
-    file = resources.files(f"{GROUP}.{owner}.{FOLDER}") / "claims.toml"
+    file = resources.files(f"{GROUP}.{owner}.{REPRODUCTION}") / "claims.toml"
     return file.read_text(encoding="ascii") if file.is_file() else None

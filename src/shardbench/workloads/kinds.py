@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic
 
+from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought
 from shardbench.base.serialise import first_error
@@ -47,12 +48,12 @@ def workload_kinds() -> dict[str, type[WorkloadConfig]]:
 
 def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
     """Validated parameters of a workload; raises BadInput that names the wrong field."""
-    kind, known = data.get("dataset"), ", ".join(sorted(workload_kinds()))
+    kind, known = data.get("dataset"), sorted(workload_kinds())
     if not isinstance(kind, str):
         stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
-        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {known}")
+        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {', '.join(known)}")
     if kind not in workload_kinds():
-        raise BadInput(f"{what}: unknown dataset '{kind}'; known: {known}")
+        raise BadInput(f"{what}: {unknown('dataset', kind, known)}")
     try:
         return workload_kinds()[kind].model_validate(data)
     except pydantic.ValidationError as error:

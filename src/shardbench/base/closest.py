@@ -1,0 +1,22 @@
+"""Names that nobody has: what was probably meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a mistyped one is most like, whatever its case; None where none is near."""
+    by_lower = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[close[0]] if close else None
+
+
+def unknown(what: str, name: str, known: Iterable[str], see: str = "") -> str:
+    """One line about a name of ``what`` (such as ``suite``) that nobody has.
+
+    It says what was probably meant, and where to look (``see``); without either, all that are known.
+    """
+    names = list(known)
+    near = meant(name, names)
+    said = f"unknown {what} '{name}'; " + (f"did you mean '{near}'?" if near else f"known: {', '.join(names)}")
+    return f"{said} (see: {see})" if see else said

@@ -1,0 +1,105 @@
+"""The command ``run``: what is open of a suite."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.names import outcomes, suite_called
+from shardbench.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_RESULTS,
+    EXIT_FAILED,
+    EXIT_OK,
+    BackendOption,
+    DataOption,
+    ForceOption,
+    JsonOption,
+    PageOption,
+    ResultsOption,
+    RetryOption,
+    SeedsOption,
+    StrategiesOption,
+    SuiteArgument,
+    TablesOption,
+    WorkOption,
+)
+from shardbench.cli.record_commands import outcome_counts, print_report
+from shardbench.records.trial import Outcome
+
+if TYPE_CHECKING:
+    from shardbench.records.record import Record
+
+
+def suite_command(
+    suite: SuiteArgument,
+    *,
+    backend: BackendOption = None,
+    strategy: StrategiesOption = None,
+    seed: SeedsOption = None,
+    data: DataOption = DEFAULT_DATA,
+    results: ResultsOption = DEFAULT_RESULTS,
+    force: ForceOption = False,
+    retry: RetryOption = "",
+    work: WorkOption = None,
+    page: PageOption = False,
+    tables: TablesOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Run what is open of a suite, write its tables, and say what is best; a failed trial is recorded."""
+    from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
+    from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
+
+    loaded = suite_called(suite)
+    options = RunOptions(
+        results=results,
+        data=data,
+        backend=backend,
+        strategies=tuple(strategy or ()),
+        seeds=tuple(seed or ()),
+        force=force,
+        retry=outcomes(retry),
+        work=work,
+    )
+    with progress(as_json) as listener:
+        records = run_suite(loaded, options, listener)
+    if not records:
+        raise BadInput(
+            f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds; all it has: "
+            f"shardbench status {suite}"
+        )
+
+    from shardbench.report.files import write_tables  # noqa: PLC0415
+
+    written = write_tables(results, loaded.name)
+    if page:
+        from shardbench.studies.files import write_suite_page  # noqa: PLC0415
+
+        written.append(write_suite_page(results, loaded.name))
+    counts = outcome_counts(records)
+    if isinstance(listener, JsonProgress):
+        listener.write({"event": "done", "outcomes": counts, **_as_data(records, results, loaded.name, written)})
+    else:
+        print()
+        print_report(results, loaded.name, tables=tables, of=records)
+        if page:
+            print(f"page: {written[-1]}")
+        print(_summary(len(records), counts))
+    return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
+
+
+def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.answer import answers  # noqa: PLC0415
+    from shardbench.report.files import suite_records  # noqa: PLC0415
+
+    found = answers(suite_records(results, suite), results, of=records)
+    return {"answers": [to_data(answer) for answer in found], "tables": [str(path) for path in written]}
+
+
+def _summary(total: int, counts: dict[str, int]) -> str:
+    failed = {name: number for name, number in counts.items() if name != Outcome.OK}
+    said = f"{total} trials: {counts.get(Outcome.OK, 0)} ok"
+    if not failed:
+        return said
+    counted = ", ".join(f"{number} {name}" for name, number in failed.items())
+    return f"{said}; not ok: {counted} (again: --retry {','.join(failed)})"

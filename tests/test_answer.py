@@ -1,0 +1,145 @@
+"""What a run ends with: the best of each group, what ties with it, what failed and where its log is."""
+
+from pathlib import Path
+
+import pytest
+import records as make
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardbench.model.strategy import Role
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend, Outcome
+from shardbench.report.answer import WIDTH, Answer, answers, lines
+from shardbench.report.standing import Standing
+from shardbench.report.tables import throughput
+from shardbench.report.view import sections
+
+SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
+
+
+def simulated(name: str, step_ms: float, errors: tuple[float, ...] = (0.8, 0.9, 1.1, 1.2), **changes: object) -> Record:
+    drawn = {"draws": make.draws(step_ms, errors=errors)}
+    return make.ok(name, (step_ms, step_ms), changes=drawn, **SIMULATED, **changes)
+
+
+def repeated(name: str, *steps: float) -> list[Record]:
+    return [make.ok(name, (step,), repeat=i) for i, step in enumerate(steps)]
+
+
+def only(records: list[Record], results: Path = Path("nowhere")) -> Answer:
+    (found,) = answers(records, results)
+    return found
+
+
+def test_measured_strategies_tie_within_the_noise() -> None:
+    records = [*repeated("a", 5.0, 5.1), *repeated("b", 5.05, 5.15), *repeated("c", 9.0, 9.0)]
+    found = only(records)
+    assert [(one.strategy, one.standing) for one in found.placed] == [
+        ("a", Standing.BEST), ("b", Standing.SAME), ("c", Standing.APART),
+    ]  # fmt: skip
+    floor = f"{found.noise_pct:.1f}"
+    assert lines(found)[:4] == [
+        "dlrm20 on cpu-1x2, measured, batch 1000:",
+        "  best: a, 5.05 ms a step (4.45 to 5.73, 95 %), 198,000 samples/s",
+        f"  ties with it, within the noise of {floor} % (=): b +1.0 %",
+        "  slower: c +78.2 %",
+    ]
+    assert lines(found, " --results r")[-1] == (
+        f"  c against it: shardbench explain {records[0].key[:8]} {records[4].key[:8]} --results r"
+    )
+
+
+def test_nothing_is_best_where_nothing_was_repeated() -> None:
+    said = lines(only([make.ok("a", (5.0,)), make.ok("b", (9.0,))]))
+    assert said == [
+        "dlrm20 on cpu-1x2, measured, batch 1000:",
+        "  no order is claimed (?), nothing was repeated, so the noise is unknown:",
+        "    a +0.0 %, b +80.0 %",
+    ]
+
+
+def test_simulated_strategies_tie_within_the_models_error() -> None:
+    found = only(
+        [
+            simulated("a", 10.0),
+            simulated("b", 10.1, errors=(0.7, 1.0, 1.2, 1.3)),
+            simulated("c", 10.0),
+            simulated("d", 20.0),
+            make.ok("e", (11.0,), **SIMULATED),
+            simulated("f", 9.0, role=Role.SEARCH),
+        ]
+    )
+    assert lines(found)[:-1] == [
+        "dlrm20 on a100-40gb-2x8, simulated, batch 1000:",
+        "  best: a, c, 10.0 ms a step (8.07 to 11.9, 95 %), 100,000 samples/s",
+        "  ties with it, within the model's own error (~): b +1.0 %",
+        "  no order is claimed (?), how sure the model is is unknown: e +10.0 %",
+        "  slower: d +100.0 %",
+        "  beside the contest: f -10.0 %",
+    ]
+
+
+def test_failures_of_one_cause_stand_together_with_their_logs(tmp_path: Path) -> None:
+    bad = [make.failed(Outcome.OOM, name, repeat=i) for name in ("big", "huge") for i in (0, 1)]
+    other = make.failed(Outcome.INFEASIBLE, "picky", rank=None)
+    for record in bad[:3]:
+        log = tmp_path / "logs" / f"{record.key}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("what the ranks printed")
+    said = lines(only([*repeated("a", 5.0, 5.1), *bad, other], tmp_path))
+    assert said[2:] == [
+        "  failed: big, huge: oom: build of rank 1: rank 1 was killed by signal 9",
+        *(f"    log: {tmp_path / 'logs' / record.key}.log" for record in bad[:3]),
+        "  failed: picky: infeasible: build: rank 1 was killed by signal 9",
+    ]
+    assert lines(only(bad))[1] == "  no strategy that competes ended well"
+
+
+def test_only_the_groups_that_were_asked_for() -> None:
+    records = make.sample()
+    assert [found.backend for found in answers(records, Path())] == ["simulated", "measured"]
+    assert [found.backend for found in answers(records, Path(), of=records[:1])] == ["measured"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.floats(0.1, 1e4), st.booleans(), st.sampled_from(list(Role))),
+        min_size=1,
+        unique_by=lambda trial: trial[0],
+    ),
+    st.sampled_from([Backend.SIMULATED, Backend.MEASURED]),
+)
+def test_every_strategy_has_the_mark_of_the_tables_and_lines_fit(
+    trials: list[tuple[str, float, bool, Role]], backend: Backend
+) -> None:
+    records = [
+        make.ok(
+            name * 12,
+            (step * off,),
+            repeat=i,
+            role=role,
+            backend=backend,
+            changes={"draws": make.draws(step * off)} if drawn and backend is Backend.SIMULATED else {},
+        )
+        for name, step, drawn, role in trials
+        for i, off in enumerate((1.0, 1.01))
+    ]
+    found = only(records)
+    (section,) = sections("throughput", throughput(records))
+    if "vs best" in section.headers:
+        place = section.headers.index("vs best")
+        marks = {row[0].split()[0]: row[place].split()[-1] for row in section.rows if row[place]}
+        assert marks.keys() == {one.strategy for one in found.placed}
+        assert all(marks[one.strategy] == (one.standing or "%") for one in found.placed)
+    said = lines(found)
+    assert all(len(line) <= WIDTH and line.isascii() for line in said)
+    assert all(any(one.strategy in line for line in said) for one in found.placed)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_number_stays_beside_its_strategy(name: str) -> None:
+    others = [simulated(f"{name}{i}-with-a-long-name", 20.0 + i) for i in range(9)]
+    said = lines(only([simulated("best", 10.0), *others]))
+    for one in others:
+        assert any(f"{one.spec.strategy} +" in line for line in said)

@@ -1,0 +1,168 @@
+"""Names on the command line: versions, help, completion, and what was meant by a mistyped one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardbench import __version__
+from shardbench.base import code
+from shardbench.base.closest import meant, unknown
+from shardbench.base.errors import BadInput
+from shardbench.cli import main as cli
+from shardbench.cli.names import outcomes
+from shardbench.model.discovery import strategies
+from shardbench.records.trial import Outcome
+
+COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)
+WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), max_size=12)
+
+
+def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of an error."""
+    assert cli.run_command(arguments) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["reprot", "quick"], "No such command 'reprot'; did you mean 'report'? (see: shardbench --help)"),
+        (["quick"], "No such command 'quick'; did you mean: shardbench run quick?"),
+        (["autoshard"], "did you mean: shardbench reproduce autoshard?"),
+        (["run", "quick", "--bakend", "x"], "No such option: --bakend; did you mean '--backend'? (see: shardbench run"),
+        (["run", "quick", "--study", "x"], "No such option: --study; reproduce has it (see: shardbench run --help)"),
+        (["run", "quick", "--backend", "simulatd"], "did you mean 'simulated'? (see: shardbench run --help)"),
+        (["list", "machine"], "did you mean 'machines'? (see: shardbench list --help)"),
+        (["run", "quikc"], "unknown suite 'quikc'; did you mean 'quick'?"),
+        (["run", "quick", "--strategy", "gredy-size"], "unknown strategy 'gredy-size'; did you mean 'greedy-size'?"),
+        (["run", "quick", "--retry", "ooom"], "--retry: unknown outcome 'ooom'; did you mean 'oom'?"),
+        (["reproduce", "recshad"], "unknown paper 'recshad'; did you mean 'recshard'?"),
+        (["claims", "DreamShard"], "unknown paper 'DreamShard'; did you mean 'dreamshard'?"),
+        (["reproduce", "recshard", "--study", "memry"], "unknown study of recshard 'memry'; did you mean 'memory'?"),
+        (["report", "quikc"], "unknown suite or paper 'quikc'; did you mean 'quick'?"),
+        (["plan", "quick", "a100-40gb-2x9"], "did you mean '"),
+        (["test", "flexshrad"], "unknown strategy 'flexshrad'; did you mean 'flexshard'?"),
+        # The command that takes it is named.
+        (["run", "autoshard"], "is a paper's reproduction, not a suite; run: shardbench reproduce autoshard"),
+        (["run", "shuffle"], "'shuffle' is a strategy, not a suite; run: shardbench run quick --strategy shuffle"),
+        (["reproduce", "quick"], "'quick' is a suite, not a paper's reproduction; run: shardbench run quick"),
+        (["reproduce", "shuffle"], "run: shardbench run quick --strategy shuffle"),
+    ],
+)
+def test_what_was_meant_is_said(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert says in line(capsys, *arguments)
+
+
+@given(WORDS, st.lists(WORDS))
+def test_what_is_meant_is_known_and_what_is_known_is_meant(name: str, known: list[str]) -> None:
+    near = meant(name, known)
+    assert near is None or near in known
+    assert all(meant(one, known) is not None for one in known if one)
+    said = unknown("thing", name, known)
+    assert said.startswith(f"unknown thing '{name}'; ")
+    assert (near or ", ".join(known)) in said
+
+
+@given(st.lists(st.sampled_from(list(Outcome))), st.sampled_from([",", " , ", ",,"]))
+def test_outcomes_to_retry_are_those_named(named: list[Outcome], between: str) -> None:
+    assert outcomes(between.join(named)) == set(named)
+    assert outcomes(between.join([*named, "failed"])) == {*named, *Outcome} - ({Outcome.OK} - {*named})
+
+
+@given(WORDS)
+def test_an_outcome_nobody_knows_is_refused_or_named(text: str) -> None:
+    known = {"failed", *Outcome}
+    if all(part.strip() in known for part in text.split(",") if part.strip()):
+        assert outcomes(text) <= set(Outcome)
+    else:
+        with pytest.raises(BadInput, match="--retry: unknown outcome"):
+            outcomes(text)
+
+
+@given(WORDS.filter(lambda word: not word.startswith("-") and word not in COMMANDS))
+def test_any_word_that_is_no_command_gives_one_line(word: str) -> None:
+    assert cli.run_command([word]) == 2
+
+
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "commit_here", lambda: "0123456789abcdef")
+    monkeypatch.setattr(cli, "differs", lambda: True)
+    assert cli.run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"shardbench {__version__}, commit 0123456789ab, changed since\n"
+    monkeypatch.setattr(cli, "commit_here", lambda: None)
+    assert cli.run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"shardbench {__version__}\n"
+
+
+def test_the_commit_is_that_of_the_clone() -> None:
+    root = code._ROOT
+    said = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    assert code.commit_here() == (said.stdout.strip() if said.returncode == 0 else None)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_in_short_and_long(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    said = []
+    for option in ("-h", "--help"):
+        assert cli.run_command([*filter(None, [command]), option]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"Usage: shardbench {command}")
+
+
+def completed(words: str) -> list[str]:
+    environment = {"_SHARDBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    code = """
+import sys
+from shardbench.cli.main import main
+try:
+    main()
+finally:
+    print([name for name in ("torch", "plotly") if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "gives"),
+    [
+        ("shardbench repr", ["reproduce"]),
+        ("shardbench run qu", ["quick"]),
+        ("shardbench report recs", ["recshard"]),
+        ("shardbench plan quick a100-40gb-2x", ["a100-40gb-2x8"]),
+        ("shardbench run quick --retry inf", ["infeasible"]),
+    ],
+)
+def test_names_are_completed_without_heavy_imports(words: str, gives: list[str]) -> None:
+    assert completed(words) == gives
+
+
+def test_all_strategies_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = completed("shardbench run quick --strategy ")
+    assert found == list(strategies())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_shown(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: (shell, f"/bin/{shell}"))
+    with pytest.raises(SystemExit) as ended:
+        cli.run_command(["--show-completion"])
+    assert ended.value.code == 0
+    assert "_SHARDBENCH_COMPLETE=" in capsys.readouterr().out

@@ -1,0 +1,102 @@
+"""``--json`` in every command: JSON on stdout, or a line of it an event, and nothing else there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import records as make
+
+from shardbench.cli import main as cli
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.table import Table
+from shardbench.records.store import trial_store
+from shardbench.runs import conformance
+from shardbench.studies import definitions, session
+
+COMMANDS = [str(command.name) for command in cli.app.registered_commands]
+SUITE = """
+name = "tiny"
+description = "for the walk over all commands"
+[[workloads]]
+name = "drawn"
+dataset = "synthetic"
+batch_size = 16
+[[grids]]
+machines = ["cpu-1x2"]
+backends = ["simulated"]
+iterations = 1
+strategies = ["greedy-size"]
+"""
+CALLS: dict[str, list[str]] = {
+    "list": ["list"],
+    "test": ["test greedy-size"],
+    "run": ["run tiny.toml"],
+    "status": ["status tiny.toml", "status recshard"],
+    "report": [
+        "report quick --results known",
+        "report quick --results known --check",
+        "report quick --results known --against known",
+        "report prediction --results known",
+        "report prediction --results known --check",
+    ],
+    "reproduce": ["reproduce recshard --study memory --quick --workers 1"],
+    "claims": ["claims recshard --define", "claims --check"],
+    "explain": ["explain quick/dlrm20/cpu-1x2/measured/greedy-size quick/dlrm20/cpu-1x2/measured/row --results known"],
+    "archive": ["archive quick --results known"],
+    "doctor": ["doctor"],
+    "plan": ["plan tables.csv cpu-1x2 --batch-size 64 --strategy greedy-size"],
+    "export": ["export plan.json --torchrec"],
+    "prepare": ["prepare criteo_kaggle dac.txt kaggle --rows 50"],
+    "profile": ["profile log.csv --out mine"],
+    "new": ["new my-own --package"],
+}
+"""Every command, in every form that prints something else; run in the folder that ``workplace`` fills."""
+FAILS = {"report quick --results known --check", "report prediction --results known --check", "claims --check"}
+"""Those whose check fails there, which is said in JSON as well."""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    store = trial_store(tmp_path / "known", "quick")
+    for record in make.sample():
+        store.append(record)
+    store.append(make.ok("row", (40.0, 41.0)))
+    Path("tiny.toml").write_text(SUITE)
+    Path("tables.csv").write_text("name,rows,dim\na,1000,64\nb,2000,64\n")
+    Path("log.csv").write_text("user,item\n" + "".join(f"{i % 7},{i % 11}\n" for i in range(100)))
+    Path("dac.txt").write_text("\t".join(["1"] * 14 + ["00ff00ff"] * 26) + "\n" + "\t".join(["0"] * 40) + "\n")
+    tables = [Table(name="a", rows=10, dim=8), Table(name="b", rows=10, dim=8)]
+    Path("plan.json").write_text(Plan(world_size=2, segments=whole_tables(tables, [0, 1])).to_json())
+    # What checks and cells give is not the matter here.
+    monkeypatch.setattr(conformance, "check", lambda _: None)
+    monkeypatch.setattr(session, "run_studies", lambda *_: [])
+    monkeypatch.setattr(definitions, "define", lambda *_: ["memory"])
+    return tmp_path
+
+
+def test_every_command_is_called_here() -> None:
+    assert sorted(CALLS) == sorted(COMMANDS), "say here how a new command is called"
+
+
+@pytest.mark.parametrize("line", [line for lines in CALLS.values() for line in lines])
+def test_stdout_is_json_and_nothing_else(line: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.run_command([*line.split(), "--json"])
+    printed = capsys.readouterr()
+    # What a machine is fit for is its own matter.
+    assert code == (1 if line in FAILS else 0) or (line == "doctor" and code == 1), printed.err
+    assert printed.out.isascii()
+    assert printed.out.endswith("\n")
+    streams = line.split(maxsplit=1)[0] in {"run", "reproduce"}
+    documents = [json.loads(text) for text in (printed.out.splitlines() if streams else [printed.out])]
+    assert documents
+    assert all(isinstance(document, dict) for document in documents)
+    if streams:
+        assert documents[-1]["event"] == "done"
+
+
+@pytest.mark.parametrize("line", ["run nosuch", "report nosuch", "explain a b", "plan nosuch cpu-1x2", "new quick--"])
+def test_a_refusal_leaves_stdout_empty(line: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command([*line.split(), "--json"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
