@@ -17,6 +17,7 @@ NAVIGATION = {
         "/docs/use_a_plan",
         "From logs to training </docs/from_logs_to_training>",
         "/docs/machines",
+        "/docs/several_machines",
     ],
     "Your strategy": ["Add a strategy </docs/add_a_strategy>", "/docs/api", "/CONTRIBUTING"],
     "Results": ["/docs/how_to_read", "/docs/rules", "/docs/costmodel", "/docs/bounds", "Files </results/README>"],

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import records as make
@@ -10,6 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.progress import finished_line
 from shardbench.model.discovery import strategies
+from shardbench.model.machine import load_machine
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report import code_differences
@@ -268,7 +270,8 @@ def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
 def test_status_counts(capsys, tmp_path, monkeypatch):
     simulated = {"backend": Backend.SIMULATED}
     trials = [make.spec(name, **simulated) for name in ("a", "b", "c", "d", "e")] + [make.spec("measured-elsewhere")]
-    listed = runner._ListedJob(job=None, workload=None, specs=tuple(trials))
+    job = SimpleNamespace(load_machine=lambda: load_machine("cpu-1x2"))
+    listed = runner._ListedJob(job=job, workload=None, specs=tuple(trials))
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
     codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
     for module in (runner, code_differences):

@@ -247,7 +247,7 @@ def test_runs_under_torchrun(tmp_path):
     job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
     (tmp_path / JOB).write_text(to_json(job))
     call_in_child(_torchrun, (tmp_path,), timeout_s=100, phase="torchrun", log=tmp_path / "log")
-    assert len(gather(tmp_path, 2).timing.step_ms) == 2
+    assert len(gather(tmp_path).timing.step_ms) == 2
 
 
 def _torchrun(folder: Path) -> None:

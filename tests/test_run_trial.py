@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import RankJob, RankResult
-from shardbench.engine.measure import write_job
+from shardbench.engine.trial_folder import read_job, write_job
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
@@ -77,7 +77,7 @@ def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypa
         everywhere = tuple(whole_table(table, RowWise(ranks=(0, 1))) for table in job.tables)
         write_job(job.model_copy(update={"plan": replace(job.plan, segments=everywhere)}), folder)
 
-    monkeypatch.setattr("shardbench.engine.measure.write_job", written)
+    monkeypatch.setattr("shardbench.runs.measured_trial.write_job", written)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
     assert re.search(r"_reduce_scatter|_all_gather|_all_to_all", record.failure.cause)
@@ -103,12 +103,13 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
     def ran(folder, world_size, timeout_s):
         # Rank 1 sent everything.
         ms = {phase: [1.0, 1.0] for phase in (*MEASURED_PHASES, "step")}
+        left = {"ms": ms, "job": read_job(folder)[1], "took_s": 1.0, "control_ms": [1.0, 1.0]}
         for rank in range(world_size):
             bytes_ = {known: (size * rank, 0.0) for known, size in sent.items()}
-            result = RankResult(rank=rank, ms=ms, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
+            result = RankResult(rank=rank, **left, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
             (folder / f"rank{rank}.json").write_text(result.model_dump_json())
 
-    monkeypatch.setattr("shardbench.engine.measure.run_ranks", ran)
+    monkeypatch.setattr("shardbench.runs.run_trial.run_ranks", ran)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     if name is None:
         assert (record.outcome, record.failure) == (Outcome.OK, None)
@@ -246,9 +247,10 @@ def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, 
     cuda_context.folder_stays = True
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert record.outcome is Outcome.SKIPPED
-    job = from_json(RankJob, (cuda_context.folder / record.key / "job.json").read_text())
+    folder = cuda_context.folder / record.key
+    job = from_json(RankJob, (folder / "job.json").read_text())
     assert job.device == "cuda"
-    assert Path(job.batches).is_dir()
+    assert (folder / job.batches).is_dir()
 
 
 def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):

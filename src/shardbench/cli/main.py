@@ -15,6 +15,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.cli import leave, record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
+from shardbench.cli.collect import collect_command
 from shardbench.cli.names import completing, strategy_names
 from shardbench.cli.new import new_command
 from shardbench.cli.options import (
@@ -165,6 +166,7 @@ app.command("archive")(tools.archive_command)
 app.command("doctor")(tools.doctor_command)
 app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
+app.command("collect")(collect_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

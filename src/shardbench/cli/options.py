@@ -52,6 +52,12 @@ DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets th
 WorkOption = Annotated[
     Path | None, typer.Option("--work", help="Make job folders here and keep them; torchrun can run measured ones.")
 ]
+NoLaunchOption = Annotated[
+    bool, typer.Option("--no-launch", help="With --work: make measured trials' folders, start no ranks.")
+]
+ParallelOption = Annotated[
+    int, typer.Option("--parallel", min=0, help="Simulated trials at once, measured ones run alone; 0: one a core.")
+]
 PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
 TablesOption = Annotated[bool, typer.Option("--tables", help="Also print the tables, as shardbench report does.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]

@@ -14,7 +14,9 @@ from shardbench.cli.options import (
     DataOption,
     ForceOption,
     JsonOption,
+    NoLaunchOption,
     PageOption,
+    ParallelOption,
     ResultsOption,
     RetryOption,
     SeedsOption,
@@ -41,6 +43,8 @@ def suite_command(
     force: ForceOption = False,
     retry: RetryOption = "",
     work: WorkOption = None,
+    no_launch: NoLaunchOption = False,
+    parallel: ParallelOption = 1,
     page: PageOption = False,
     tables: TablesOption = False,
     as_json: JsonOption = False,
@@ -49,6 +53,8 @@ def suite_command(
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
 
+    if no_launch and work is None:
+        raise BadInput("--no-launch leaves folders for ranks that you start: say where, with --work DIR")
     loaded = suite_called(suite)
     options = RunOptions(
         results=results,
@@ -59,6 +65,8 @@ def suite_command(
         force=force,
         retry=outcomes(retry),
         work=work,
+        launch=not no_launch,
+        parallel=parallel,
     )
     with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)

@@ -1,14 +1,19 @@
 """What the ranks of a measured trial are given, and what each gives back."""
 
+from pathlib import Path
 from typing import Literal
 
 import pydantic
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from shardbench.base.host import Environment
+from shardbench.base.serialise import content_hash
 from shardbench.cost.collectives import Calls
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Plan
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.records.provenance import Provenance
+from shardbench.records.trial import Failure
 
 JOB = "job.json"
 TO_DEVICE, TO_HOST = "copied_to_device", "copied_to_host"
@@ -37,9 +42,43 @@ class RankJob(pydantic.BaseModel):
     """What the machine of the job has: a CPU machine is measured on CPUs, even beside a GPU."""
     timeout_s: float
     batches: str
-    """Folder with the materialised batches."""
+    """Folder with the materialised batches, as seen from the job's, so that both can be moved together."""
+    batches_hash: str | None = None
+    """``Batches.hash`` of what has to lie there; None: not compared."""
     dump: bool = False
     """Start from seeded weights and write logits and stepped weights, to compare with a reference."""
+
+
+class Ran(pydantic.BaseModel):
+    """Where, when and by which code a rank ran that torchrun or a scheduler started."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    environment: Environment
+    provenance: Provenance
+    """Of no strategy."""
+    host: str
+    """Hash that tells machines apart and names none."""
+
+    @classmethod
+    def begin(cls) -> "Ran":
+        """That of what begins now in this process."""
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        host = content_hash(boot.read_text() if boot.is_file() else "")
+        return cls(environment=Environment.here(), provenance=Provenance.begin(None), host=host)
+
+    def ended(self) -> "Ran":
+        """The same, of what ends now."""
+        return self.model_copy(update={"provenance": self.provenance.ended()})
+
+
+class RankError(pydantic.BaseModel):
+    """What a rank leaves that ended badly."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    failure: Failure
+    ran: Ran | None
 
 
 class RankResult(pydantic.BaseModel):
@@ -48,6 +87,12 @@ class RankResult(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     rank: int
+    job: str
+    """Hash of the job's file, as this rank read it."""
+    took_s: NonNegativeFloat
+    """Wall time from its start to its result."""
+    ran: Ran | None = None
+    """None where the launcher of a session started it, which knows."""
     ms: dict[str, list[float]]
     """Wall time on CPU ranks."""
     cpu_ms: dict[str, list[float]] = pydantic.Field(default_factory=dict)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
+from shardbench.engine.job import RankError
+from shardbench.engine.trial_folder import phase_of
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
@@ -44,6 +46,8 @@ def set_rank_variables() -> None:
 _contexts: dict[str, Any] = {}
 _lifelines: list[tuple[Connection, Connection]] = []
 _starting = threading.Lock()
+_children: set[Any] = set()
+"""Processes of call_in_child that somebody waits for."""
 
 
 def _context(preload: tuple[str, ...]) -> Any:
@@ -147,7 +151,10 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
     # No daemon: a strategy may start processes of its own, which end with its group.
     process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload, phase))
     try:
-        process.start()
+        # Threads may wait for children of their own: the module multiprocessing has one list of all.
+        with _starting:
+            process.start()
+            _children.add(process)
         theirs.close()
         if not ours.poll(timeout_s):
             cause = f"no result from {phase} after {timeout_s:g} s"
@@ -155,10 +162,11 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         try:
             outcome, value = ours.recv()
         except EOFError as error:
-            process.join(5)
-            raise TrialFailed(_died(process.exitcode, phase, None)) from error
+            raise TrialFailed(_died(_exit_code(process, 5.0), phase, None)) from error
     finally:
         _kill(process)
+        with _starting:
+            _children.discard(process)
         ours.close()
     if outcome != "ok":
         raise TrialFailed(value)
@@ -177,20 +185,45 @@ def _died(exit_code: int | None, phase: str, rank: int | None) -> Failure:
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
+def end_children() -> None:
+    """Kill what ``call_in_child`` started and still runs, whichever thread waits for it."""
+    with _starting:
+        for process in _children:
+            _signal(process)
+
+
 def _kill(process: Any) -> None:
     if process.pid is not None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            process.kill()
-        process.join(10)
+        _signal(process)
+        _exit_code(process, 10.0)
+
+
+def _signal(process: Any) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _exit_code(process: Any, wait_s: float) -> int | None:
+    """Of a process that ends within ``wait_s``."""
+    wait([process.sentinel], wait_s)
+    with _starting:
+        process.join(0)
+        code: int | None = process.exitcode
+    return code
+
+
+def start_server() -> None:
+    """Make ready what children come from; for a process that will have threads."""
+    _context(PRELOAD)
 
 
 def _rank(lifeline: Connection, log: Path, folder: Path, rank: int, world: int) -> None:
     _become_leader(log, lifeline)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     # A file rendezvous needs no free port; these would send it elsewhere.
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
     from shardbench.engine.rank import run_rank  # noqa: PLC0415 - torch is imported in the rank, not in the runner
 
@@ -224,7 +257,7 @@ def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
-            where = {rank: _phase_of(folder, rank) for rank in running}
+            where = {rank: phase_of(folder, rank) for rank in running}
             rank = min(running)
             cause = f"no result after {timeout_s:g} s; ranks still in: {_listing(where)}"
             raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=where[rank], rank=rank))
@@ -243,16 +276,11 @@ def _cause(folder: Path, rank: int, exit_code: int, processes: list[Any]) -> Fai
     dead = [r for r, process in enumerate(processes) if process.exitcode not in (None, 0)]
     for other in dead:
         if processes[other].exitcode is not None and processes[other].exitcode < 0:
-            return _died(processes[other].exitcode, _phase_of(folder, other), other)
+            return _died(processes[other].exitcode, phase_of(folder, other), other)
     reports = [r for r in (rank, *dead) if (folder / f"rank{r}.error.json").exists()]
     if reports:
-        return Failure.model_validate_json((folder / f"rank{reports[0]}.error.json").read_text())
-    return _died(exit_code, _phase_of(folder, rank), rank)
-
-
-def _phase_of(folder: Path, rank: int) -> str:
-    path = folder / f"rank{rank}.phase"
-    return path.read_text() if path.exists() else "start"
+        return RankError.model_validate_json((folder / f"rank{reports[0]}.error.json").read_text()).failure
+    return _died(exit_code, phase_of(folder, rank), rank)
 
 
 def _listing(where: dict[int, str]) -> str:

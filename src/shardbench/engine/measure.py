@@ -1,17 +1,18 @@
 """The measured backend: a plan on real TorchRec ranks, each trial its own process group."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.base.serialise import from_json, to_json
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import JOB, RankJob, RankResult
+from shardbench.engine.job import RankJob, RankResult
 from shardbench.engine.launch import run_ranks
+from shardbench.engine.trial_folder import extra_ranks, read_job, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
@@ -51,30 +52,27 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
     )
 
 
-def write_job(job: RankJob, folder: Path) -> None:
-    """Make ``folder`` (emptied first) a job folder, for ranks that are started here or by hand."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / JOB).write_text(to_json(job))
-
-
 def measure(job: RankJob, folder: Path) -> Measurement:
-    """Run the job on local ranks in ``folder`` (emptied first); raises TrialFailed."""
+    """Run the job on local ranks in ``folder``, where none began before; raises TrialFailed."""
     write_job(job, folder)
     run_ranks(folder, job.topology.world_size, job.timeout_s)
-    return gather(folder, job.topology.world_size)
+    return gather(folder)
 
 
-def gather(folder: Path, world_size: int) -> Measurement:
-    """Results of a job folder whose ranks have all ended; raises TrialFailed where one is missing."""
-    ranks = []
-    for rank in range(world_size):
-        path = folder / f"rank{rank}.json"
-        if not path.exists():
-            failure = Failure(outcome=Outcome.ERROR, cause=f"rank {rank} left no result", phase="time", rank=rank)
-            raise TrialFailed(failure)
-        ranks.append(from_json(RankResult, path.read_text(), path.name))
+def gather(folder: Path) -> Measurement:
+    """Results of a job folder whose ranks have all ended.
+
+    Raises TrialFailed where they are not whole, not of the folder's job or came too late.
+    """
+    job, digest = read_job(folder)
+    ranks = [_result(folder, rank, job, digest) for rank in range(job.topology.world_size)]
+    extra = next(extra_ranks(folder, len(ranks)), None)
+    if extra is not None:
+        raise _bad(f"{extra} is of no rank of the job, which has {len(ranks)}", None)
+    late = max(ranks, key=lambda result: result.took_s)
+    if late.took_s > job.timeout_s:
+        cause = f"rank {late.rank} took {late.took_s:.1f} s, the limit is {job.timeout_s:g} s"
+        raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase="time", rank=late.rank))
     return Measurement(
         timing=_timing(ranks),
         control_ms=tuple(np.max([r.control_ms for r in ranks], axis=0).tolist()),
@@ -82,6 +80,28 @@ def gather(folder: Path, world_size: int) -> Measurement:
         copied=_copied(ranks),
         ranks=tuple(ranks),
     )
+
+
+def _result(folder: Path, rank: int, job: RankJob, digest: str) -> RankResult:
+    path = folder / f"rank{rank}.json"
+    if not path.exists():
+        raise _bad(f"rank {rank} left no result", rank)
+    try:
+        result = from_json(RankResult, path.read_bytes(), path.name)
+    except BadInput as error:
+        raise _bad(str(error), rank) from error
+    if result.rank != rank:
+        raise _bad(f"{path.name} is of rank {result.rank}", rank)
+    if result.job != digest:
+        raise _bad(f"{path.name} is of another job (hash {result.job}, the folder's is {digest})", rank)
+    steps = [result.ms.get("step", []), *([result.control_ms] if job.control is not None else [])]
+    if any(len(times) != job.iterations for times in steps):
+        raise _bad(f"{path.name} has {min(map(len, steps))} steps, the job {job.iterations}", rank)
+    return result
+
+
+def _bad(cause: str, rank: int | None) -> TrialFailed:
+    return TrialFailed(Failure(outcome=Outcome.ERROR, cause=cause, phase="time", rank=rank))
 
 
 def _timing(ranks: list[RankResult]) -> Timing:

@@ -1,13 +1,13 @@
 """What one rank does in a measured trial. Runs under the local launcher, torchrun or SLURM.
 
 ``torchrun --nproc-per-node 2 -m shardbench.engine.rank JOB_FOLDER`` runs a job folder that
-``shardbench.engine.measure`` prepared; every rank writes ``rank<r>.json`` (or
-``rank<r>.error.json``) there.
+``shardbench run --work`` made; every rank writes ``rank<r>.json`` (or ``rank<r>.error.json``)
+there, and refuses a folder in which one lies already. ``shardbench collect`` makes records of them.
 """
 
-import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -16,15 +16,17 @@ import torch
 import torch.distributed as dist
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.base.serialise import from_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.inputs import seeded_weights
-from shardbench.engine.job import JOB, TO_DEVICE, TO_HOST, RankJob, RankResult
+from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
 from shardbench.engine.sent_bytes import SentBytes
+from shardbench.engine.trial_folder import holds_results, read_job
 from shardbench.engine.turns import take_turns
+from shardbench.records.trial import Failure, Outcome
+from shardbench.workloads.materialise import Batches
 
 SETTLING_STEPS = 3
 """DDP's first steps exchange control messages (used parameters, rebuilt buckets) that later ones do not."""
@@ -34,14 +36,26 @@ class Rank:
     """One rank's process: joins the group, builds the model, warms up, times, counts bytes."""
 
     def __init__(self, folder: Path) -> None:
+        self.began = time.monotonic()
         self.folder = folder
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
         self.phase("start")
-        self.job = from_json(RankJob, (folder / JOB).read_text(), str(folder / JOB))
-        if self.job.topology.world_size != self.world:
-            raise BadInput(f"the job is for {self.job.topology.world_size} ranks but {self.world} were started")
+        job, self.job_hash = read_job(folder)
+        self.job = job.model_copy(update={"batches": str((folder / job.batches).resolve())})
+        self._check()
         self.device = self._join()
+
+    def _check(self) -> None:
+        """Raises BadInput where these ranks, or what lies here for them, are not those of the job."""
+        job, asked = self.job, self.job.topology
+        if asked.world_size != self.world:
+            raise BadInput(f"the job is for {asked.world_size} ranks but {self.world} were started")
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        if here % asked.devices_per_node:
+            raise BadInput(f"the job has {asked.devices_per_node} ranks a node, {here} were started on this machine")
+        if job.batches_hash is not None and Batches(Path(job.batches)).hash != job.batches_hash:
+            raise BadInput("the test batches that lie here are not those of the job")
 
     def phase(self, name: str) -> None:
         """Leave a note for the launcher: where this rank is."""
@@ -49,7 +63,10 @@ class Rank:
         (self.folder / f"rank{self.rank}.phase").write_text(name)
 
     def _join(self) -> torch.device:
-        method = "env://" if "MASTER_ADDR" in os.environ else f"file://{self.folder / 'rendezvous'}"
+        # A step of SLURM that ended left its file behind, in which the next would find no peer.
+        step = [os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ]
+        meeting = self.folder / ".".join(["rendezvous", *step])
+        method = "env://" if "MASTER_ADDR" in os.environ else f"file://{meeting}"
         return join_group(self.job.device, self.rank, self.job.topology, method, self.job.timeout_s)
 
     def run(self) -> RankResult:
@@ -74,6 +91,8 @@ class Rank:
         to_device, to_host = own.copied_bytes()
         return RankResult(
             rank=self.rank,
+            job=self.job_hash,
+            took_s=time.monotonic() - self.began,
             ms=times.ms,
             cpu_ms=times.cpu_ms,
             control_ms=others[0].ms["step"] if others else [],
@@ -105,36 +124,53 @@ class Rank:
         np.savez(self.folder / f"rank{self.rank}.npz", allow_pickle=False, **(arrays | own.weights()))
 
 
-def outcome_of(error: BaseException) -> str:
-    """Outcome name for an exception that ended a rank."""
+def outcome_of(error: BaseException) -> Outcome:
+    """Outcome for an exception that ended a rank."""
     if isinstance(error, Unsupported):
-        return "skipped"
+        return Outcome.SKIPPED
     # Kernels of managed memory and NCCL say it in errors of other types.
     full = any(words in str(error).lower() for words in ("can't allocate memory", "out of memory"))
     if full or isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return "oom"
-    return "error"
+        return Outcome.OOM
+    return Outcome.ERROR
 
 
-def run_rank(folder: Path) -> int:
-    """Run this process's rank; exit code 0, or 1 with the cause in ``rank<r>.error.json``."""
+def run_rank(folder: Path, ran: Ran | None = None) -> int:
+    """Run this process's rank; exit code 0, or 1 with the cause in ``rank<r>.error.json``.
+
+    2 where the folder holds results already, which stay as they are. ``ran``: see RankResult.
+    """
     rank = int(os.environ["RANK"])
+    if holds_results(folder):
+        again = "shardbench collect records them, shardbench run --work --retry makes another folder"
+        print(f"rank {rank}: {folder} holds results of ranks: {again}", file=sys.stderr)
+        return 2
     runner: Rank | None = None
     try:
         runner = Rank(folder)
         result = runner.run()
     except Exception as error:
         traceback.print_exc()
-        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
-        phase = runner.current if runner else "start"
-        report = {"outcome": outcome_of(error), "cause": cause, "phase": phase, "rank": rank}
-        (folder / f"rank{rank}.error.json").write_text(json.dumps(report))
+        failure = Failure(
+            outcome=outcome_of(error),
+            cause=f"{type(error).__name__}: {' '.join(str(error).split())}"[:500],
+            phase=runner.current if runner else "start",
+            rank=rank,
+        )
+        report = RankError(failure=failure, ran=ran.ended() if ran else None)
+        _leave(folder / f"rank{rank}.error.json", report.model_dump_json())
         return 1
-    partial = folder / f"rank{rank}.json.partial"
-    partial.write_text(result.model_dump_json())
-    partial.replace(folder / f"rank{rank}.json")
+    left = result.model_copy(update={"ran": ran.ended() if ran else None})
+    _leave(folder / f"rank{rank}.json", left.model_dump_json())
     dist.destroy_process_group()
     return 0
+
+
+def _leave(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 if __name__ == "__main__":
@@ -142,4 +178,4 @@ if __name__ == "__main__":
         os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
     if len(sys.argv) != 2 or "RANK" not in os.environ:
         sys.exit("usage: torchrun --nproc-per-node N -m shardbench.engine.rank JOB_FOLDER")
-    sys.exit(run_rank(Path(sys.argv[1])))
+    sys.exit(run_rank(Path(sys.argv[1]), Ran.begin()))

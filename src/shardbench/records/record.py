@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.cost.bounds import NO_BOUND
 from shardbench.model.strategy import Move, Role
@@ -149,6 +149,10 @@ class Record(BaseRecord):
     """None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
+    ranks_hash: str | None = None
+    """Measured only: hash of what the ranks left, which is recorded once. These two are None in earlier records."""
+    hosts: PositiveInt | None = None
+    """Measured only: machines that the ranks ran on; with fewer than the machine has nodes, nodes were emulated."""
     bound_ms: float | None = None
     """Proven lower bound on the slowest rank's embedding time under the cost model, any device move.
 

@@ -81,6 +81,15 @@ class Question(ABC, Generic[J]):
             self._bounds = _limited(self.prove_bounds, (), limits, "bound")
         return self._bounds
 
+    @property
+    def proven(self) -> bool:
+        """Whether the bounds are known."""
+        return self._bounds is not None
+
+    def forget_bounds(self) -> None:
+        """Prove them again when they are next asked for."""
+        self._bounds = None
+
 
 class RulesOnly(Question[None]):
     """A problem whose plans are held against the rules of plans alone."""

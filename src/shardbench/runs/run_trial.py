@@ -1,6 +1,8 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import shutil
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,44 +12,54 @@ from shardbench.base.errors import Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import Bound
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.job import TO_DEVICE, TO_HOST
-from shardbench.engine.measure import measure, rank_job, write_job
+from shardbench.engine.launch import run_ranks
+from shardbench.engine.measure import rank_job
+from shardbench.engine.trial_folder import left_hash, next_attempt
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
-from shardbench.records.record import Control, Draws, Planned, Record, Tiers, Timing, TrafficTotals
+from shardbench.records.provenance import Provenance
+from shardbench.records.record import Draws, Planned, Record, Tiers, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
-from shardbench.runs.evaluate import Answer, Limits, evaluate
+from shardbench.runs.evaluate import Answer, Bounds, Limits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
+from shardbench.runs.measured_trial import judge, write_trial
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import EVERY, Job
-from shardbench.workloads.materialise import materialise
+from shardbench.workloads.materialise import Batches, materialise, materialise_beside
 from shardbench.workloads.workload import Workload
+
+LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
 class MaterialisedQuestion(CountedQuestion):
     """Judged on test batches that lie on disk, where a strategy could get at them; they are made again if so."""
 
     def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
-        self._workload, self._folder = workload, folder
+        self._workload = workload
         self._numbers = range(min(iterations, workload.test_batches))
-        self._written = materialise(workload, folder, self._numbers)
-        super().__init__(problem, self._written, workload.dense, iterations)
+        self.written: Batches = materialise_beside(workload, folder, self._numbers)
+        self.restorations = 0
+        """How often the batches were made again."""
+        self._restoring = threading.Lock()
+        super().__init__(problem, self.written, workload.dense, iterations)
 
     def __getstate__(self) -> dict[str, object]:
         # Crosses to the processes that count, which need no workload.
-        return {**self.__dict__, "_workload": None}
+        return {**self.__dict__, "_workload": None, "_restoring": None}
 
     def restored(self) -> bool:
         """See Question."""
-        if self._written.intact():
-            return False
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self.batches = self._written = materialise(self._workload, self._folder, self._numbers)
+        with self._restoring:
+            if self.written.intact():
+                return False
+            shutil.rmtree(self.written.folder, ignore_errors=True)
+            self.batches = self.written = materialise(self._workload, self.written.folder, self._numbers)
+            self.restorations += 1
         return True
 
 
@@ -78,23 +90,34 @@ class Planning:
 
 
 class JobContext:
-    """What the trials of one job share; made when first needed, in a folder of the job.
+    """What the trials of one job share, threads too; made when first needed, in a folder of the job.
 
     Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
     Plans and the logs of failed trials are kept under ``results`` where that is given;
-    ``folder_stays`` says that job folders are for the user, who may run them elsewhere.
+    ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
+    without ``launch`` will.
     """
 
     def __init__(
-        self, job: Job, workload: Workload, folder: Path, *, results: Path | None = None, folder_stays: bool = False
+        self,
+        job: Job,
+        workload: Workload,
+        folder: Path,
+        *,
+        results: Path | None = None,
+        folder_stays: bool = False,
+        launch: bool = True,
     ) -> None:
         self.job = job
         self.workload = workload
         self.folder = folder
         self.results = results
         self.folder_stays = folder_stays
+        self.launch = launch
         self.machine = job.load_machine()
+        self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], Planning] = {}
+        self._making, self._proving = threading.Lock(), threading.Lock()
 
     @cached_property
     def question(self) -> MaterialisedQuestion:
@@ -109,7 +132,7 @@ class JobContext:
             optimizer=self.job.optimizer,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
-        return MaterialisedQuestion(problem, self.workload, self.batches_folder, self.job.iterations)
+        return MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
 
     def _shows_inputs(self) -> bool:
         """Whether any strategy of the job looks at single inputs: a sample of them is as large as all else together."""
@@ -129,49 +152,82 @@ class JobContext:
         return plan
 
     def planning(self, spec: TrialSpec, strategy: Strategy) -> Planning:
-        """What the strategy gives for the trial and its other repeats."""
-        key = type(strategy), spec.model_copy(update={"repeat": 0}).key
+        """What the strategy gives for the trial and its other repeats, which run one after the other."""
+        key = _asked(spec, strategy)
         if key not in self._plannings:
             self._plannings[key] = _plan(spec, strategy, self)
         return self._plannings[key]
 
+    def bounds(self, answer: Answer[Simulation]) -> Bounds:
+        """Those of the job's question, proven once; raises TrialFailed."""
+        with self._proving:
+            proven, before = self.question.proven, self.restorations
+            bounds = answer.bounds
+            if not proven and not self.untouched_since(before):
+                self.question.forget_bounds()
+            return bounds
+
+    def untouched_since(self, restorations: int) -> bool:
+        """Whether nobody changed the test batches since they had been made again so often."""
+        made = "question" in self.__dict__
+        return not made or (self.question.restorations == restorations and self.question.written.intact())
+
     @property
-    def batches_folder(self) -> Path:
-        """Where the test batches lie."""
-        return self.folder / "batches"
+    def restorations(self) -> int:
+        """How often the test batches were made again."""
+        return self.question.restorations if "question" in self.__dict__ else 0
+
+    def forget(self, spec: TrialSpec, strategy: Strategy) -> None:
+        """Restore the test batches, and ask the strategy again for the trial."""
+        self.question.restored()
+        self._plannings.pop(_asked(spec, strategy), None)
+
+    def new_attempt(self, key: str) -> Path:
+        """Folder for the ranks of a measured trial, in which none was yet."""
+        self._attempts[key] = next_attempt(self.folder / key)
+        return self._attempts[key]
 
     def make(self) -> None:
         """Make what reads the user's files, so that BadInput of theirs is raised here and nowhere else."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _ = self.question
+        with self._making:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _ = self.question
 
     def keep_plan(self, plan: Plan) -> None:
         """Keep a valid plan as ``plans/<hash>.json``."""
         if self.results is not None:
-            write_atomically(self.results / "plans" / f"{content_hash(plan)}.json", plan.to_json() + "\n")
+            keep_plan(self.results, plan)
 
     def keep_log(self, key: str, *, ok: bool) -> None:
         """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
-        if self.results is None:
-            return
-        kept = self.results / "logs" / f"{key}.log"
-        kept.unlink(missing_ok=True)
-        parts = [
-            path
-            for path in (self.folder / f"{key}.log", *sorted((self.folder / key).glob("rank*.log")))
-            if path.is_file()
-        ]
-        if ok or not parts:
-            return
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with kept.open("wb") as file:
-            for part in parts:
-                file.write(f"== {part.name}\n".encode())
-                with part.open("rb") as text:
-                    shutil.copyfileobj(text, file)
+        if self.results is not None:
+            ran = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
+            keep_log(self.results, key, () if ok else (self.folder / f"{key}.log", *ran))
 
 
-def run_trial(spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str) -> Record:
+def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
+    """Make ``logs/<key>.log`` of those files that are there; without any there is none."""
+    kept = results / "logs" / f"{key}.log"
+    kept.unlink(missing_ok=True)
+    there = [path for path in parts if path.is_file()]
+    if not there:
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("wb") as file:
+        for part in there:
+            file.write(f"== {part.name}\n".encode())
+            with part.open("rb") as text:
+                shutil.copyfileobj(text, file)
+
+
+def keep_plan(results: Path, plan: Plan) -> None:
+    """Keep a valid plan as ``plans/<hash>.json``."""
+    write_atomically(results / "plans" / f"{content_hash(plan)}.json", plan.to_json() + "\n")
+
+
+def run_trial(
+    spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
+) -> Record:
     """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
 
     Raises BadInput only for files of the user's, which no trial of the job could read.
@@ -181,6 +237,7 @@ def run_trial(spec: TrialSpec, strategy: Strategy, context: JobContext, environm
         "spec": spec,
         "role": strategy.role,
         "environment": environment,
+        "provenance": provenance,
     }
     failure = _cannot_start(spec, strategy, context)
     if failure is None:
@@ -206,6 +263,10 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
+def _asked(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
+    return type(strategy), spec.model_copy(update={"repeat": 0}).key
+
+
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
     valid: list[Planned] = []
 
@@ -227,13 +288,14 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
 
 def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> Found:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
-    anyhow, own = answer.bounds.of_step(answer.plan), answer.bounds.of_step(answer.plan, answer.moves)
+    bounds = context.bounds(answer)
+    anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     return Found(
         plan=answer.plan,
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        bound=answer.bounds.of(answer.plan, answer.planned.moves),
-        whole_table_bound_ms=answer.bounds.whole_tables_ms,
+        bound=bounds.of(answer.plan, answer.planned.moves),
+        whole_table_bound_ms=bounds.whole_tables_ms,
         mean_step_ms=judged.step_ms,
         step_bound_ms=anyhow.ms if anyhow is not None else None,
         own_step_bound_ms=own.ms if own is not None else None,
@@ -261,39 +323,31 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
 
 
 def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: JobContext) -> None:
+    batches = context.question.written
     job = rank_job(
         found.plan,
         context.question.problem,
         context.workload.dense,
-        context.batches_folder,
+        # As seen from the trial's folder.
+        Path("..") / batches.folder.name,
+        batches_hash=batches.hash,
         control=context.control,
         warmup=spec.warmup,
         iterations=spec.iterations,
         seed=spec.seed,
         timeout_s=spec.timeout_s,
     )
-    lacking = lacking_devices(context.machine, spec.backend)
-    if lacking:
-        write_job(job, context.folder / spec.key)
-        raise failed(Outcome.SKIPPED, lacking, "start")
     draft["calibrated_on"] = calibrated_on(context.machine)
-    measurement = measure(job, context.folder / spec.key)
-    draft["timing"] = measurement.timing
-    draft["control"] = Control(plan_hash=content_hash(context.control), step_ms=measurement.control_ms)
-    moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
-    draft["measured_bytes"] = moved
-    counted = {name: sum(links) for name, links in found.traffic.collectives.items()}
-    copies = {TO_DEVICE: found.traffic.copied_to_device_bytes, TO_HOST: found.traffic.copied_to_host_bytes}
-    _compare_bytes(moved, counted | {name: size or 0.0 for name, size in copies.items()})
-
-
-def _compare_bytes(moved: dict[str, float], counted: dict[str, float]) -> None:
-    """Raises TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
-    for name in sorted({*moved, *counted}):
-        found, expected = moved.get(name, 0.0), counted.get(name, 0.0)
-        if abs(found - expected) > 1e-6 * max(1.0, expected):
-            cause = f"{name}: ranks sent {found:.0f} bytes, the counter says {expected:.0f}"
-            raise failed(Outcome.ERROR, cause, "bytes")
+    folder = context.new_attempt(spec.key)
+    write_trial(draft, job, folder)
+    elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
+    if elsewhere:
+        raise failed(Outcome.SKIPPED, elsewhere, "start")
+    try:
+        run_ranks(folder, job.topology.world_size, job.timeout_s)
+        judge(draft, folder)
+    finally:
+        draft["ranks_hash"] = left_hash(folder)
 
 
 def _tiers(backend: Backend, context: JobContext) -> Tiers:

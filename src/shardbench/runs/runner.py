@@ -1,9 +1,10 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pydantic
@@ -16,6 +17,8 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.beside import SharedJob, run_beside
+from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
@@ -37,6 +40,10 @@ class RunOptions:
     retry: frozenset[Outcome] = frozenset()
     work: Path | None = None
     """Where job folders are made and kept; a temporary folder where None."""
+    launch: bool = True
+    """Whether ranks of measured trials are started here; else their folders are made and no more."""
+    parallel: int = 1
+    """Simulated trials at once; 0: one a core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +73,17 @@ class SuiteWork(Work[TrialSpec, Record]):
         self.pieces = [spec for listed in self._jobs for spec in listed.specs]
         self._codes = strategy_codes(spec.strategy for spec in self.pieces)
 
+    @cached_property
+    def _not_here(self) -> frozenset[str]:
+        """Keys of the measured trials whose devices this computer lacks."""
+        return frozenset(
+            spec.key
+            for listed in self._jobs
+            if any(spec.backend is Backend.MEASURED for spec in listed.specs)
+            and lacking_devices(listed.job.load_machine(), Backend.MEASURED)
+            for spec in listed.specs
+        )
+
     def key(self, piece: TrialSpec) -> str:
         """The spec's."""
         return piece.key
@@ -75,26 +93,41 @@ class SuiteWork(Work[TrialSpec, Record]):
         return self._codes[piece.strategy]
 
     def timed(self, piece: TrialSpec) -> bool:
-        """A simulated trial is the same everywhere."""
-        return piece.backend is Backend.MEASURED
+        """A simulated trial is the same everywhere, and one that is not measured here holds from elsewhere."""
+        measured = piece.backend is Backend.MEASURED and self._options.launch
+        return measured and piece.key not in self._not_here
 
     def again(self, record: Record) -> bool:
         """By the options."""
         return self._options.force or record.outcome in self._options.retry
 
-    def run(self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]) -> Iterator[Record]:
-        """One after the other, job by job."""
+    def run(
+        self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
+    ) -> Generator[Record, None, None]:
+        """One after the other, job by job; simulated ones before, side by side or on a cluster, where asked to."""
         wanted = {spec.key for spec in pieces}
-        for listed in self._jobs:
-            todo = [spec for spec in listed.specs if spec.key in wanted]
-            if not todo:
-                continue
+        todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
+        todo = [(listed, specs) for listed, specs in todo if specs]
+
+        def run_one(spec: TrialSpec, context: JobContext) -> Record:
+            begun = Provenance.begin(self._codes[spec.strategy])
+            made = run_trial(spec, get_strategy(spec.strategy), context, environment, begun)
+            return made.model_copy(update={"provenance": begun.ended()})
+
+        if self._options.parallel != 1:
+            beside = [
+                SharedJob(_job_context(listed, self._options), specs)
+                for listed, specs in todo
+                if listed.job.backend is Backend.SIMULATED
+            ]
+            todo = [(listed, specs) for listed, specs in todo if listed.job.backend is not Backend.SIMULATED]
+            if beside:
+                yield from run_beside(beside, run_one, self._options.parallel)
+        for listed, specs in todo:
             with _job_context(listed, self._options) as context:
-                for spec in todo:
+                for spec in specs:
                     started(spec.text)
-                    begun = Provenance.begin(self._codes[spec.strategy])
-                    made = run_trial(spec, get_strategy(spec.strategy), context, environment)
-                    yield made.model_copy(update={"provenance": begun.ended()})
+                    yield run_one(spec, context)
 
 
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
@@ -113,7 +146,7 @@ def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
-    yield JobContext(job, listed.workload, path, results=results, folder_stays=True)
+    yield JobContext(job, listed.workload, path, results=results, folder_stays=True, launch=options.launch)
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:

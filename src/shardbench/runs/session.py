@@ -3,14 +3,15 @@
 import multiprocessing as mp
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.engine.launch import end_with, own_lifeline, set_rank_variables
+from shardbench.engine.launch import end_children, end_with, own_lifeline, set_rank_variables, start_server
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
 
@@ -59,7 +60,7 @@ class Work(ABC, Generic[I, R]):
         """Whether the user wants it run again, settled or not."""
 
     @abstractmethod
-    def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Iterator[R]:
+    def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Generator[R, None, None]:
         """Records of the pieces as they are done, in any order; ``environment`` is a hash."""
 
     def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
@@ -88,28 +89,63 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     listener.planned(work.title, work.unit, len(keys), len(settled))
     if todo:
         environment.save(results)
-    for number, record in enumerate(work.run(todo, environment.hash, listener.started), 1):
-        work.store.append(record)
-        known[record.key] = record
-        listener.finished(number, record)
+    # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
+    with closing(work.run(todo, environment.hash, listener.started)) as made:
+        for number, record in enumerate(made, 1):
+            work.store.append(record)
+            known[record.key] = record
+            listener.finished(number, record)
     return [known[key] for key in keys]
 
 
-def side_by_side(call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int) -> Iterator[G]:
+def side_by_side(
+    call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int
+) -> Generator[G, None, None]:
     """What ``call`` gives for each of the arguments, as it is done; 1 worker is this process, 0 are one a core."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or cores()
     if workers == 1 or len(arguments) <= 1:
         yield from (call(*each) for each in arguments)
         return
     context = mp.get_context("forkserver")
     # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
     with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
-        running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
-        try:
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
-            pool.shutdown(wait=False, cancel_futures=True)
+        yield from _as_done(pool, call, arguments)
+
+
+def waiting_side_by_side(
+    call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int
+) -> Generator[G, None, None]:
+    """The same for a call that does its work in processes of its own (``call_in_child``): threads wait for them.
+
+    So what a call needs is there once, and a worker that is killed is the failure of one call.
+    """
+    start_server()
+    with ThreadPoolExecutor(workers or cores()) as pool:
+        yield from _as_done(pool, call, arguments, end_children)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _as_done(
+    pool: Executor,
+    call: Callable[..., G],
+    arguments: Sequence[tuple[object, ...]],
+    end: Callable[[], None] | None = None,
+) -> Generator[G, None, None]:
+    """``end`` ends what calls wait for; called where nobody reads further."""
+    running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
+    try:
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
+        pool.shutdown(wait=False, cancel_futures=True)
+        begun = [future for future in running if not future.cancelled()]
+        # A call may go on to a next process.
+        while end is not None and wait(begun, timeout=0.2).not_done:
+            end()

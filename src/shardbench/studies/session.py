@@ -1,7 +1,7 @@
 """A study as work: its cells, run side by side where time is not measured."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,7 +61,9 @@ class StudyWork(Work[Cell, CellRecord]):
         """By the options."""
         return self._options.force or (self._options.retry and record.failure is not None)
 
-    def run(self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]) -> Iterator[CellRecord]:
+    def run(
+        self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]
+    ) -> Generator[CellRecord, None, None]:
         """In any order, or one after the other where time is measured."""
         # Whole, for processes that run elsewhere.
         folder = (self._options.results / "cache" / self._owner).resolve()

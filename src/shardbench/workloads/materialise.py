@@ -1,6 +1,8 @@
 """Test batches, drawn once: on disk, where ranks and counters map them, or in memory."""
 
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 
 from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
@@ -93,6 +96,23 @@ def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Ba
     return Batches(folder)
 
 
+def materialise_beside(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
+    """The same as ``folder``, or with a hash behind its name where other batches lie there, which stay."""
+    if not folder.exists():
+        return materialise(workload, folder, batches)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as fresh:
+        made = materialise(workload, Path(fresh) / "made", batches)
+        for target in (folder, folder.with_name(f"{folder.name}-{made.hash}")):
+            there = Batches(target) if (target / _HEADER).is_file() else None
+            if there is not None and there.hash == made.hash and there.intact():
+                return there
+            if there is None or there.hash == made.hash:
+                shutil.rmtree(target, ignore_errors=True)
+                (Path(fresh) / "made").replace(target)
+                return Batches(target)
+    raise BadInput(f"{target} does not hold the batches that its name says: remove it")
+
+
 def _crc32(folder: Path, numbers: Iterable[int]) -> int:
     crc = 0
     for batch in numbers:
@@ -121,6 +141,16 @@ class Batches:
     def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
         # Crossing a process boundary must not copy what is mapped.
         return Batches, (self._folder,)
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return self._folder
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits of their header, which has a sum over all values."""
+        return content_hash(self._header)
 
     def intact(self) -> bool:
         """Whether the files still are what was written."""

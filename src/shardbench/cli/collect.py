@@ -1,0 +1,58 @@
+"""The command ``collect``: what ranks left in folders of ``run --work`` becomes records."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardbench.base.generated import ascii_text
+from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
+from shardbench.records.trial import Outcome
+
+
+def collect_command(
+    work: Annotated[Path, typer.Argument(help="The folder of run --work, or one of a job or a trial in it.")],
+    *,
+    results: ResultsOption = DEFAULT_RESULTS,
+    list_open: Annotated[
+        bool, typer.Option("--open", help="Only print the trial folders that have still to run, one a line.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Check what ranks left in kept trial folders, record it, then write the tables of its suites.
+
+    Exits with 1 where a folder is no trial's, is unfinished, or its trial ended in error.
+    """
+    from shardbench.runs.collect import State, collect, open_folders  # noqa: PLC0415
+
+    if list_open:
+        folders = [str(folder) for folder in open_folders(work)]
+        if as_json:
+            print_json({"open": folders})
+        elif folders:
+            print("\n".join(folders))
+        return EXIT_OK
+
+    suites: set[str] = set()
+    told: list[dict[str, Any]] = []
+    bad = False
+    counts = dict.fromkeys(State, 0)
+    for one in collect(work, results):
+        counts[one.state] += 1
+        outcome = one.record.outcome if one.record is not None else None
+        bad |= one.state in (State.BAD, State.UNFINISHED) or outcome is Outcome.ERROR
+        suites |= {one.record.spec.suite} if one.record is not None else set()
+        told.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})
+        if not as_json:
+            print(ascii_text(f"{one.state.value}: {one.folder}: {one.text}"), flush=True)
+
+    from shardbench.report.files import write_tables  # noqa: PLC0415
+
+    written = [str(path) for suite in sorted(suites) for path in write_tables(results, suite)]
+    if as_json:
+        print_json({"folders": told, "states": {state.value: n for state, n in counts.items() if n}, "tables": written})
+    else:
+        for suite in sorted(suites):
+            print(f"tables: {results / 'tables' / suite}")
+        print(f"{sum(counts.values())} folders: " + ", ".join(f"{n} {state.value}" for state, n in counts.items() if n))
+    return EXIT_FAILED if bad else EXIT_OK

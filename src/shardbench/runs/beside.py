@@ -1,0 +1,85 @@
+"""Simulated trials side by side: each plans and counts in processes of its own, for which a thread waits."""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+
+from shardbench.model.discovery import get_strategy
+from shardbench.records.record import Record
+from shardbench.records.trial import TrialSpec
+from shardbench.runs.run_trial import JobContext
+from shardbench.runs.session import waiting_side_by_side
+
+RunTrial = Callable[[TrialSpec, JobContext], Record]
+
+
+class SharedJob:
+    """A job's context, there from the first of its trials that runs to the last."""
+
+    def __init__(self, context: AbstractContextManager[JobContext], specs: Sequence[TrialSpec]) -> None:
+        repeats: dict[TrialSpec, list[TrialSpec]] = {}
+        for spec in specs:
+            repeats.setdefault(spec.model_copy(update={"repeat": 0}), []).append(spec)
+        self.groups = list(repeats.values())
+        """Trials that run one after the other: repeats of one plan."""
+        self._made = context
+        self._stack = ExitStack()
+        self._lock = threading.Lock()
+        self._context: JobContext | None = None
+        self._left = len(self.groups)
+
+    def enter(self) -> JobContext:
+        """The context, for a group that begins."""
+        with self._lock:
+            if self._context is None:
+                self._context = self._stack.enter_context(self._made)
+            return self._context
+
+    def leave(self) -> None:
+        """A group is done with."""
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self.close()
+
+    def close(self) -> None:
+        """Take away what the context made."""
+        self._stack.close()
+
+
+def run_beside(jobs: Sequence[SharedJob], run: RunTrial, workers: int) -> Generator[Record, None, None]:
+    """Records as trials are done, ``workers`` at once; 0 are one a core.
+
+    While a trial changed the test batches of its job, others may have been judged on them: none of
+    these counts, and all run again, alone.
+    """
+    alone: list[tuple[SharedJob, Sequence[TrialSpec]]] = []
+    arguments = [(job, group, run) for job in jobs for group in job.groups]
+    try:
+        with closing(waiting_side_by_side(_run_group, arguments, workers)) as made:
+            for job, group, records in made:
+                if records is None:
+                    alone.append((job, group))
+                else:
+                    yield from records
+        for job, group in alone:
+            context = job.enter()
+            context.forget(group[0], get_strategy(group[0].strategy))
+            for spec in group:
+                yield run(spec, context)
+            job.leave()
+    finally:
+        for job in jobs:
+            job.close()
+
+
+def _run_group(
+    job: SharedJob, group: Sequence[TrialSpec], run: RunTrial
+) -> tuple[SharedJob, Sequence[TrialSpec], list[Record] | None]:
+    context = job.enter()
+    before = context.restorations
+    records = [run(spec, context) for spec in group]
+    if not context.untouched_since(before):
+        return job, group, None
+    job.leave()
+    return job, group, records

@@ -1,0 +1,112 @@
+"""A measured trial: its folder, made before ranks run, and its record, judged after, wherever the ranks ran."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pydantic
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.engine.failures import failed
+from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
+from shardbench.engine.measure import gather
+from shardbench.engine.trial_folder import read_job, write_job
+from shardbench.records.provenance import Provenance
+from shardbench.records.record import Control, Record, TrafficTotals
+from shardbench.records.trial import Failure, Outcome
+
+TRIAL = "trial.json"
+
+
+class KeptTrial(pydantic.BaseModel):
+    """What is known of a measured trial before its ranks run; lies beside their job."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    record: Record
+    """As of a trial whose ranks never run."""
+    job: str
+    """Hash of the job's file."""
+
+
+def write_trial(draft: dict[str, object], job: RankJob, folder: Path) -> None:
+    """Make ``folder`` a folder that ranks can run anywhere; raises BadInput where some began there."""
+    write_job(job, folder)
+    failure = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
+    record = Record.model_validate({**draft, "outcome": failure.outcome, "failure": failure})
+    write_atomically(folder / TRIAL, to_json(KeptTrial(record=record, job=read_job(folder)[1])))
+
+
+def read_trial(folder: Path) -> tuple[Record, RankJob]:
+    """The trial of a folder and its job; raises BadInput where they are not of each other or of the folder."""
+    path = folder / TRIAL
+    if not path.is_file():
+        raise BadInput(f"no {TRIAL}: not made by this version's run --work")
+    kept = from_json(KeptTrial, path.read_bytes(), TRIAL)
+    job, digest = read_job(folder)
+    spec, planned = kept.record.spec, kept.record.planned
+    if folder.name.partition(".")[0] != spec.key:
+        raise BadInput(f"{TRIAL} is of the trial {spec.key}, the folder's name is of another")
+    if kept.job != digest:
+        raise BadInput(f"the job (hash {digest}) is not the one of {TRIAL} ({kept.job})")
+    if planned is None or planned.plan_hash != content_hash(job.plan):
+        raise BadInput(f"the job's plan is not the one of {TRIAL}")
+    for name in ("iterations", "warmup", "seed", "batch_size", "precision", "optimizer", "timeout_s"):
+        if getattr(job, name) != getattr(spec, name):
+            raise BadInput(f"the job's {name} is {getattr(job, name)}, that of {TRIAL} {getattr(spec, name)}")
+    return kept.record, job
+
+
+def judge(draft: dict[str, object], folder: Path) -> None:
+    """Add to ``draft`` what the ranks in a folder measured; raises TrialFailed where it does not hold.
+
+    What holds until then is in the draft nevertheless.
+    """
+    measurement = gather(folder)
+    provenance = draft.get("provenance")
+    draft["hosts"] = _hosts(measurement.ranks, provenance if isinstance(provenance, Provenance) else None)
+    draft["timing"] = measurement.timing
+    job, _ = read_job(folder)
+    if job.control is not None:
+        draft["control"] = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
+    moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
+    draft["measured_bytes"] = moved
+    _compare_bytes(moved, TrafficTotals.model_validate(draft["traffic"]))
+
+
+def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
+    """Machines that the ranks ran on; raises TrialFailed where they ran other code or unlike each other."""
+    rans = [result.ran for result in ranks if result.ran is not None]
+    if not rans:
+        return 1
+    if len(rans) < len(ranks):
+        raise failed(Outcome.ERROR, "some ranks were started by a session's launcher and some were not", "start")
+    for rank, ran in enumerate(rans):
+        code = ran.provenance.package_code
+        if prepared is not None and code != prepared.package_code:
+            cause = f"rank {rank} ran other code (hash {code}) than made the folder ({prepared.package_code})"
+            raise failed(Outcome.ERROR, f"{cause}: install one version everywhere and run it again", "start")
+        different = _differences(rans[0], ran)
+        if different:
+            raise failed(Outcome.ERROR, f"ranks 0 and {rank} ran with different {', '.join(different)}", "start")
+    return len({ran.host for ran in rans})
+
+
+def _differences(one: Ran, other: Ran) -> list[str]:
+    """Facts of the environment that differ; memory and free cores of like machines may."""
+    facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})
+    return [fact for fact in facts if getattr(one.environment, fact) != getattr(other.environment, fact)]
+
+
+def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals) -> None:
+    """Raises TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
+    copies = {TO_DEVICE: traffic.copied_to_device_bytes, TO_HOST: traffic.copied_to_host_bytes}
+    counted = {name: sum(links) for name, links in traffic.collectives.items()}
+    counted |= {name: size or 0.0 for name, size in copies.items()}
+    for name in sorted({*moved, *counted}):
+        found, expected = moved.get(name, 0.0), counted.get(name, 0.0)
+        if abs(found - expected) > 1e-6 * max(1.0, expected):
+            cause = f"{name}: ranks sent {found:.0f} bytes, the counter says {expected:.0f}"
+            raise failed(Outcome.ERROR, cause, "bytes")

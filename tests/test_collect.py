@@ -1,0 +1,447 @@
+"""Kept trial folders: run anywhere, judged and recorded once, and never overwritten."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kept_folders import Silent, content, leave, results_of, suite_file, without_times
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.engine.job import Ran, RankError
+from shardbench.engine.rank import run_rank
+from shardbench.engine.trial_folder import attempts, next_attempt, write_job
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.collect import State, collect, open_folders
+from shardbench.runs.measured_trial import read_trial
+from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
+from shardbench.runs.suite import load_suite
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "slurm" / "trials.sbatch"
+PAGE = ROOT / "docs" / "several_machines.md"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Suite, options and trial folder of a run that starts no ranks."""
+    folder = tmp_path_factory.mktemp("prepared")
+    suite = load_suite(str(suite_file(folder)))
+    options = RunOptions(results=folder / "results", data=folder, work=folder / "work", launch=False)
+    (record,) = run_suite(suite, options, Silent())
+    assert record.outcome is Outcome.SKIPPED
+    assert "shardbench collect" in record.failure.cause
+    (trial,) = (folder / "work").glob(f"*/{record.key}")
+    return suite, options, trial
+
+
+@pytest.fixture
+def kept(prepared, tmp_path):
+    """A copy of the prepared folder, elsewhere, and a results folder: what moves together still fits."""
+    _, options, trial = prepared
+    shutil.copytree(options.work, tmp_path / "work")
+    return tmp_path / "work" / trial.relative_to(options.work), tmp_path / "results"
+
+
+def only(folder, results):
+    (one,) = collect(folder, results)
+    return one
+
+
+def test_results_of_ranks_become_a_record_once(kept):
+    folder, results = kept
+    assert only(folder, results).state is State.OPEN
+    assert not results.exists()
+    leave(folder, results_of(folder))
+    before = content(folder)
+    found = only(folder.parents[1], results)
+    assert (found.state, found.record.outcome) == (State.RECORDED, Outcome.OK)
+    assert found.record.timing.step_ms == found.record.control.step_ms == (1.0, 1.0, 1.0)
+    assert found.record.hosts == 1
+    assert trial_store(results, "kept").read() == [found.record]
+    assert (results / "plans" / f"{found.record.planned.plan_hash}.json").is_file()
+    again = only(folder, results)
+    assert (again.state, again.record) == (State.KNOWN, found.record)
+    assert len(trial_store(results, "kept").read()) == 1
+    assert content(folder) == before
+
+
+def of_other_job(results):
+    return [results[0], results[1].model_copy(update={"job": "0" * 16})]
+
+
+def of_other_bytes(results):
+    name = max(results[0].sent[0], key=lambda one: sum(results[0].sent[0][one]))
+    sent = {**results[0].sent[0], name: (1.0, 0.0)}
+    return [results[0].model_copy(update={"sent": [sent, sent]}), results[1]]
+
+
+def of_fewer_steps(results):
+    return [results[0], results[1].model_copy(update={"ms": {k: v[:2] for k, v in results[1].ms.items()}})]
+
+
+def of_other_control(results):
+    return [results[0], results[1].model_copy(update={"control_ms": [1.0]})]
+
+
+def too_late(results):
+    return [results[0], results[1].model_copy(update={"took_s": 1e6})]
+
+
+def of_other_code(results):
+    ran = Ran.begin()
+    other = ran.model_copy(update={"provenance": ran.provenance.model_copy(update={"package_code": "f" * 16})})
+    return [result.model_copy(update={"ran": one}) for result, one in zip(results, (ran, other))]
+
+
+def of_other_versions(results):
+    ran = Ran.begin()
+    other = ran.model_copy(update={"environment": ran.environment.model_copy(update={"cpu": "another"})})
+    return [result.model_copy(update={"ran": one}) for result, one in zip(results, (ran, other))]
+
+
+def partly_local(results):
+    return [results[0], results[1].model_copy(update={"ran": Ran.begin()})]
+
+
+def swapped(results):
+    return [result.model_copy(update={"rank": 1 - result.rank}) for result in results]
+
+
+BAD = [
+    (of_other_job, Outcome.ERROR, "time", r"rank1\.json is of another job \(hash 0{16}, the folder's is \w{16}\)"),
+    (of_other_bytes, Outcome.ERROR, "bytes", r"ranks sent 1 bytes, the counter says \d+"),
+    (of_fewer_steps, Outcome.ERROR, "time", r"rank1\.json has 2 steps, the job 3"),
+    (of_other_control, Outcome.ERROR, "time", r"rank1\.json has 1 steps, the job 3"),
+    (too_late, Outcome.TIMEOUT, "time", r"rank 1 took 1000000\.0 s, the limit is 300 s"),
+    (of_other_code, Outcome.ERROR, "start", r"rank 1 ran other code \(hash f{16}\) than made the folder"),
+    (of_other_versions, Outcome.ERROR, "start", r"ranks 0 and 1 ran with different cpu"),
+    (partly_local, Outcome.ERROR, "start", r"some ranks were started by a session's launcher and some were not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "ended", "phase", "said"), BAD, ids=lambda one: getattr(one, "__name__", None))
+def test_results_that_do_not_hold_are_recorded_as_failures(kept, change, ended, phase, said):
+    folder, results = kept
+    leave(folder, change(results_of(folder)))
+    found = only(folder, results)
+    assert (found.state, found.record.outcome) == (State.RECORDED, ended)
+    assert found.record.failure.phase == phase
+    assert "\n" not in found.text
+    assert re.search(said, found.record.failure.cause), found.record.failure.cause
+    assert only(folder, results).state is State.KNOWN
+
+
+def test_a_result_under_another_ranks_name_is_found(kept):
+    folder, results = kept
+    for result in swapped(results_of(folder)):
+        (folder / f"rank{1 - result.rank}.json").write_text(result.model_dump_json())
+    assert "rank0.json is of rank 1" in only(folder, results).record.failure.cause
+
+
+def test_a_truncated_result_and_one_too_many_are_found(kept):
+    folder, results = kept
+    leave(folder, results_of(folder))
+    shutil.copy(folder / "rank0.json", folder / "rank2.json")
+    assert "rank2.json is of no rank of the job, which has 2" in only(folder, results).record.failure.cause
+    (folder / "rank2.json").unlink()
+    whole = (folder / "rank1.json").read_bytes()
+    (folder / "rank1.json").write_bytes(whole[: len(whole) // 2])
+    found = only(folder, results)
+    assert (found.record.outcome, found.record.failure.rank) == (Outcome.ERROR, 1)
+    assert "rank1.json: " in found.text
+    # A better copy takes its place.
+    (folder / "rank1.json").write_bytes(whole)
+    assert only(folder, results).record.outcome is Outcome.OK
+    assert trial_store(results, "kept").latest()[folder.name].outcome is Outcome.OK
+
+
+def test_unfinished_ranks_are_left_until_they_settle(kept):
+    folder, results = kept
+    left = results_of(folder)
+    (folder / "rank0.phase").write_text("warmup")
+    found = only(folder, results)
+    assert (found.state, found.record) == (State.UNFINISHED, None)
+    assert "no result of rank 0 in warmup, rank 1 in start" in found.text
+    leave(folder, left[:1])
+    assert only(folder, results).state is State.UNFINISHED
+    assert not trial_store(results, "kept").path.exists()
+    for path in folder.glob("rank*"):
+        os.utime(path, (0, 0))
+    found = only(folder, results)
+    assert (found.state, found.record.failure.cause) == (State.RECORDED, "rank 1 left no result")
+    leave(folder, left)
+    assert only(folder, results).record.outcome is Outcome.OK
+
+
+def test_a_rank_that_failed_says_why_and_where(kept):
+    folder, results = kept
+    ran = Ran.begin()
+    failure = Failure(outcome=Outcome.OOM, cause="RuntimeError: out of memory", phase="build", rank=1)
+    (folder / "rank0.phase").write_text("warmup")
+    (folder / "rank1.error.json").write_text(RankError(failure=failure, ran=ran).model_dump_json())
+    (folder / "slurm-1.log").write_text("what it printed")
+    for path in folder.glob("rank*"):
+        os.utime(path, (0, 0))
+    record = only(folder, results).record
+    assert (record.outcome, record.failure.rank, record.timing) == (Outcome.OOM, 1, None)
+    assert record.failure.cause == "RuntimeError: out of memory; no word of rank 0 (in warmup)"
+    assert record.environment == ran.environment.hash
+    assert (results / "environments" / f"{record.environment}.json").is_file()
+    assert "what it printed" in (results / "logs" / f"{record.key}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("trial.json", None, "no trial.json: not made by"),
+        ("trial.json", lambda text: text[:200], "trial.json: "),
+        ("trial.json", lambda text: text.replace('"strategy":"row-wise"', '"strategy":"shuffle"'), "was edited"),
+        ("job.json", None, "job.json does not exist"),
+        ("job.json", lambda text: text.replace('"seed":0', '"seed":1'), "is not the one of trial.json"),
+    ],
+)
+def test_a_folder_that_is_no_trials_is_one_clear_line(kept, capsys, name, change, said):
+    folder, results = kept
+    leave(folder, results_of(folder))
+    text = (folder / name).read_text()
+    (folder / name).unlink()
+    if change is not None:
+        (folder / name).write_text(change(text))
+        assert change(text) != text
+    found = only(folder, results)
+    assert (found.state, found.record) == (State.BAD, None)
+    assert said in found.text
+    assert "\n" not in found.text
+    assert run_command(["collect", str(folder), "--results", str(results)]) == 1
+    assert capsys.readouterr().out.startswith(f"not a trial: {folder}: ")
+
+
+def test_a_folder_under_another_name_is_not_that_trial(kept):
+    folder, results = kept
+    moved = folder.rename(folder.with_name("0" * 16))
+    assert "the folder's name is of another" in only(moved, results).text
+
+
+def test_what_is_no_work_folder_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="holds no trial folders"):
+        list(collect(tmp_path, tmp_path))
+    with pytest.raises(BadInput, match="is no folder"):
+        list(collect(tmp_path / "gone", tmp_path))
+
+
+def test_the_command_writes_tables_and_json(kept, capsys):
+    folder, results = kept
+    assert run_command(["collect", str(folder.parents[1]), "--open"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(folder)]
+    leave(folder, results_of(folder))
+    assert run_command(["collect", str(folder.parents[1]), "--results", str(results), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["states"] == {"recorded": 1}
+    assert said["folders"][0]["outcome"] == "ok"
+    assert (results / "tables" / "kept" / "throughput.csv").is_file()
+    assert run_command(["collect", str(folder.parents[1]), "--open"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_retry_takes_a_new_folder_and_the_old_one_stays(prepared, tmp_path):
+    suite, options, trial = prepared
+    work = tmp_path / "work"
+    shutil.copytree(options.work, work)
+    first = work / trial.relative_to(options.work)
+    again = replace(options, work=work, results=tmp_path / "results", force=True)
+    # No rank has begun there: it is made again.
+    run_suite(suite, again, Silent())
+    assert attempts(first) == [first]
+    leave(first, [result.model_copy(update={"took_s": 1e6}) for result in results_of(first)])
+    before = content(first)
+    run_suite(suite, again, Silent())
+    second = first.with_name(f"{first.name}.2")
+    assert (attempts(first), content(first)) == ([first, second], before)
+    assert open_folders(work) == [second]
+    leave(second, results_of(second))
+    told = list(collect(work, again.results))
+    assert [one.record.outcome for one in told] == [Outcome.TIMEOUT, Outcome.OK]
+    assert trial_store(again.results, "kept").latest()[first.name].outcome is Outcome.OK
+    assert [one.state for one in collect(work, again.results)] == [State.KNOWN] * 2
+    # What came in late does not hide the attempt after it.
+    (first / "rank0.phase").write_text("changed since")
+    assert [one.state for one in collect(work, again.results)] == [State.LEFT, State.KNOWN]
+    # On record from elsewhere, it is not made again where nothing is measured.
+    work_here = SuiteWork(suite, replace(again, force=False))
+    assert len(work_here.settled(work_here.store.latest(), "another place")) == 1
+    assert next_attempt(first) == first.with_name(f"{first.name}.3")
+
+
+def test_ranks_and_jobs_refuse_a_folder_with_results(kept, monkeypatch, capsys):
+    folder, _ = kept
+    _, job = read_trial(folder)
+    leave(folder, results_of(folder))
+    before = content(folder)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run_rank(folder) == 2
+    assert "holds results of ranks" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="which nothing overwrites"):
+        write_job(job, folder)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("here", "batches", "said"),
+    [
+        ("1", False, "joins"),
+        ("2", False, "joins"),
+        ("1", True, "the test batches that lie here are not those of the job"),
+    ],
+)
+def test_ranks_check_what_lies_there(kept, monkeypatch, here, batches, said):
+    folder, _ = kept
+    if batches:
+        header = folder.parent / "batches" / "batches.json"
+        header.write_text(header.read_text().replace('"crc32": ', '"crc32": 1'))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    monkeypatch.setattr("shardbench.engine.rank.Rank._join", lambda self: (_ for _ in ()).throw(BadInput("joins")))
+    assert run_rank(folder) == 1
+    report = RankError.model_validate_json((folder / "rank0.error.json").read_text())
+    assert said in report.failure.cause
+
+
+def test_a_node_is_not_spread_over_machines(kept, monkeypatch):
+    folder, _ = kept
+    _, job = read_trial(folder)
+    one_node = replace(job.topology, nodes=1, devices_per_node=2)
+    write_job(job.model_copy(update={"topology": one_node}), folder)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert run_rank(folder) == 1
+    report = RankError.model_validate_json((folder / "rank1.error.json").read_text())
+    assert "the job has 2 ranks a node, 1 were started on this machine" in report.failure.cause
+    assert "the job (hash " in only(folder, folder).text, "the job was changed"
+
+
+AGENTS = """#!/bin/bash
+# In place of srun: the command twice, as two nodes would start it.
+while [[ $1 == --* ]]; do shift; done
+"$@" & one=$!
+"$@" & two=$!
+wait $one && wait $two
+"""
+
+
+@pytest.mark.slow
+def test_two_agents_run_a_folder_from_the_slurm_script_and_it_equals_a_local_run(prepared, kept, tmp_path):
+    suite, options, _ = prepared
+    folder, results = kept
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("srun", AGENTS), ("scontrol", "#!/bin/bash\necho 127.0.0.1\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "folders.txt").write_text(f"{folder}\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ, "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "FOLDERS": str(tmp_path / "folders.txt"), "RANKS_PER_NODE": "1", "INTERFACE": "lo", "PORT": str(port),
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "one", "SLURM_NNODES": "2", "PET_LOCAL_ADDR": "127.0.0.1",
+    }  # fmt: skip
+    done = subprocess.run(["bash", SCRIPT], check=False, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "0 of these trials failed" in done.stdout, done.stderr
+    found = only(folder, results)
+    assert found.record.outcome is Outcome.OK, found.text
+    (local,) = run_suite(suite, replace(options, results=tmp_path / "local", work=None, launch=True), Silent())
+    assert without_times(found.record) == without_times(local)
+    assert found.record.measured_bytes == local.measured_bytes != {}
+    assert found.record.provenance.strategy_code == local.provenance.strategy_code
+    # Whoever starts it again changes nothing.
+    before = content(folder)
+    again = subprocess.run(["bash", SCRIPT], check=False, env=environment, capture_output=True, text=True, timeout=300)
+    assert "1 of these trials failed" in again.stdout
+    assert content(folder) == before
+
+
+def test_the_page_runs_as_it_stands(tmp_path):
+    text = PAGE.read_text()
+    (suite,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    console = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)[0].replace("\\\n    ", "").splitlines()
+    (tmp_path / "two-nodes.toml").write_text(suite)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    main = "import sys; from shardbench.cli.main import main; main()"
+    (programs / "shardbench").write_text(f"#!/bin/bash\nexec {sys.executable} -c '{main}' \"$@\"\n")
+    (programs / "shardbench").chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1",
+    }  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    said = ""
+    for line in (line[2:].replace("29400", port) for line in console if line.startswith("$ ")):
+        # Every machine starts torchrun; here are two agents.
+        agents = 2 if line.startswith("torchrun ") else 1
+        started = [
+            subprocess.Popen(
+                ["bash", "-c", line], cwd=tmp_path, env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for _ in range(agents)
+        ]  # fmt: skip
+        ended = [process.communicate(timeout=150) for process in started]
+        assert [process.returncode for process in started] == [0] * agents, (line, ended)
+        said = ended[0][0]
+    # What the page shows of the last one, but for keys and times.
+    shown = "\n".join(console[console.index("$ shardbench collect work") + 1 :])
+    vague = r"[0-9a-f]{16}|[0-9.]+ ms/step"
+    assert re.sub(vague, "...", said).strip() == re.sub(vague, "...", shown).strip()
+
+
+def test_the_slurm_script_starts_every_folder_of_its_task(tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    said = tmp_path / "said.txt"
+    fails_on_b = f'#!/bin/bash\necho "$GLOO_SOCKET_IFNAME $@" >> {said}\n[[ "${{@: -1}}" != b ]]\n'
+    for name, text in (("srun", fails_on_b), ("scontrol", "#!/bin/bash\necho first\necho second\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "folders.txt").write_text("a\nb\nc\nd\ne\n")
+    (tmp_path / "setup.sh").write_text("export INTERFACE=ib0\n")
+    environment = {
+        **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SETUP": str(tmp_path / "setup.sh"),
+        "FOLDERS": str(tmp_path / "folders.txt"), "RANKS_PER_NODE": "8", "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "two", "SLURM_NNODES": "2", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2",
+    }  # fmt: skip
+    done = subprocess.run(["bash", SCRIPT], check=True, env=environment, capture_output=True, text=True)
+    lines = said.read_text().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["b", "d"]
+    assert "ib0 --ntasks-per-node=1 --kill-on-bad-exit=1 torchrun --nnodes 2 --nproc-per-node 8 " in lines[1]
+    assert "--rdzv-id 7.3 --rdzv-endpoint first:29503 -m shardbench.engine.rank d" in lines[1]
+    assert done.stdout.splitlines()[-1] == "1 of these trials failed; now: shardbench collect"
+    lacking = {name: value for name, value in environment.items() if name != "RANKS_PER_NODE"}
+    refused = subprocess.run(["bash", SCRIPT], check=False, env=lacking, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "RANKS_PER_NODE: how many ranks a node has" in refused.stderr
+
+
+def test_the_slurm_script_is_bash_and_says_its_variables():
+    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
+    text = SCRIPT.read_text()
+    comments = "\n".join(line for line in text.splitlines() if line.startswith("# "))
+    for name in ("FOLDERS", "RANKS_PER_NODE", "SETUP", "INTERFACE", "PORT"):
+        assert f"#   {name} " in comments
+        assert f"{{{name}:" in text.replace(comments, "")

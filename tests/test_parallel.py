@@ -1,0 +1,174 @@
+"""Simulated trials side by side: the same records, whatever the number, the order and what others do."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import misbehaving
+import pytest
+from kept_folders import Silent
+from test_launch import runs, within
+from toy_machine import machine_file
+
+from shardbench.model.discovery import get_strategy
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Backend, Outcome
+from shardbench.runs.runner import RunOptions, run_suite
+from shardbench.runs.suite import load_suite
+
+SUITE = """
+name = "tiny"
+description = "a made-up trace on a made-up machine, twice"
+[[workloads]]
+name = "made-up"
+dataset = "trace"
+files = ["{trace}"]
+dim = 8
+pooling = 4
+batch_size = 32
+test_batches = 2
+dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+[[grids]]
+machines = ["{machine}"]
+overrides = [{{}}, {{ uvm_bandwidth = "3 GB/s" }}]
+backends = ["simulated"]
+iterations = 2
+strategies = ["shuffle", "greedy-size", "row-wise"]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    (tmp_path / "trace.txt").write_text("\n".join(str(7 * i % 500) for i in range(2000)) + "\n")
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(SUITE.format(trace=tmp_path / "trace.txt", machine=machine_file(tmp_path)))
+    return load_suite(str(suite)), RunOptions(results=tmp_path / "results", data=tmp_path, work=tmp_path / "work")
+
+
+def facts(records):
+    """Records by key without what the clock says."""
+    found = {}
+    for record in records:
+        data = record.model_dump(mode="json", exclude={"provenance"})
+        for name in ("plan_s", "fit_s") if data["planned"] else ():
+            del data["planned"][name]
+        found[record.key] = data
+    return found
+
+
+class Order(Silent):
+    """Listener that remembers which trials were done, and which were begun alone."""
+
+    def __init__(self):
+        self.done, self.begun = [], []
+
+    def started(self, piece):
+        self.begun.append(piece)
+
+    def finished(self, number, record):
+        self.done.append((number, record.key))
+
+
+def test_records_are_the_same_however_many_run_at_once(tiny, tmp_path):
+    suite, options = tiny
+    alone = run_suite(suite, options, Silent())
+    assert [record.outcome for record in alone] == [Outcome.OK] * 6
+    log = Order()
+    beside = run_suite(suite, replace(options, results=tmp_path / "beside", parallel=3, work=None), log)
+    assert [record.key for record in beside] == [record.key for record in alone]
+    assert facts(beside) == facts(alone)
+    assert log.begun == []
+    assert [number for number, _ in log.done] == [1, 2, 3, 4, 5, 6]
+    assert {key for _, key in log.done} == facts(alone).keys()
+    assert facts(trial_store(tmp_path / "beside", "tiny").read()) == facts(alone)
+
+
+def test_measured_trials_stay_alone_and_in_order(tiny):
+    suite, options = tiny
+    measured = suite.jobs[0].model_copy(update={"backend": Backend.MEASURED, "strategies": ("row-wise",)})
+    log = Order()
+    jobs = (measured, suite.jobs[1])
+    records = run_suite(suite.model_copy(update={"jobs": jobs}), replace(options, parallel=2), log)
+    assert [record.outcome for record in records] == [Outcome.OK] * 4
+    (begun,) = log.begun
+    assert begun.startswith("measured ")
+    assert log.done[-1] == (4, records[0].key)
+
+
+class IsKilled(misbehaving.IsKilled):
+    name = "shuffle"
+
+
+class ChangesBatches(misbehaving.Honest):
+    """Changes the test batches, which others are judged on, and takes its time."""
+
+    name = "shuffle"
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+
+    def plan(self, problem, budget, seed):
+        for path in self.work.glob("*/batches/0.values"):
+            path.write_bytes(bytes(path.stat().st_size))
+        time.sleep(3)
+        return super().plan(problem, budget, seed)
+
+
+class Hangs(misbehaving.Honest):
+    name = "shuffle"
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+
+    def plan(self, problem, budget, seed):
+        (self.work / f"{os.getpid()}.pid").touch()
+        time.sleep(1e6)
+
+
+def instead_of_shuffle(monkeypatch, strategy):
+    def found(name):
+        return strategy if name == "shuffle" else get_strategy(name)
+
+    for module in ("runner", "beside"):
+        monkeypatch.setattr(f"shardbench.runs.{module}.get_strategy", found)
+
+
+def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
+    suite, options = tiny
+    instead_of_shuffle(monkeypatch, IsKilled())
+    records = run_suite(suite, replace(options, parallel=2), Silent())
+    assert [record.outcome.value for record in records] == ["oom", "ok", "ok"] * 2
+    assert "killed by signal 9 in phase plan" in records[0].failure.cause
+
+
+def test_who_changes_the_test_batches_changes_no_other_record(tiny, tmp_path, monkeypatch):
+    suite, options = tiny
+    honest = facts(run_suite(suite, options, Silent()))
+    instead_of_shuffle(monkeypatch, ChangesBatches(options.work))
+    changed = replace(options, results=tmp_path / "changed", parallel=3)
+    records = run_suite(suite, changed, Silent())
+    assert [record.outcome.value for record in records] == ["invalid", "ok", "ok"] * 2
+    assert records[0].failure.cause == "the strategy changed the test batches"
+    for record in records:
+        if record.spec.strategy != "shuffle":
+            assert facts([record])[record.key] == honest[record.key]
+
+
+@pytest.mark.timeout(150)
+def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
+    suite, options = tiny
+    long = tuple(job.model_copy(update={"plan_s": 100_000}) for job in suite.jobs)
+    instead_of_shuffle(monkeypatch, Hangs(options.work))
+    options.work.mkdir()
+
+    class Interrupts(Silent):
+        def finished(self, number, record):
+            assert within(60, lambda: list(options.work.glob("*.pid")))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(suite.model_copy(update={"jobs": long}), replace(options, parallel=2), Interrupts())
+    assert len(trial_store(options.results, "tiny").read()) == 1
+    pids = [int(path.stem) for path in options.work.glob("*.pid")]
+    assert within(60, lambda: not any(map(runs, pids)))
