@@ -15,7 +15,7 @@ def test_peak_memory_does_not_grow_with_the_rows() -> None:
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    rows = script.measure((250_000, 2_000_000), repeats=1, packed_rows=0)
+    rows = script.measure((250_000, 2_000_000), repeated_rows=0)
     peaks = {(row["data_set"], row["file"], row["rows"]): row["peak_bytes"] for row in rows}
     for data_set in ("criteo_kaggle", "criteo_terabyte"):
         assert peaks[data_set, "text", 2_000_000] < 1.2 * peaks[data_set, "text", 250_000]

@@ -1,9 +1,9 @@
 """Preparing logs of Criteo's form: rows per CPU second, and peak memory at one and at ten million rows.
 
 ``python benchmarks/micro/prepare_scale.py [OUT.csv] [ROWS ...]`` writes made-up files (labels, integers and categories
-of ``criteo_like``, form kaggle) into a temporary folder, prepares each in a process of its own as Criteo Kaggle and as
-Criteo Terabyte, plain and packed, several times in turn, and writes the median rate with its range, and the peak
-memory of the process. Making the files is not timed.
+of ``criteo_like``, form kaggle, columns independent) into a temporary folder, prepares each in a process of its own as
+Criteo Kaggle and as Criteo Terabyte, a million rows several times in turn, plain and packed, other numbers once, and
+writes the median rate with its range, and the peak memory of the process. Making the files is not timed.
 """
 
 import gc
@@ -36,16 +36,17 @@ COLUMNS = ("data_set", "file", "rows", "repeats", "rows_per_cpu_s", "least", "mo
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
-def hexadecimals(ranks: np.ndarray, table: int) -> np.ndarray:
-    """Eight hex digits of a value of each rank, another one in each table; bytes [n]."""
+def hexadecimals(ranks: np.ndarray, lengths: np.ndarray, table: int) -> pa.Array:
+    """Eight hex digits of a value of each rank, another one in each table; a cell of no length is empty."""
     words = (mixed(ranks, table) >> np.uint64(32)).astype(np.uint32)
     digits = _HEX[(words[:, None] >> np.arange(28, -4, -4, dtype=np.uint32)) & 15]
-    return np.ascontiguousarray(digits).view("S8").ravel()
+    ends = np.concatenate([[0], 8 * np.cumsum(lengths)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(digits.tobytes()))
 
 
 def write_log(path: Path, rows: int) -> None:
     """A text of Criteo's form, ``rows`` lines; cells are missing as often as in the published sample."""
-    workload = CONFIG(batch_size=BATCH).build(Path())
+    workload = CONFIG(batch_size=BATCH, column_dependence=0).build(Path())
     generator = np.random.default_rng(0)
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     schema = pa.schema([(name, pa.int64() if i <= INTEGERS else pa.string()) for i, name in enumerate(HEADER)])
@@ -58,9 +59,7 @@ def write_log(path: Path, rows: int) -> None:
                 columns.append(pa.array(counts, mask=generator.random(size) < 0.2))
             for table in range(CATEGORIES):
                 bags = workload.bags(Split.TRAIN, batch, table).samples(0, size)
-                cells = np.full(size, b"", dtype="S8")
-                cells[bags.lengths > 0] = hexadecimals(bags.values, table)
-                columns.append(pa.array(cells.astype(object), pa.binary()).cast(pa.string()))
+                columns.append(hexadecimals(bags.values, bags.lengths, table))
             file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
@@ -84,16 +83,17 @@ def one(data_set: str, source: Path, target: Path) -> tuple[float, int]:
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(rows: tuple[int, ...], repeats: int = REPEATS, packed_rows: int = MILLION) -> list[dict[str, object]]:
-    """One row a data set, kind of file and size; only ``packed_rows`` are measured packed, too."""
+def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = MILLION) -> list[dict[str, object]]:
+    """One row a data set, kind of file and size; only ``repeated_rows`` are measured often, and packed, too."""
     taken: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in rows:
             plain = folder / "day_0"
             write_log(plain, size)
-            files = [plain, packed(plain)] if size == packed_rows else [plain]
-            for _ in range(repeats):
+            often = size == repeated_rows
+            files = [plain, packed(plain)] if often else [plain]
+            for _ in range(repeats if often else 1):
                 for file in files:
                     for data_set in ("criteo_kaggle", "criteo_terabyte"):
                         kind = "gz" if file.suffix == ".gz" else "text"
