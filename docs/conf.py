@@ -1,10 +1,12 @@
 """The documents as a site, made of the repository's Markdown from where it lies; ``nox -s docs`` builds it."""
 
 from pathlib import Path
-
-from sphinx.application import Sphinx
+from typing import TYPE_CHECKING
 
 from shardbench import __version__
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parent.parent
 PAPERS = [folder.parent.parent.name for folder in sorted(ROOT.glob("baselines/*/reproduction/claims.toml"))]
@@ -70,12 +72,12 @@ def navigation() -> str:
     return "\n".join(["", *parts])
 
 
-def add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
+def add_navigation(_: "Sphinx", page: str, source: list[str]) -> None:
     """Behind the README, whose text stays free of directives."""
     if page == root_doc:
         source[0] += navigation()
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: "Sphinx") -> None:
     """What Sphinx calls."""
     app.connect("source-read", add_navigation)
