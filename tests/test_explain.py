@@ -128,6 +128,25 @@ def test_measured_records_are_compared_by_their_ratio_to_the_control():
     assert sentences(found)[0].startswith("b beats a: 15.0 against 11.0 ms a step (dlrm20 on")
 
 
+def test_what_single_trials_leave_open_all_trials_may_decide():
+    steps = {"a": (10.0, 10.4, 10.8, 10.2, 10.6), "b": (10.9, 11.3, 11.7, 11.1, 11.5)}
+    records = [make.ok(name, (ms,), repeat=i) for name, five in steps.items() for i, ms in enumerate(five)]
+    found = explain(records[0], records[5], records)
+    whole = found.all_trials
+    assert (found.beyond_noise, whole.beyond_noise) == (False, True)
+    assert (whole.faster, whole.slower, whole.trials) == ("a", "b", (5, 5))
+    ratios = math.prod(steps["b"]) / math.prod(steps["a"])
+    assert whole.slower_pct == pytest.approx(100 * (ratios**0.2 - 1))
+    said = sentences(found)
+    assert said[0].startswith("a is not told apart from b: ")
+    assert said[3] == "Over all their trials (5 of a, 5 of b) b is 8.7 % slower, beyond the noise of so many."
+    # The trial of b that went well is ahead of a's worst, and b is the slower strategy all the same.
+    other = explain(records[2].model_copy(update={"timing": make.timing((12.0,), (2.0, 4.0))}), records[5], records)
+    assert (other.faster.name, other.all_trials.faster) == ("b", "a")
+    assert explain(records[0], records[1], records).all_trials is None, "one strategy"
+    assert explain(records[0], records[5], [records[0], records[5]]).all_trials is None, "no more than these"
+
+
 def timed(step_ms, *ranks):
     """A measured step with the phases of each rank; the slowest rank's stand beside it."""
     slowest = {name: max(rank[name] for rank in ranks) for name in ranks[0]}
@@ -145,7 +164,7 @@ def test_the_phase_of_the_critical_path_is_named_and_not_the_wait_for_it():
     assert found.beyond_noise
     assert [(p.phase, p.saved_ms) for p in found.phases] == [("lookup", 6.0), ("dense", 0.0), ("output", -0.5)]
     said = sentences(found)
-    assert said[3:6] == [
+    assert said[4:7] == [
         "What differs on the critical path is lookup: 3.00 against 9.00 ms, 6.00 ms less.",
         "Then output: 1.50 against 1.00 ms, 0.500 ms more.",
         "Measured phases are the slowest rank's, of exchanges the time of the rank that waited least; they need not "
@@ -154,8 +173,8 @@ def test_the_phase_of_the_critical_path_is_named_and_not_the_wait_for_it():
     # Without the phases of ranks the wait cannot be told from the exchange, and that is said.
     blind = [r.model_copy(update={"timing": r.timing.model_copy(update={"ranks": None})}) for r in records]
     said = sentences(explain(blind[0], blind[2], blind))
-    assert said[3].startswith("What differs on the critical path is output: 1.50 against 8.00 ms")
-    assert said[5].startswith("Measured phases are the slowest rank's, waits for others included")
+    assert said[4].startswith("What differs on the critical path is output: 1.50 against 8.00 ms")
+    assert said[6].startswith("Measured phases are the slowest rank's, waits for others included")
 
 
 def test_phases_are_at_one_speed_of_the_machine_where_a_control_says_it():

@@ -1,5 +1,6 @@
 """What a suite's records answer, group by group: which strategy is best, what ties with it, what failed and why."""
 
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from shardbench.report.view import GROUP, percent, readable_count, significant
 WIDTH = 79
 """Of a terminal of 80 columns."""
 _KEY_DIGITS = 8
+_BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +186,9 @@ def _by_cause(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    # A strategy keeps its number beside it.
-    joined = ", ".join(part.replace(" +", "\0+").replace(" -", "\0-").replace(" %", "\0%") for part in text.split(", "))
+    # A name keeps its number beside it, and a number its unit.
     wrapped = textwrap.wrap(
-        joined, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
+        _BOUND.sub("\0", text), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\0", " ") for line in wrapped]

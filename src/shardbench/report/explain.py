@@ -13,7 +13,7 @@ from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Condition, Row, current, groups
+from shardbench.report.groups import Condition, Group, Row, current, groups
 from shardbench.report.tables import phases_of
 
 _SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
@@ -78,6 +78,19 @@ class PhaseDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AllTrials:
+    """The two strategies over all their trials of the condition, as tables compare them; measured only."""
+
+    faster: str
+    slower: str
+    trials: tuple[int, int]
+    """Of the faster and of the slower strategy."""
+    slower_pct: float
+    beyond_noise: bool | None
+    """Whether that is more than the noise of so many trials; None where the noise is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Two records of one condition, the faster one first (by ratio to the control where both have the same one)."""
 
@@ -96,6 +109,8 @@ class Explanation:
     p_faster: float | None
     """Share of the draws of the model's constants and form in which the faster one is faster; None where measured and
     where a record has no draws."""
+    all_trials: AllTrials | None
+    """None where simulated, of one strategy, where there are no more trials than the two, and where one failed."""
     waits: bool
     """Whether exchanges include waits for slower ranks: records of measured trials without the phases of each rank."""
     phases: tuple[PhaseDifference, ...]
@@ -191,8 +206,23 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         noise_pct=None if noise is None else noise.least_pct(1, 1),
         beyond_noise=beyond,
         p_faster=p_faster,
+        all_trials=_all_trials(group, a.spec.strategy, b.spec.strategy) if measured and group else None,
         waits=measured and not by_rank,
         phases=_phases(faster, slower, phases_of([a, b]), condition.backend, by_control=by_control),
+    )
+
+
+def _all_trials(group: Group, a: str, b: str) -> AllTrials | None:
+    rows = [row for row in group.ok_rows if row.strategy in (a, b)]
+    if len(rows) < 2 or all(len(row.records) == 1 for row in rows):
+        return None
+    faster, slower = sorted(rows, key=lambda row: group.estimate(row).value)
+    return AllTrials(
+        faster=faster.strategy,
+        slower=slower.strategy,
+        trials=(len(faster.records), len(slower.records)),
+        slower_pct=100.0 * (group.estimate(slower).value / group.estimate(faster).value - 1.0),
+        beyond_noise=group.apart(faster, slower),
     )
 
 

@@ -76,6 +76,13 @@ def _of_noise(found: Explanation) -> list[str]:
         else "Noise floor: two single trials of one plan differ by less than "
         f"{significant(found.noise_pct, 2)} % in 95 % of cases."
     )
+    whole = found.all_trials
+    if whole is not None:
+        noise = {True: "beyond the noise", False: "within the noise", None: "beyond or within the unknown noise"}
+        said.append(
+            f"Over all their trials ({whole.trials[0]} of {whole.faster}, {whole.trials[1]} of {whole.slower}) "
+            f"{whole.slower} is {significant(whole.slower_pct, 2)} % slower, {noise[whole.beyond_noise]} of so many."
+        )
     return said
 
 
