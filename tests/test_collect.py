@@ -248,6 +248,10 @@ def test_the_command_writes_tables_and_json(kept, capsys):
     assert said["states"] == {"recorded": 1}
     assert said["folders"][0]["outcome"] == "ok"
     assert (results / "tables" / "kept" / "throughput.csv").is_file()
+    assert run_command(["collect", str(folder.parents[1]), "--results", str(results)]) == 0
+    said = capsys.readouterr().out
+    assert "no order is claimed (?), nothing was repeated" in said
+    assert f"records: {results / 'records' / 'kept.jsonl'}" in said
     assert run_command(["collect", str(folder.parents[1]), "--open"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -11,6 +11,7 @@ from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import Table
 from shardbench.records.store import trial_store
 from shardbench.runs import conformance
+from shardbench.runs.measured_trial import TRIAL
 from shardbench.studies import definitions, session
 
 COMMANDS = [str(command.name) for command in cli.app.registered_commands]
@@ -49,9 +50,13 @@ CALLS: dict[str, list[str]] = {
     "prepare": ["prepare criteo_kaggle dac.txt kaggle --rows 50"],
     "profile": ["profile log.csv --out mine"],
     "new": ["new my-own --package"],
+    "collect": ["collect kept"],
 }
 """Every command, in every form that prints something else; run in the folder that ``workplace`` fills."""
-FAILS = {"report quick --results known --check", "report prediction --results known --check", "claims --check"}
+FAILS = {
+    "report quick --results known --check", "report prediction --results known --check", "claims --check",
+    "collect kept",
+}  # fmt: skip
 """Those whose check fails there, which is said in JSON as well."""
 
 
@@ -68,6 +73,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("dac.txt").write_text("\t".join(["1"] * 14 + ["00ff00ff"] * 26) + "\n" + "\t".join(["0"] * 40) + "\n")
     tables = [Table(name="a", rows=10, dim=8), Table(name="b", rows=10, dim=8)]
     Path("plan.json").write_text(Plan(world_size=2, segments=whole_tables(tables, [0, 1])).to_json())
+    (Path("kept") / "job" / "trial").mkdir(parents=True)
+    (Path("kept") / "job" / "trial" / TRIAL).write_text("not a trial")
     # What checks and cells give is not the matter here.
     monkeypatch.setattr(conformance, "check", lambda _: None)
     monkeypatch.setattr(session, "run_studies", lambda *_: [])

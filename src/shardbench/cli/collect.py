@@ -1,13 +1,17 @@
 """The command ``collect``: what ranks left in folders of ``run --work`` becomes records."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardbench.base.generated import ascii_text
 from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
+from shardbench.cli.record_commands import print_report
 from shardbench.records.trial import Outcome
+
+if TYPE_CHECKING:
+    from shardbench.records.record import Record
 
 
 def collect_command(
@@ -19,7 +23,7 @@ def collect_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Check what ranks left in kept trial folders, record it, then write the tables of its suites.
+    """Check what ranks left in kept trial folders, record it, write the tables of its suites, and say what is best.
 
     Exits with 1 where a folder is no trial's, is unfinished, or its trial ended in error.
     """
@@ -33,7 +37,7 @@ def collect_command(
             print("\n".join(folders))
         return EXIT_OK
 
-    suites: set[str] = set()
+    found: dict[str, list[Record]] = {}
     told: list[dict[str, Any]] = []
     bad = False
     counts = dict.fromkeys(State, 0)
@@ -41,18 +45,20 @@ def collect_command(
         counts[one.state] += 1
         outcome = one.record.outcome if one.record is not None else None
         bad |= one.state in (State.BAD, State.UNFINISHED) or outcome is Outcome.ERROR
-        suites |= {one.record.spec.suite} if one.record is not None else set()
+        if one.record is not None:
+            found.setdefault(one.record.spec.suite, []).append(one.record)
         told.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})
         if not as_json:
             print(ascii_text(f"{one.state.value}: {one.folder}: {one.text}"), flush=True)
 
     from shardbench.report.files import write_tables  # noqa: PLC0415
 
-    written = [str(path) for suite in sorted(suites) for path in write_tables(results, suite)]
+    written = [str(path) for suite in sorted(found) for path in write_tables(results, suite)]
     if as_json:
         print_json({"folders": told, "states": {state.value: n for state, n in counts.items() if n}, "tables": written})
     else:
-        for suite in sorted(suites):
-            print(f"tables: {results / 'tables' / suite}")
+        for suite, records in sorted(found.items()):
+            print()
+            print_report(results, suite, tables=False, of=records)
         print(f"{sum(counts.values())} folders: " + ", ".join(f"{n} {state.value}" for state, n in counts.items() if n))
     return EXIT_FAILED if bad else EXIT_OK
