@@ -55,7 +55,7 @@ def test_nothing_is_best_where_nothing_was_repeated() -> None:
     assert said == [
         "dlrm20 on cpu-1x2, measured, batch 1000:",
         "  no order is claimed (?), nothing was repeated, so the noise is unknown:",
-        "    a +0.0 %, b +80.0 %",
+        "    a 5.00 ms, b 9.00 ms",
     ]
 
 

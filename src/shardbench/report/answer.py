@@ -21,7 +21,7 @@ from shardbench.report.view import GROUP, percent, readable_count, significant
 WIDTH = 79
 """Of a terminal of 80 columns."""
 _KEY_DIGITS = 8
-_BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s)")
+_BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s|[\d.]+ ms\b|ms\b)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,9 @@ def _of_others(found: Answer) -> Iterator[str]:
     ):
         placed = found.of(mark)
         if placed:
-            yield f"{says}: {', '.join(_one(one) for one in placed)}"
+            # Where nothing is best a difference to it says nothing.
+            texts = map(_one if found.of(Standing.BEST) else _step, placed)
+            yield f"{says}: {', '.join(texts)}"
     others = [one for one in found.placed if one.role != Role.COMPETITOR]
     if others:
         yield f"beside the contest: {', '.join(f'{_one(one)} {one.standing}'.rstrip() for one in others)}"
@@ -172,6 +174,10 @@ def _of_others(found: Answer) -> Iterator[str]:
 
 def _one(placed: Placed) -> str:
     return f"{placed.strategy} {percent(placed.vs_best_pct)}"
+
+
+def _step(placed: Placed) -> str:
+    return f"{placed.strategy} {significant(placed.step_ms)} ms"
 
 
 def _range(low: float, high: float) -> str:
