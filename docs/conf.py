@@ -46,6 +46,7 @@ include_patterns = ["*.md", "*/README.md", "baselines/*/README.md", "benchmarks/
 exclude_patterns = [".*", "build", "data", "runs"]
 myst_heading_anchors = 3
 highlight_language = "text"
+smartquotes = False  # options begin with two hyphens
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -289,6 +290,15 @@ def test_a_readme_begins_with_a_paragraph_in_plain_words(document):
     paragraph = " ".join(itertools.takewhile(str.strip, rest))
     assert not paragraph.startswith(("|", "-", "#", "`", "**", "<"))
     assert len(paragraph.split()) >= 15, paragraph
+
+
+def test_every_page_has_its_place_in_the_sidebar_once():
+    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    listed = [page.rpartition("<")[2].strip("/>") for pages in conf["NAVIGATION"].values() for page in pages]
+    found = {path for pattern in conf["include_patterns"] for path in ROOT.glob(pattern)} & set(DOCUMENTS)
+    assert sorted(listed) == sorted(
+        path.relative_to(ROOT).with_suffix("").as_posix() for path in found - {ROOT / f"{conf['root_doc']}.md"}
+    )
 
 
 def modules_named(text):
