@@ -10,6 +10,7 @@ import typer
 from shardbench.base.generated import ascii_text
 from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
 from shardbench.records.trial import Backend
+from shardbench.runs.cluster import Engine
 
 if TYPE_CHECKING:
     from shardbench.records.base_record import BaseRecord
@@ -57,6 +58,13 @@ NoLaunchOption = Annotated[
 ]
 ParallelOption = Annotated[
     int, typer.Option("--parallel", min=0, help="Simulated trials at once, measured ones run alone; 0: one a core.")
+]
+ClusterOption = Annotated[
+    Engine | None, typer.Option("--cluster", help="Run simulated trials as jobs, --parallel of them at once.")
+]
+ClusterOptions = Annotated[
+    list[str] | None,
+    typer.Option("--cluster-option", help="NAME=VALUE for submitit, such as timeout_min=60; repeatable."),
 ]
 PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
 TablesOption = Annotated[bool, typer.Option("--tables", help="Also print the tables, as shardbench report does.")]

@@ -11,6 +11,8 @@ from shardbench.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
     BackendOption,
+    ClusterOption,
+    ClusterOptions,
     DataOption,
     ForceOption,
     JsonOption,
@@ -27,6 +29,7 @@ from shardbench.cli.options import (
 )
 from shardbench.cli.record_commands import outcome_counts, print_report
 from shardbench.records.trial import Outcome
+from shardbench.runs.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
@@ -45,6 +48,8 @@ def suite_command(
     work: WorkOption = None,
     no_launch: NoLaunchOption = False,
     parallel: ParallelOption = 1,
+    cluster: ClusterOption = None,
+    cluster_option: ClusterOptions = None,
     page: PageOption = False,
     tables: TablesOption = False,
     as_json: JsonOption = False,
@@ -56,9 +61,10 @@ def suite_command(
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where, with --work DIR")
     loaded = suite_called(suite)
+    # Jobs elsewhere begin in other folders.
     options = RunOptions(
-        results=results,
-        data=data,
+        results=results.resolve() if cluster else results,
+        data=data.resolve() if cluster else data,
         backend=backend,
         strategies=tuple(strategy or ()),
         seeds=tuple(seed or ()),
@@ -67,6 +73,7 @@ def suite_command(
         work=work,
         launch=not no_launch,
         parallel=parallel,
+        cluster=_cluster(cluster, parallel, cluster_option or [], results),
     )
     with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)
@@ -93,6 +100,21 @@ def suite_command(
             print(f"page: {written[-1]}")
         print(_summary(len(records), counts))
     return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
+
+
+def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Path) -> Cluster | None:
+    """The cluster that options name, which keeps its files under the results; raises BadInput."""
+    if engine is None:
+        if given:
+            raise BadInput("--cluster-option is for --cluster: say which")
+        return None
+    parameters: dict[str, str | int] = {}
+    for text in given:
+        name, is_one, value = text.partition("=")
+        if not is_one or not name.isidentifier():
+            raise BadInput(f"--cluster-option {text}: write NAME=VALUE")
+        parameters[name] = int(value) if value.isdigit() else value
+    return Cluster(engine=engine, folder=results.resolve() / "cluster", at_once=at_once, parameters=parameters)
 
 
 def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:

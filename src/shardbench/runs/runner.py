@@ -3,14 +3,16 @@
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import pydantic
 
 from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
+from shardbench.engine.launch import set_rank_variables
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role
 from shardbench.records.provenance import Provenance
@@ -18,6 +20,7 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.beside import SharedJob, run_beside
+from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
@@ -44,6 +47,8 @@ class RunOptions:
     """Whether ranks of measured trials are started here; else their folders are made and no more."""
     parallel: int = 1
     """Simulated trials at once; 0: one a core."""
+    cluster: Cluster | None = None
+    """Where simulated trials run as jobs, each its own; None: here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,7 @@ class SuiteWork(Work[TrialSpec, Record]):
     def __init__(self, suite: Suite, options: RunOptions) -> None:
         self.title = f"suite {suite.name}"
         self.store = trial_store(options.results, suite.name)
-        self._options = options
+        self._suite, self._options = suite, options
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for listed in self._jobs for spec in listed.specs]
         self._codes = strategy_codes(spec.strategy for spec in self.pieces)
@@ -114,20 +119,62 @@ class SuiteWork(Work[TrialSpec, Record]):
             made = run_trial(spec, get_strategy(spec.strategy), context, environment, begun)
             return made.model_copy(update={"provenance": begun.ended()})
 
-        if self._options.parallel != 1:
-            beside = [
-                SharedJob(_job_context(listed, self._options), specs)
-                for listed, specs in todo
-                if listed.job.backend is Backend.SIMULATED
-            ]
+        if self._options.parallel != 1 or self._options.cluster is not None:
+            beside = [(listed, specs) for listed, specs in todo if listed.job.backend is Backend.SIMULATED]
             todo = [(listed, specs) for listed, specs in todo if listed.job.backend is not Backend.SIMULATED]
-            if beside:
-                yield from run_beside(beside, run_one, self._options.parallel)
+            if self._options.cluster is not None:
+                yield from self._run_on(self._options.cluster, beside, environment)
+            elif beside:
+                shared = [SharedJob(_job_context(listed, self._options), specs) for listed, specs in beside]
+                yield from run_beside(shared, run_one, self._options.parallel)
         for listed, specs in todo:
             with _job_context(listed, self._options) as context:
                 for spec in specs:
                     started(spec.text)
                     yield run_one(spec, context)
+
+    def _run_on(
+        self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
+    ) -> Generator[Record, None, None]:
+        """Records as jobs are done; raises BadInput for a fault of the user's files that a job met."""
+        asked = [(listed.job, spec) for listed, specs in todo for spec in specs]
+        arguments = [(self._suite.model_copy(update={"jobs": (job,)}), self._options, spec) for job, spec in asked]
+        for done in submitted(run_elsewhere, arguments, cluster):
+            if isinstance(done.value, BadInput):
+                raise done.value
+            if isinstance(done.value, Record):
+                yield done.value
+                continue
+            spec = asked[done.number][1]
+            yield Record(
+                key=spec.key,
+                spec=spec,
+                role=get_strategy(spec.strategy).role,
+                environment=environment,
+                provenance=Provenance.begin(self._codes[spec.strategy]),
+                outcome=done.value.outcome,
+                failure=done.value,
+            )
+
+
+def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:
+    """Run one trial of a suite of one job in this process, to its record, whose environment it saves.
+
+    Gives BadInput, which a scheduler would hide, where it cannot read the user's files.
+    """
+    set_rank_variables()
+    here = Environment.here()
+    chosen = replace(options, strategies=(spec.strategy,), seeds=(spec.seed,), parallel=1, cluster=None)
+    try:
+        work = SuiteWork(suite, chosen)
+        pieces = [piece for piece in work.pieces if piece.key == spec.key]
+        if not pieces:
+            return BadInput(f"{spec.text}: where its job runs, data, machine or strategies are other ones")
+        (record,) = work.run(pieces, here.hash, lambda _: None)
+    except BadInput as error:
+        return error
+    here.save(options.results)
+    return record
 
 
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
