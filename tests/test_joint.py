@@ -203,6 +203,14 @@ def test_the_lean_menu_is_part_of_the_full_one_and_moves_are_obeyed() -> None:
     assert Scope.COPIES not in no_copies and Scope.NODES not in no_copies
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(seed: int) -> None:
+    problem = random_problem(np.random.default_rng([seed, 7]), 2, 2)
+    packed = get_strategy("joint-packed-only")
+    lean, both = (packed.plan(problem, Budget(plan_s=plan_s), 0).notes["predicted_ms"] for plan_s in (1e-3, 2.0))
+    assert float(both) <= float(lean) * (1.0 + 1e-12)
+
+
 def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _, _ = planner_of(1)
     strategy, budget = get_strategy("joint"), Budget(plan_s=1.0)

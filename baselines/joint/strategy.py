@@ -1,6 +1,7 @@
 """The planner: memory, menu, relaxation, packing, exchanges."""
 
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from shardbench.base.errors import Infeasible
@@ -47,11 +48,14 @@ class Joint(Strategy):
         seen_rows = [profile.seen_rows for profile in problem.profiles]
         problem = as_expected(problem)
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
-        effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - MENU_S * len(problem.tables), deadline=deadline)
-        extent = FULL_MENU if budget.plan_s >= TABLE_S * len(problem.tables) else LEAN_MENU
+        # Of many options the relaxation takes finer ones, which may pack worse: the few are tried in any case.
+        extents = (LEAN_MENU, FULL_MENU) if budget.plan_s >= TABLE_S * len(problem.tables) else (LEAN_MENU,)
+        menus_s = MENU_S * len(problem.tables) * len(extents)
+        effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
         for attempt in range(RETRIES):
             hot = self._hot_rows(problem, LESS**attempt)
-            starts = self._starts(problem, Menu(problem, hot, self.moves, extent, seen_rows), effort)
+            menus = [Menu(problem, hot, self.moves, extent, seen_rows) for extent in extents]
+            starts = self._starts(problem, menus, effort)
             if starts:
                 break
             if Move.UVM not in self.moves or all(kept == 0 for kept in hot):
@@ -77,15 +81,16 @@ class Joint(Strategy):
             return [None] * len(problem.tables)
         return hot_rows(problem, share, split=Move.ROWS in self.moves)
 
-    def _starts(self, problem: Problem, menu: Menu, effort: Effort) -> list[Planner]:
+    def _starts(self, problem: Problem, menus: Sequence[Menu], effort: Effort) -> list[Planner]:
         """Placed choices of options, the shortest step first."""
         room = FULL * problem.world_size * problem.topology.hbm_bytes
         starts: list[Planner] = []
-        for choice in Relaxation(menu, room).choices()[:STARTS]:
-            if starts and effort.spent:
-                break
-            planner = Planner(problem, menu, effort)
-            if planner.construct(choice.options):
-                starts.append(planner)
+        for menu in menus:
+            for choice in Relaxation(menu, room).choices()[:STARTS]:
+                if starts and effort.spent:
+                    break
+                planner = Planner(problem, menu, effort)
+                if planner.construct(choice.options):
+                    starts.append(planner)
         starts.sort(key=lambda planner: planner.step_ms)
         return [planner for planner in starts if planner.step_ms <= CLOSE * starts[0].step_ms]
