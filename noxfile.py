@@ -117,6 +117,17 @@ def prepare_scale(session: nox.Session) -> None:
 
 
 @nox.session
+def planners(session: nox.Session) -> None:
+    """Our planner beside TorchRec's own on the same modules: plans, predicted steps, measured steps; the tables."""
+    install(session)
+    out = ROOT / "results" / "tables" / "planner"
+    for what in ("plans", "measured"):
+        command = ("python", "benchmarks/micro/torchrec_planners.py", what, str(out / f"{what}.csv"))
+        # TorchRec's planner takes its options out of sets of strings.
+        run(session, *command, PYTHONHASHSEED="0")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)
