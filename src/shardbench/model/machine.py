@@ -215,9 +215,12 @@ _HOST_FIELDS: dict[str, tuple[str, str]] = {
 
 
 def parse_machine(text: str, what: str) -> Machine:
-    """Machine out of TOML text; raises BadInput that names the missing, negative or mis-united constant."""
+    """Machine out of TOML text; raises BadInput that names the missing, negative or mis-united constant.
+
+    A text that states a ``base``, another machine's name, has what it does not state as that machine has it.
+    """
     try:
-        file = _MachineFile.model_validate(tomllib.loads(text))
+        file = _MachineFile.model_validate(_on_its_base(tomllib.loads(text), what))
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{what}: not TOML: {error}") from error
     except pydantic.ValidationError as error:
@@ -256,6 +259,20 @@ def parse_machine(text: str, what: str) -> Machine:
         )
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
+
+
+def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
+    """What a file states, and of its base what it does not; a base states all of itself."""
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    if not isinstance(base, str) or base not in machine_files():
+        raise BadInput(f"{what}: unknown base '{base}'; known: {', '.join(machine_files())}")
+    inherited = tomllib.loads(machine_files()[base][1].read_text(encoding="utf-8"))
+    if "base" in inherited:
+        raise BadInput(f"{what}: base '{base}' has a base itself: name that, {inherited['base']}")
+    shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
+    return {**shape, **data, "constants": {**inherited["constants"], **data.get("constants", {})}}
 
 
 def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:
