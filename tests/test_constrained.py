@@ -57,6 +57,19 @@ def test_every_strategys_plan_keeps_them(strategy: str) -> None:
     assert [segment.columns for segment in by_table["t5"]] != [64]
 
 
+def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
+    """Two tables a device fill all of them: no device has room for three, nor one node for what must be together."""
+    asked = problem(hbm=520_000)
+    together = Constraints(same_device=(("t0", "t7"),), same_node=(("t1", "t2", "t3", "t4"),))
+    plan = planned("greedy-size", together, asked)
+    assert isinstance(plan, Plan), plan
+    together.check(plan, asked)
+    assert max(memory_bytes(plan, asked).hbm) <= 520_000
+    too_many = planned("greedy-size", Constraints(same_device=(("t0", "t1", "t2"),)), asked)
+    assert isinstance(too_many, Failure)
+    assert "no device has room or a type for t0, t1, t2" in too_many.cause
+
+
 def test_a_plan_that_keeps_them_stays_as_it_is() -> None:
     free, bound = (
         planned("greedy-size", Constraints(sharding_types=types), problem()) for types in ({}, {"t0": ("table_wise",)})

@@ -72,13 +72,31 @@ def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
     groups = _groups(by_table, tables, problem, constraints)
     if not groups:
         return plan
+    try:
+        return _placed_anew(plan, groups, problem, constraints)
+    except Infeasible:
+        # What the strategy placed leaves them no room: memory first, all tables are placed anew.
+        grouped = {name for group, _ in groups for name in group}
+        alone = [((name,), "anywhere") for name in tables if name not in grouped]
+        return _placed_anew(plan, [*groups, *alone], problem, constraints, by_size=True)
+
+
+def _placed_anew(
+    plan: Plan,
+    groups: list[tuple[tuple[str, ...], str]],
+    problem: Problem,
+    constraints: Constraints,
+    *,
+    by_size: bool = False,
+) -> Plan:
+    """The plan with some tables placed anew, the dearest first or the largest; raises Infeasible without room."""
+    tables = {table.name: table for table in problem.tables}
     moved = {name for group, _ in groups for name in group}
     placing = _Placing([s for s in plan.segments if s.table not in moved], problem, constraints)
-    work = placing.work_of
-    for group, choose in sorted(groups, key=lambda found: -sum(work[name] for name in found[0])):
+    weight = {name: problem.weight_bytes(table) for name, table in tables.items()} if by_size else placing.work_of
+    for group, choose in sorted(groups, key=lambda found: -sum(weight[name] for name in found[0])):
         placing.place([tables[name] for name in group], choose)
-    notes = {**plan.notes, "placed_anew": len(moved)}
-    return replace(plan, segments=tuple(placing.segments), notes=notes)
+    return replace(plan, segments=tuple(placing.segments), notes={**plan.notes, "placed_anew": len(moved)})
 
 
 def _groups(
