@@ -1,14 +1,23 @@
-"""Every strategy that discovery finds, by no name, passes every check on every problem."""
+"""Every strategy that discovery finds, by no name, passes every check on every problem.
+
+Variants, which run only where a suite or study names them, are left to the slow tests: they are as many again.
+"""
 
 import pytest
 
 from shardbench.model.discovery import strategies
-from shardbench.model.strategy import Strategy
+from shardbench.model.strategy import Role, Strategy
 from shardbench.runs.conformance import CHECKS, check
 from shardbench.runs.conformance_problems import cases
 
 
-@pytest.mark.parametrize("strategy", strategies().values(), ids=lambda s: s.name)
+STRATEGIES = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.role is Role.VARIANT else [])
+    for one in strategies().values()
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_strategy_conforms(strategy: Strategy) -> None:
     # Not skipped where a package is missing: the test environment installs what all strategies need.
     check(strategy)
