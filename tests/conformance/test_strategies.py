@@ -10,7 +10,6 @@ from shardbench.model.strategy import Role, Strategy
 from shardbench.runs.conformance import CHECKS, check
 from shardbench.runs.conformance_problems import cases
 
-
 STRATEGIES = [
     pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.role is Role.VARIANT else [])
     for one in strategies().values()
