@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from toy_machine import machine_file
+from toy_machine import MADE_UP, machine_file
 
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import Ran, RankResult
@@ -11,18 +11,13 @@ from shardbench.engine.trial_folder import read_job
 from shardbench.records.record import Record
 from shardbench.runs.measured_trial import read_trial
 
-SUITE = """
+SUITE = (
+    """
 name = "kept"
 description = "a made-up trace on two made-up nodes"
-[[workloads]]
-name = "made-up"
-dataset = "trace"
-files = ["{trace}"]
-dim = 8
-pooling = 4
-batch_size = 32
-test_batches = 2
-dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+"""
+    + MADE_UP
+    + """
 [[grids]]
 machines = ["{machine}"]
 backends = ["measured"]
@@ -30,6 +25,7 @@ iterations = 3
 warmup = 1
 strategies = ["row-wise"]
 """
+)
 
 
 class Silent:

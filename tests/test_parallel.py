@@ -9,7 +9,7 @@ import misbehaving
 import pytest
 from kept_folders import Silent
 from test_launch import runs, within
-from toy_machine import machine_file
+from toy_machine import MADE_UP, machine_file
 
 from shardbench.model.discovery import get_strategy
 from shardbench.records.store import trial_store
@@ -17,18 +17,13 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 from shardbench.runs.suite import load_suite
 
-SUITE = """
+SUITE = (
+    """
 name = "tiny"
 description = "a made-up trace on a made-up machine, twice"
-[[workloads]]
-name = "made-up"
-dataset = "trace"
-files = ["{trace}"]
-dim = 8
-pooling = 4
-batch_size = 32
-test_batches = 2
-dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+"""
+    + MADE_UP
+    + """
 [[grids]]
 machines = ["{machine}"]
 overrides = [{{}}, {{ uvm_bandwidth = "3 GB/s" }}]
@@ -36,6 +31,7 @@ backends = ["simulated"]
 iterations = 2
 strategies = ["shuffle", "greedy-size", "row-wise"]
 """
+)
 
 
 @pytest.fixture

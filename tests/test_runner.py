@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_machine import machine_file
+from toy_machine import MADE_UP, machine_file
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
@@ -19,18 +19,13 @@ from shardbench.report.tables import throughput
 from shardbench.runs.runner import RunOptions, SuiteWork, list_trials, run_suite
 from shardbench.runs.suite import load_suite
 
-SUITE = """
+SUITE = (
+    """
 name = "tiny"
 description = "a made-up trace on a made-up machine"
-[[workloads]]
-name = "made-up"
-dataset = "trace"
-files = ["{trace}"]
-dim = 8
-pooling = 4
-batch_size = 32
-test_batches = 2
-dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+"""
+    + MADE_UP
+    + """
 [[grids]]
 machines = ["{machine}"]
 backends = ["simulated"]
@@ -44,6 +39,7 @@ warmup = 1
 repeats = 2
 strategies = ["greedy-size"]
 """
+)
 
 
 class Log:

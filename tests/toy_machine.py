@@ -1,6 +1,19 @@
-"""A machine file of two made-up devices."""
+"""A machine file of two made-up devices, and a workload of a made-up trace for suites."""
 
 from pathlib import Path
+
+MADE_UP = """
+[[workloads]]
+name = "made-up"
+dataset = "trace"
+files = ["{trace}"]
+dim = 8
+pooling = 4
+batch_size = 32
+test_batches = 2
+dense = {{ features = 4, bottom = [8], top = [8, 1] }}
+"""
+"""Of a suite: formatted with the path of its trace."""
 
 MACHINE = """
 name = "toy"
