@@ -25,8 +25,8 @@ RUN python -m pip install --quiet --no-build-isolation .
 
 FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 shardbench \
- && mkdir --parents /shardbench/data /shardbench/runs \
- && chown --recursive shardbench:shardbench /shardbench
+ && mkdir --parents /bench/data /bench/runs \
+ && chown --recursive shardbench:shardbench /bench
 COPY --from=build /opt/shardbench /opt/shardbench
 ENV PATH=/opt/shardbench/bin:$PATH \
     PYTHONSAFEPATH=1 \
@@ -34,7 +34,7 @@ ENV PATH=/opt/shardbench/bin:$PATH \
     OMP_WAIT_POLICY=PASSIVE \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER shardbench
-WORKDIR /shardbench
-VOLUME ["/shardbench/data", "/shardbench/runs"]
+WORKDIR /bench
+VOLUME ["/bench/data", "/bench/runs"]
 ENTRYPOINT ["shardbench"]
 CMD ["--help"]

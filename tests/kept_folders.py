@@ -1,15 +1,21 @@
 """A suite of one measured trial on two emulated nodes, its kept folder, and results as its ranks would leave them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from toy_machine import MADE_UP, machine_file
 
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import Ran, RankResult
 from shardbench.engine.trial_folder import read_job
 from shardbench.records.record import Record
+from shardbench.records.trial import Outcome
+from shardbench.runs.collect import collect
 from shardbench.runs.measured_trial import read_trial
+from shardbench.runs.runner import RunOptions, run_suite
+from shardbench.runs.suite import load_suite
 
 SUITE = (
     """
@@ -82,3 +88,29 @@ def without_times(record: Record) -> dict[str, object]:
     """A record but for what differs from one run of a plan to the next, in numbers or place."""
     taken = {"timing", "control", "ranks_hash", "environment", "provenance", "planned"}
     return record.model_dump(exclude=taken) | {"plan": record.planned.plan_hash}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Suite, options and trial folder of a run that starts no ranks."""
+    folder = tmp_path_factory.mktemp("prepared")
+    suite = load_suite(str(suite_file(folder)))
+    options = RunOptions(results=folder / "results", data=folder, work=folder / "work", launch=False)
+    (record,) = run_suite(suite, options, Silent())
+    assert record.outcome is Outcome.SKIPPED
+    assert "shardbench collect" in record.failure.cause
+    (trial,) = (folder / "work").glob(f"*/{record.key}")
+    return suite, options, trial
+
+
+@pytest.fixture
+def kept(prepared, tmp_path):
+    """A copy of the prepared folder, elsewhere, and a results folder: what moves together still fits."""
+    _, options, trial = prepared
+    shutil.copytree(options.work, tmp_path / "work")
+    return tmp_path / "work" / trial.relative_to(options.work), tmp_path / "results"
+
+
+def only(folder, results):
+    (one,) = collect(folder, results)
+    return one
