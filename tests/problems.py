@@ -79,3 +79,9 @@ class RandomWorkload(Workload):
     def problem(self, on: Machine) -> Problem:
         """The planning problem of this workload on a machine."""
         return Problem.of("random", self.tables, self.profiles, on, batch_size=self.batch_size)
+
+
+def bags(*lists: list[int]) -> Bags:
+    """Bags of these rows."""
+    offsets = np.concatenate([[0], np.cumsum([len(b) for b in lists])]).astype(np.int64)
+    return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets)
