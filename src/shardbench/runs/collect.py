@@ -55,7 +55,10 @@ def collect(work: Path, results: Path) -> Iterator[Collected]:
     """
     known: dict[str, dict[str, Record]] = {}
     folders = trial_folders(work)
-    for number, folder in enumerate(folders):
+    attempts: dict[Path, list[Path]] = {}
+    for folder in folders:
+        attempts.setdefault(folder.with_suffix(""), []).append(folder)
+    for folder in folders:
         try:
             kept, job = read_trial(folder)
         except BadInput as error:
@@ -65,11 +68,11 @@ def collect(work: Path, results: Path) -> Iterator[Collected]:
         if suite not in known:
             known[suite] = {r.ranks_hash: r for r in trial_store(results, suite).read() if r.ranks_hash is not None}
         before = known[suite].get(left_hash(folder))
-        later = [one for one in folders[number + 1 :] if one.with_suffix("") == folder.with_suffix("")]
         if before is not None:
             yield Collected(folder=folder, state=State.KNOWN, text=before.summary, record=before)
             continue
-        left = _left(folder, job, later, known[suite])
+        of_trial = attempts[folder.with_suffix("")]
+        left = _left(folder, job, of_trial[of_trial.index(folder) + 1 :], known[suite])
         if left is not None:
             yield Collected(folder=folder, state=left[0], text=f"{kept.spec.text}: {left[1]}")
             continue
