@@ -70,6 +70,25 @@ def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
     assert "no device has room or a type for t0, t1, t2" in too_many.cause
 
 
+def test_what_every_device_has_a_part_of_comes_first_where_all_are_placed_anew() -> None:
+    """Work keeps the others off the dear table's device: three on another one leave no room for its part of t0."""
+    rows = (250, 312, 312, 312, 312, 312, 312, 312, 313)
+    tables = tuple(Table(name=f"t{i}", rows=count, dim=64) for i, count in enumerate(rows))
+    profiles = tuple(
+        AccessProfile.from_counts(np.full(100, 1000 if i == 8 else 1), rows=table.rows, samples=100, present=100)
+        for i, table in enumerate(tables)
+    )
+    asked = problem(hbm=250_000)
+    asked = Problem.of(
+        "p", tables, profiles, replace(load_machine("a100-40gb-2x8"), topology=asked.topology), batch_size=64
+    )
+    dealt = Constraints(sharding_types={"t0": ("row_wise",)})
+    plan = planned("greedy-lookup", dealt, asked)
+    assert isinstance(plan, Plan), plan
+    dealt.check(plan, asked)
+    assert plan.notes["placed_anew"] == 9
+
+
 def test_a_plan_that_keeps_them_stays_as_it_is() -> None:
     free, bound = (
         planned("greedy-size", Constraints(sharding_types=types), problem()) for types in ({}, {"t0": ("table_wise",)})

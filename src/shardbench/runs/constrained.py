@@ -24,6 +24,8 @@ from shardbench.runs.evaluate import Answer, Question, evaluate
 
 J = TypeVar("J")
 
+EVERYWHERE = frozenset({"row_wise", "data_parallel"})
+"""Types of which every device has a part."""
 TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 
 
@@ -94,7 +96,12 @@ def _placed_anew(
     moved = {name for group, _ in groups for name in group}
     placing = _Placing([s for s in plan.segments if s.table not in moved], problem, constraints)
     weight = {name: problem.weight_bytes(table) for name, table in tables.items()} if by_size else placing.work_of
-    for group, choose in sorted(groups, key=lambda found: -sum(weight[name] for name in found[0])):
+    spread = {
+        name for name, types in constraints.sharding_types.items() if by_size and EVERYWHERE.issuperset(allowed(types))
+    }
+    # What every device must have a part of comes first: it cannot go where room is left.
+    ordered = sorted(groups, key=lambda found: (spread.isdisjoint(found[0]), -sum(weight[name] for name in found[0])))
+    for group, choose in ordered:
         placing.place([tables[name] for name in group], choose)
     return replace(plan, segments=tuple(placing.segments), notes={**plan.notes, "placed_anew": len(moved)})
 
