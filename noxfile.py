@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 DEFAULT_SUITE = "quick"
+LEADERBOARD = "leaderboard"
 REPEATED_SUITE = "measured"
 
 
@@ -57,8 +58,8 @@ def install(session: nox.Session) -> None:
 
 
 def is_paper(name: str) -> bool:
-    """Whether it is a baseline with studies or claims, not a plain suite."""
-    return (ROOT / "baselines" / name / "reproduction").is_dir()
+    """Whether it is a baseline with studies or claims, or the leaderboard; not a plain suite."""
+    return (ROOT / "baselines" / name / "reproduction").is_dir() or name == LEADERBOARD
 
 
 @nox.session

@@ -29,6 +29,7 @@ NAVIGATION = {
         "/docs/architecture",
         "/datasets/README",
         "/benchmarks/README",
+        "/benchmarks/leaderboard/README",
         "/benchmarks/micro/README",
         "/tests/README",
         "/CHANGELOG",

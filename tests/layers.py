@@ -14,9 +14,15 @@ ROOMS = (
 PLUGINS = {
     "datasets": ("base", "model", "workloads"),
     "baselines": ROOMS[: ROOMS.index("cli")],
+    "leaderboard": ROOMS[: ROOMS.index("cli")],
 }
 """What varies, and the rooms that it may import; a room imports neither by name but through discovery."""
-FOLDERS = {"shardbench": ROOT / "src" / "shardbench"} | {f"shardbench.{name}": ROOT / name for name in PLUGINS}
+FOLDERS = {
+    "shardbench": ROOT / "src" / "shardbench",
+    "shardbench.baselines": ROOT / "baselines",
+    "shardbench.datasets": ROOT / "datasets",
+    "shardbench.leaderboard": ROOT / "benchmarks" / "leaderboard",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def fault_of(one: Import) -> str:
         folders = one.importer.split(".")[2:3], one.imported.split(".")[2:3]
         if own == used == "baselines" and folders[0] != folders[1]:
             return f"{where}: baselines do not import each other"
-        allowed = ("", own, *PLUGINS[own], *(("datasets",) if own == "baselines" else ()))
+        allowed = ("", own, *PLUGINS[own], *(() if own == "datasets" else ("datasets",)))
         return "" if used in allowed else f"{where}: {own} may not"
     if not own:
         return "" if used in ("", "base", "model") else f"{where}: the plug-in API is made of the lowest rooms"

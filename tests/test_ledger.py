@@ -89,23 +89,23 @@ def test_a_definition_is_stamped_with_the_commit_that_has_it_first(
     file, speed, size = tmp_path / "claims.toml", claim(), claim(name="size")
     file.write_text("first")
     with pytest.raises(BadInput, match="differs from what is committed"):
-        definitions.define("mine", "x", [speed])
+        definitions.define("mine", [speed])
     git(tmp_path, "add", "."), git(tmp_path, "commit", "-qm", "one")
     first = git(tmp_path, "rev-parse", "HEAD")
-    assert definitions.define("mine", "x", [speed]) == ["speed"]
-    assert definitions.define("mine", "x", [speed]) == []
+    assert definitions.define("mine", [speed]) == ["speed"]
+    assert definitions.define("mine", [speed]) == []
     file.write_text("second")
     git(tmp_path, "commit", "-qam", "two")
-    assert definitions.define("mine", "x", [speed, size]) == ["size"]
-    known = definitions.definitions("mine", "x")
+    assert definitions.define("mine", [speed, size]) == ["size"]
+    known = definitions.definitions("mine")
     second = git(tmp_path, "rev-parse", "HEAD")
     assert {name: stamp.commit for name, stamp in known.items()} == {"speed": first, "size": second}
     git(tmp_path, "add", "."), git(tmp_path, "commit", "-qm", "three")
-    assert definitions.define("mine", "x", [size]) == [], "what is no claim any more leaves the file"
-    assert set(definitions.definitions("mine", "x")) == {"size"}
+    assert definitions.define("mine", [size]) == [], "what is no claim any more leaves the file"
+    assert set(definitions.definitions("mine")) == {"size"}
     (tmp_path / "defined.toml").write_text("size = 3")
     with pytest.raises(BadInput, match=r"defined\.toml: size"):
-        definitions.definitions("mine", "x")
+        definitions.definitions("mine")
 
 
 @pytest.mark.parametrize("name", reproduction_names())

@@ -19,11 +19,12 @@ from pathlib import Path
 
 PACKAGE = "shardbench"
 BASELINES, DATASETS = f"{PACKAGE}.baselines", f"{PACKAGE}.datasets"
+LEADERBOARD = f"{PACKAGE}.leaderboard"
 REPRODUCTION = "reproduction"
 """Subfolder of a baseline that compares its strategies but makes none of their plans."""
 
 _ROOT = Path(__file__).resolve().parents[1]
-_FOLDERS = ("baselines", "datasets", "machines", "suites")
+_FOLDERS = ("baselines", "datasets", "leaderboard", "machines", "suites")
 """Parts of the package that vary; records state machines and suites by other hashes."""
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
 _NOT_RUN = frozenset({"claims.toml", "defined.toml", "numbers.toml"})
@@ -98,7 +99,7 @@ def code_hash(*modules: str, reproduction: bool = False) -> str | None:
 def class_code(value: object, base: type, *provided_by: str, reproduction: bool = False) -> str | None:
     """Hash of the packages that define the classes by which ``value`` is a ``base``, and of those that provide it.
 
-    Of a baseline its folder, of other people's code the top-level package, or the module where it
+    Of a baseline and the leaderboard its folder, of other people's code the top-level package, or the module where it
     is in none; classes of the harness are left out. None where there is no file to read.
     """
     named = {kind.__module__ for kind in type(value).__mro__ if issubclass(kind, base)} | set(provided_by)
@@ -111,6 +112,8 @@ def owner_of(module: str) -> str:
     parts = module.split(".")
     if module.startswith(f"{BASELINES}."):
         return ".".join(parts[:3])
+    if parts[:2] == LEADERBOARD.split("."):
+        return LEADERBOARD
     for end in range(1, len(parts)):
         spec = _spec(".".join(parts[:end]))
         # A namespace has no file of its own: what is in it may be other people's.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli.names import completing, papers
@@ -76,10 +75,11 @@ def print_claims(frame: "pd.DataFrame") -> None:
 
 
 def _define(names: list[str], *, as_json: bool) -> int:
+    from shardbench.model.discovery import reproduction_home  # noqa: PLC0415
     from shardbench.studies.definitions import define  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
-    defined = {name: list(define(name, REPRODUCTION, find_reproduction(name).claims)) for name in names}
+    defined = {name: list(define(reproduction_home(name), find_reproduction(name).claims)) for name in names}
     if as_json:
         print_json({"defined": defined})
         return EXIT_OK

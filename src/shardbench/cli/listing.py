@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from shardbench.model.discovery import GROUP, missing_modules, reproduction_names, strategies
+from shardbench.base.code import REPRODUCTION
+from shardbench.model.discovery import missing_modules, reproduction_home, reproduction_names, strategies
 from shardbench.model.machine import load_machine, machine_files
 from shardbench.runs.suite import read_suite, suite_names
 
@@ -74,8 +76,13 @@ def list_suites() -> list[Entry]:
 
 def list_papers() -> list[Entry]:
     """Baselines with studies or claims, which ``reproduce`` takes, and the first line of what they are."""
-    documents = {name: import_module(f"{GROUP}.{name}").__doc__ or "" for name in reproduction_names()}
+    documents = {name: _package_of(name).__doc__ or "" for name in reproduction_names()}
     return [{"name": name, "description": text.strip().split("\n")[0]} for name, text in documents.items()]
+
+
+def _package_of(name: str) -> ModuleType:
+    """The baseline, which its reproduction is a part of, or the leaderboard."""
+    return import_module(reproduction_home(name).removesuffix(f".{REPRODUCTION}"))
 
 
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {

@@ -30,6 +30,7 @@ from shardbench.cli.plan import plan_command
 from shardbench.cli.prepare import prepare_command
 from shardbench.cli.profile import profile_command
 from shardbench.cli.run import suite_command
+from shardbench.cli.submission import check_submission_command
 from shardbench.cli.usage import usage_line
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
@@ -167,6 +168,7 @@ app.command("doctor")(tools.doctor_command)
 app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
 app.command("collect")(collect_command)
+app.command("check-submission")(check_submission_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

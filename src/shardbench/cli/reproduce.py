@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardbench.cli.names import outcomes, papers, refuse_no_paper, suites
+from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -35,6 +35,14 @@ def reproduce_command(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="The small part of it: minutes instead of an hour.")] = False,
     study: Annotated[list[str] | None, typer.Option("--study", help="Only this study; repeatable.")] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            help="Of the studies' cells, this strategy's alone; repeatable.",
+            autocompletion=completing(strategy_names),
+        ),
+    ] = None,
     suite: Annotated[bool, typer.Option("--suite/--no-suite", help="Run the trials of the suite of that name.")] = True,
     force: ForceOption = False,
     retry: RetryOption = "",
@@ -46,6 +54,7 @@ def reproduce_command(
 ) -> int:
     """Run what is open of a paper's reproduction, then write its tables and say what became of its claims."""
     from shardbench.cli.progress import progress  # noqa: PLC0415
+    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions  # noqa: PLC0415
     from shardbench.studies.files import write_reproduction_page, write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
@@ -56,11 +65,13 @@ def reproduce_command(
     found = find_reproduction(name)
     for wanted in study or ():
         found.study(wanted)
+    for wanted in strategy or ():
+        get_strategy(wanted)
     again = outcomes(retry)
     with progress(as_json) as listener:
         trials: list[Record] = []
         written: list[Path] = []
-        if suite and not study and name in suites():
+        if suite and not study and not strategy and name in suites():
             options = RunOptions(results=results, data=data, quick=quick, force=force, retry=again)
             trials, written = _run_suite(name, options, listener)
         cells = run_studies(
@@ -69,6 +80,7 @@ def reproduce_command(
                 results=results,
                 quick=quick,
                 studies=tuple(study or ()),
+                strategies=tuple(strategy or ()),
                 force=force,
                 retry=Outcome.ERROR in again,
                 workers=workers,

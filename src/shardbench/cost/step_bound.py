@@ -89,10 +89,19 @@ class StepBounds:
         """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""
         if used_moves(plan, self.problem) & NO_BOUND:
             return None
-        key = moves & DEVICE_MOVES, keeps_order(plan) and copies_hottest(plan)
+        return self.least(moves, ordered=in_order(plan))
+
+    def least(self, moves: frozenset[Move] = DEVICE_MOVES, *, ordered: bool) -> StepBound:
+        """On plans made with those of ``moves`` that devices make; ``ordered``: of those that are ``in_order``."""
+        key = moves & DEVICE_MOVES, ordered
         if key not in self._found:
-            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=key[1])
+            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered)
         return self._found[key]
+
+
+def in_order(plan: Plan) -> bool:
+    """Whether a plan keeps the order of frequency, in what is in HBM and in what is copied."""
+    return keeps_order(plan) and copies_hottest(plan)
 
 
 def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:

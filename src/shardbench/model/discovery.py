@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardbench.base.closest import unknown
-from shardbench.base.code import BASELINES, REPRODUCTION, class_code
+from shardbench.base.code import BASELINES, LEADERBOARD, REPRODUCTION, class_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought, one_line
 from shardbench.model.problem import Sees
@@ -50,10 +50,16 @@ def get_strategy(name: str) -> Strategy:
 
 
 def reproduction_names() -> list[str]:
-    """Baselines that bring studies or claims of a paper, sorted."""
+    """Baselines that bring studies or claims of a paper, and the leaderboard; sorted."""
     parent = importlib.import_module(GROUP)
     folders = sorted(module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
-    return [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{REPRODUCTION}") is not None]
+    owners = [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{REPRODUCTION}") is not None]
+    return sorted([*owners, LEADERBOARD.rpartition(".")[2]])
+
+
+def reproduction_home(owner: str) -> str:
+    """The package with the studies and claims of ``owner``."""
+    return LEADERBOARD if owner == LEADERBOARD.rpartition(".")[2] else f"{GROUP}.{owner}.{REPRODUCTION}"
 
 
 def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:

@@ -43,7 +43,7 @@ _TRAFFIC = (
 _REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
-_EQUAL = 1e-9
+SAME = 1e-9
 """Relative difference below which two simulated times are the same number."""
 
 Cell = str | int | float | bool | None
@@ -167,7 +167,7 @@ def _no_step_bound(record: Record) -> str | None:
 
 def _same(group: Group, row: Row, best: Row) -> bool | None:
     if group.condition.backend is Backend.SIMULATED:
-        return abs(row.step.value - best.step.value) <= _EQUAL * best.step.value
+        return abs(row.step.value - best.step.value) <= SAME * best.step.value
     apart = group.apart(row, best)
     return None if apart is None else not apart
 

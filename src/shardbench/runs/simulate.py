@@ -15,7 +15,7 @@ from shardbench.cost.demand import count_demand
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBounds
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.cost.uncertainty import drawn_machines, form_of, with_form
+from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, with_form
 from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -105,14 +105,14 @@ class Simulation:
             for rank in range(self.machine.topology.world_size)
         )
 
-    def draws(self, problem: Problem, dense: DenseShape) -> Draws | None:
-        """The same traffic under draws of constants and form; None where the machine states no errors."""
+    def draws(self, problem: Problem, dense: DenseShape, n: int = DRAWS) -> Draws | None:
+        """The same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
         form = form_of(self.times)
         drawn = [
-            replace(self, times=tuple(with_form(t, i, form) for t in _times(self.traffics, problem, dense, machine)))
-            for i, machine in enumerate(drawn_machines(problem.machine))
+            replace(self, times=tuple(with_form(t, i, form, n) for t in _times(self.traffics, problem, dense, machine)))
+            for i, machine in enumerate(drawn_machines(problem.machine, n))
         ]
         return Draws(
             step_ms=tuple(_six_digits(simulation.step_ms) for simulation in drawn),

@@ -18,7 +18,6 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.code import last_commit
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
-from shardbench.model.discovery import GROUP
 from shardbench.studies.claim import Claim
 
 FILE = "defined.toml"
@@ -38,32 +37,32 @@ class _Definitions(pydantic.RootModel[dict[str, Definition]]):
     pass
 
 
-def definitions(owner: str, folder: str) -> Mapping[str, Definition]:
-    """Stamps of a baseline's claims by name; empty where none were made. Raises BadInput for a malformed file."""
-    file = resources.files(f"{GROUP}.{owner}.{folder}") / FILE
+def definitions(package: str) -> Mapping[str, Definition]:
+    """Stamps of the claims in a package by name; empty where none were made. Raises BadInput for a malformed file."""
+    file = resources.files(package) / FILE
     if not file.is_file():
         return {}
     try:
         return _Definitions.model_validate(tomllib.loads(file.read_text(encoding="ascii"))).root
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{owner}/{folder}/{FILE}: not TOML: {error}") from error
+        raise BadInput(f"{package}/{FILE}: not TOML: {error}") from error
     except pydantic.ValidationError as error:
-        raise BadInput(f"{owner}/{folder}/{FILE}: {first_error(error)}") from error
+        raise BadInput(f"{package}/{FILE}: {first_error(error)}") from error
 
 
-def define(owner: str, folder: str, claims: Sequence[Claim]) -> list[str]:
+def define(package: str, claims: Sequence[Claim]) -> list[str]:
     """Stamp the claims whose definition changed with the last commit of ``claims.toml``; gives their names.
 
     Raises BadInput where that file is not committed as it is.
     """
-    place = Path(str(resources.files(f"{GROUP}.{owner}.{folder}"))).resolve()
-    known = definitions(owner, folder)
+    place = Path(str(resources.files(package))).resolve()
+    known = definitions(package)
     changed = [claim.name for claim in claims if _stale(claim, known)]
     if not changed and known.keys() == {claim.name for claim in claims}:
         return []
     commit = last_commit(place / "claims.toml")
     if commit is None:
-        raise BadInput(f"{owner}/{folder}/claims.toml differs from what is committed; commit it, then define")
+        raise BadInput(f"{package}/claims.toml differs from what is committed; commit it, then define")
     digest, at = commit
     stamps = {
         claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, known) else known[claim.name]

@@ -1,4 +1,4 @@
-"""What a baseline's folder ``reproduction/`` brings: ``studies.py``, ``claims.toml`` and ``claims.py``."""
+"""What a baseline's ``reproduction/``, or the leaderboard, brings: ``studies.py``, ``claims.toml``, ``claims.py``."""
 
 import importlib
 import importlib.util
@@ -11,7 +11,7 @@ from typing import Any
 from shardbench.base.closest import unknown
 from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
-from shardbench.model.discovery import GROUP, reproduction_names
+from shardbench.model.discovery import reproduction_home, reproduction_names
 from shardbench.studies.claim import Claim, Evidence, parse_claims
 from shardbench.studies.definitions import Definition, definitions
 from shardbench.studies.study import Study
@@ -58,18 +58,18 @@ def find_reproduction(owner: str) -> Reproduction:
     if claims and observe is None:
         raise BadInput(f"{owner} has claims.toml but no claims.py with observations(evidence)")
     return Reproduction(
-        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(owner, REPRODUCTION)
+        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(reproduction_home(owner))
     )
 
 
 def _module(owner: str, name: str) -> bool:
-    return importlib.util.find_spec(f"{GROUP}.{owner}.{REPRODUCTION}.{name}") is not None
+    return importlib.util.find_spec(f"{reproduction_home(owner)}.{name}") is not None
 
 
 def _import(owner: str, name: str) -> Any:
-    return importlib.import_module(f"{GROUP}.{owner}.{REPRODUCTION}.{name}")
+    return importlib.import_module(f"{reproduction_home(owner)}.{name}")
 
 
 def _claims_text(owner: str) -> str | None:
-    file = resources.files(f"{GROUP}.{owner}.{REPRODUCTION}") / "claims.toml"
+    file = resources.files(reproduction_home(owner)) / "claims.toml"
     return file.read_text(encoding="ascii") if file.is_file() else None

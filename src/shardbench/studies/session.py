@@ -25,6 +25,8 @@ class SessionOptions:
     results: Path
     quick: bool = False
     studies: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    """Of cells that name a strategy, those of these alone."""
     force: bool = False
     retry: bool = False
     """Run failed cells again."""
@@ -40,7 +42,7 @@ class StudyWork(Work[Cell, CellRecord]):
     def __init__(self, owner: str, study: Study, options: SessionOptions) -> None:
         self.title = f"study {study.name}"
         self.store = cell_store(options.results, owner, study.name)
-        self.pieces = study.cells(options.quick)
+        self.pieces = [cell for cell in study.cells(options.quick) if _wanted(cell, options.strategies)]
         self._owner = owner
         self._study = study
         self._options = options
@@ -71,6 +73,10 @@ class StudyWork(Work[Cell, CellRecord]):
         workers = 1 if self._study.exclusive else self._options.workers
         arguments = [(self._owner, self._study.name, cell, folder, environment) for cell in pieces]
         return side_by_side(run_cell, arguments, workers)
+
+
+def _wanted(cell: Cell, strategies: tuple[str, ...]) -> bool:
+    return not strategies or cell.get("strategy") in (None, *strategies)
 
 
 def run_studies(reproduction: Reproduction, options: SessionOptions, listener: Listener) -> list[CellRecord]:

@@ -51,6 +51,10 @@ class Study(ABC):
         """
         return {self.name: rows}
 
+    def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
+        """``tables``, for studies that show other records of the results folder beside their own rows."""
+        return self.tables(rows)
+
     def optional(self, cell: Cell) -> bool:
         """Whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""
         return False

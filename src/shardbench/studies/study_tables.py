@@ -36,7 +36,7 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
         known = cell_store(results, reproduction.owner, study.name).latest()
         rows = rows_frame(study, study.cells(False), known)
         if len(rows):
-            found.append((study, study.tables(rows)))
+            found.append((study, study.tables_beside(rows, results)))
     return found
 
 

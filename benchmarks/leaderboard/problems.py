@@ -1,0 +1,127 @@
+"""The problems of a version of the leaderboard, as its file states them."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from shardbench.base.serialise import content_hash
+from shardbench.model.machine import load_machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.table import Name
+from shardbench.runs.simulate import CountedQuestion, Simulation
+from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
+
+VERSION = 1
+
+
+class Posed(pydantic.BaseModel):
+    """A workload and the machines that it is placed on."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    machines: Annotated[tuple[str, ...], Field(min_length=1)]
+    parameters: dict[str, Any]
+    samples_a_device: PositiveInt | None = None
+    """The batch grows with the machine, up to ``most_samples``; None: it is stated with the parameters."""
+    most_samples: PositiveInt | None = None
+    published: tuple[str, ...] = ()
+    """Machines on which those that learn do so for as long as they were published to."""
+
+
+class Version(pydantic.BaseModel):
+    """A frozen list of problems and efforts."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    version: PositiveInt
+    efforts: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+    """Seconds for learning and planning together."""
+    published_s: PositiveFloat
+    workloads: Annotated[tuple[Posed, ...], Field(min_length=1)]
+
+    def problems(self) -> Iterator[tuple[Posed, str]]:
+        """Workloads with their machines, one workload after the other."""
+        for posed in self.workloads:
+            yield from ((posed, machine) for machine in posed.machines)
+
+    def posed(self, workload: str) -> Posed:
+        """The workload of that name."""
+        return next(posed for posed in self.workloads if posed.name == workload)
+
+
+def text(version: int = VERSION) -> str:
+    """The file of a version."""
+    return (resources.files(__package__ or "") / f"v{version}.toml").read_text(encoding="ascii")
+
+
+@cache
+def load(version: int = VERSION) -> Version:
+    """A version, read from its file."""
+    return Version.model_validate(tomllib.loads(text(version)))
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A workload with its test batches, which all its machines have in common."""
+
+    workload: Workload
+    batches: DrawnBatches
+
+
+@lru_cache(maxsize=1)
+def _drawn(version: int, name: str, batch_size: int | None) -> _Drawn:
+    data: Mapping[str, Any] = load(version).posed(name).parameters | {"name": name}
+    size = {} if batch_size is None else {"batch_size": batch_size}
+    workload = workload_config({**data, **size}, f"leaderboard {version}").build(Path())
+    return _Drawn(workload, DrawnBatches(workload, int(data.get("test_batches", 1))))
+
+
+class JudgedOnce(CountedQuestion):
+    """Keeps what plans came to: strategies give one plan for several efforts, and often each other's."""
+
+    def __init__(self, problem: Problem, drawn: _Drawn, known: dict[str, Simulation]) -> None:
+        super().__init__(problem, drawn.batches, drawn.workload.dense, len(drawn.batches.numbers))
+        self._known = known
+
+    def judge(self, plan: Plan) -> Simulation:
+        """Counts a plan that was not seen yet."""
+        key = content_hash(replace(plan, notes={}))
+        if key not in self._known:
+            self._known[key] = super().judge(plan)
+        return self._known[key]
+
+
+@lru_cache(maxsize=1)
+def _known(version: int, name: str, machine: str) -> dict[str, Simulation]:
+    return {}
+
+
+@lru_cache(maxsize=2)
+def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
+    """A problem with the test batches that plans are judged on; ``inputs``: with a sample of single train inputs.
+
+    The last workload drawn is kept for the next strategy.
+    """
+    posed, machine = load(version).posed(name), load_machine(machine_name)
+    size = None
+    if posed.samples_a_device is not None:
+        size = posed.samples_a_device * machine.topology.world_size
+        size = min(size, posed.most_samples or size)
+    drawn = _drawn(version, name, size)
+    workload = drawn.workload
+    problem = Problem.of(
+        name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
+        inputs=workload.input_sample if inputs else None,
+    )  # fmt: skip
+    return JudgedOnce(problem, drawn, _known(version, name, machine_name))

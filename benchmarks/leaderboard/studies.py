@@ -1,0 +1,166 @@
+"""The leaderboard as a study: a cell a problem and strategy, and the two tables that its rows make."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.base.code import BASELINES
+from shardbench.base.errors import BadInput
+from shardbench.cost.bounds import NO_BOUND
+from shardbench.cost.step_bound import in_order
+from shardbench.model.discovery import get_strategy, strategies
+from shardbench.model.machine import load_machine
+from shardbench.model.problem import Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.records.cell import Cell, Scalar, SeriesRow
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Failure, Outcome
+from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.runs.evaluate import Answer, evaluate, learns
+from shardbench.runs.simulate import CountedQuestion, Simulation
+from shardbench.studies.study import Study
+
+from .problems import VERSION, Posed, load, question
+
+MEASURED_SUITE = "measured"
+"""Its records stand in the table as well, by a backend of their own."""
+TIMED, PUBLISHED = "timed", "published"
+LEARNING_SHARE = 5.0 / 6.0
+"""Of an effort, what a strategy that learns may learn for."""
+DRAWN = 64
+"""Draws of the model's constants that a row keeps."""
+QUICK = (("synthetic-40", "a100-40gb-1x8"), ("meta-traces", "a100-40gb-2x8"))
+
+
+class Steps(Study):
+    """Every strategy on every problem: the predicted step, its distance to the proven bound and to the best found."""
+
+    name = "steps"
+    version = 1
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """A problem's bound, then its strategies; those that learn also as they were published, on some problems."""
+        board = load()
+        return [
+            {"version": VERSION, "workload": posed.name, "machine": machine, "strategy": name, "effort": effort}
+            for posed, machine in board.problems()
+            if not quick or (posed.name, machine) in QUICK
+            for name, effort in _asked(posed, machine, quick)
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
+        """The bound, or a row an effort: the plan made in a process of its own within it, and judged."""
+        workload, machine = str(cell["workload"]), str(cell["machine"])
+        if cell["strategy"] is None:
+            return [_bound(question(VERSION, workload, machine, inputs=False))]
+        strategy = get_strategy(str(cell["strategy"]))
+        asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
+        board = load()
+        if cell["effort"] == PUBLISHED:
+            return [{"budget": PUBLISHED, **_row(asked, strategy, Budget(fit_s=board.published_s))}]
+        return [
+            {"budget": f"{effort_s:g} s", **_row(asked, strategy, _budget(strategy, effort_s))}
+            for effort_s in board.efforts
+        ]
+
+    def optional(self, cell: Cell) -> bool:
+        """Strategies of other people's packages are listed where they are installed."""
+        name = cell["strategy"]
+        return name is not None and not _is_ours(get_strategy(str(name)))
+
+    def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
+        """With the measured rows of the suite that has them."""
+        measured = trial_store(results, MEASURED_SUITE).read()
+        found = steps(rows, VERSION)
+        if measured:
+            devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}
+            found = pd.concat([found, measured_steps(measured, VERSION, devices, _sees())], ignore_index=True)
+        return {"steps": found, "scores": scores(found)}
+
+
+def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
+    found: list[tuple[str | None, str]] = [(None, BOUND)]
+    for name, learner in _competing().items():
+        found.append((name, TIMED))
+        if learner and machine in posed.published and not quick:
+            found.append((name, PUBLISHED))
+    return found
+
+
+@cache
+def _competing() -> dict[str, bool]:
+    """All strategies but variants by name, and whether they learn."""
+    return {name: learns(each) for name, each in strategies().items() if each.role is not Role.VARIANT}
+
+
+@cache
+def _sees() -> dict[str, str]:
+    return {name: _words(each.sees) for name, each in strategies().items()}
+
+
+def _is_ours(strategy: Strategy) -> bool:
+    return type(strategy).__module__.startswith(f"{BASELINES}.")
+
+
+def _words(declared: frozenset[Sees] | frozenset[Move]) -> str:
+    return " ".join(sorted(each.value for each in declared))
+
+
+def _budget(strategy: Strategy, effort_s: float) -> Budget:
+    if not learns(strategy):
+        return Budget(plan_s=effort_s)
+    return Budget(plan_s=(1.0 - LEARNING_SHARE) * effort_s, fit_s=LEARNING_SHARE * effort_s)
+
+
+def _bound(asked: CountedQuestion) -> SeriesRow:
+    """``step_ms`` is proven for any plan of devices, ``ordered_ms`` for those that keep the order of frequency."""
+    proven = asked.bounds().steps
+    if proven is None:
+        raise BadInput(f"{asked.problem.name}: nothing is proven about its step")
+    return {
+        **_head(asked), "budget": BOUND, "outcome": Outcome.OK.value, "step_ms": proven.least(ordered=False).ms,
+        "ordered_ms": proven.least(ordered=True).ms,
+    }  # fmt: skip
+
+
+def _head(asked: CountedQuestion) -> dict[str, Scalar]:
+    problem = asked.problem
+    return {"backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size}
+
+
+def _row(asked: CountedQuestion, strategy: Strategy, budget: Budget) -> SeriesRow:
+    """A strategy's plan and what it comes to."""
+    row: dict[str, Scalar] = {
+        **_head(asked), "role": strategy.role.value, "sees": _words(strategy.sees), "moves": _words(strategy.moves),
+    }  # fmt: skip
+    answer = evaluate(asked, strategy, budget, 0)
+    if isinstance(answer, Failure):
+        return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
+    planned, spent = answer.planned, answer.spent
+    drawn = answer.judged.draws(asked.problem, asked.dense, DRAWN)
+    return {
+        **row,
+        "outcome": Outcome.OK.value,
+        "step_ms": answer.judged.step_ms,
+        "draws_ms": drawn.step_ms if drawn is not None else (),
+        "bounded_by": _bounded_by(answer),
+        "plan_hash": planned.plan_hash,
+        "plan_s": spent.plan_s,
+        "fit_s": spent.fit_s,
+        "effort_cpu_s": spent.plan_cpu_s + spent.fit_cpu_s,
+        "headroom_pct": 100.0 * (1.0 - max(planned.hbm_memory_bytes) / asked.problem.topology.hbm_bytes),
+    }
+
+
+def _bounded_by(answer: Answer[Simulation]) -> str:
+    """Which bound holds for a plan: of any plan, of those in order, or none."""
+    if NO_BOUND & set(answer.planned.moves):
+        return ""
+    return ORDERED if in_order(answer.plan) else ANY_PLAN
+
+
+def studies() -> Sequence[Study]:
+    """All of them."""
+    return (Steps(),)

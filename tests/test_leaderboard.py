@@ -1,0 +1,211 @@
+"""The leaderboard: its frozen list of problems, its table and its scores by hand."""
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import records as make
+
+from shardbench.base.errors import BadInput
+from shardbench.leaderboard import problems
+from shardbench.leaderboard.studies import Steps
+from shardbench.model.discovery import strategies
+from shardbench.model.machine import load_machine
+from shardbench.model.strategy import Role
+from shardbench.records.cell import CellRecord, cell_key
+from shardbench.records.provenance import Provenance
+from shardbench.records.store import cell_store
+from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.studies import submission
+from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.session import cell_code
+from shardbench.studies.submission import check_submission
+
+DIGESTS = {1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c"}
+"""A version is never changed: what is to be otherwise becomes the next one."""
+DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())
+
+
+def row(strategy: str, step_ms: float | None, workload: str = "w", budget: str = "60 s", **changes: object) -> dict:
+    draws = () if step_ms is None else tuple(step_ms * draw for draw in DRAWS)
+    outcome = "timeout" if step_ms is None else "ok"
+    cells = {
+        "workload": workload, "machine": "m", "devices": 8, "backend": "simulated", "strategy": strategy,
+        "budget": budget, "outcome": outcome, "step_ms": step_ms, "draws_ms": draws, "bounded_by": ANY_PLAN,
+        "role": "competitor", "cause": "late" if step_ms is None else "",
+    }  # fmt: skip
+    return cells | changes
+
+
+def bound(any_plan: float, ordered: float, workload: str = "w") -> dict:
+    return row("", any_plan, workload, BOUND) | {"strategy": None, "ordered_ms": ordered}
+
+
+def board(*rows: dict) -> pd.DataFrame:
+    return steps(pd.DataFrame(rows), 1)
+
+
+@pytest.mark.parametrize("version", DIGESTS)
+def test_a_version_is_frozen(version: int) -> None:
+    assert hashlib.sha256(problems.text(version).encode()).hexdigest() == DIGESTS[version]
+
+
+def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
+    listed = list(problems.load().problems())
+    assert len({(posed.name, machine) for posed, machine in listed}) == len(listed)
+    devices = {load_machine(machine).topology.world_size for _, machine in listed}
+    assert devices == {8, 16, 128, 1024}
+    for posed, _ in listed:
+        assert (posed.samples_a_device is None) == ("batch_size" in posed.parameters), posed.name
+
+
+def test_every_strategy_that_is_no_variant_stands_on_every_problem() -> None:
+    cells = Steps().cells(False)
+    named = {name for name, each in strategies().items() if each.role is not Role.VARIANT}
+    listed = {(cell["workload"], cell["machine"]) for cell in cells}
+    timed = {(cell["workload"], cell["machine"], cell["strategy"]) for cell in cells if cell["effort"] == "timed"}
+    assert timed == {(*problem, name) for problem in listed for name in named}
+    bounds = [cell for cell in cells if cell["effort"] == BOUND]
+    assert {(cell["workload"], cell["machine"]) for cell in bounds} == listed
+    assert all(cell["strategy"] is None for cell in bounds)
+    published = {cell["strategy"] for cell in cells if cell["effort"] == "published"}
+    assert published == {"autoshard", "dreamshard", "neuroshard", "rnn-rl"}
+
+
+def test_it_is_found_as_a_reproduction_with_code_of_its_own() -> None:
+    found = find_reproduction("leaderboard")
+    assert [study.name for study in found.studies] == ["steps"]
+    assert not found.claims
+
+
+def test_rows_stand_by_their_distance_to_the_best_of_all_budgets() -> None:
+    table = board(
+        bound(8.0, 10.0),
+        row("ours", 12.0, budget="1 s"),
+        row("ours", 11.0, bounded_by=ORDERED),
+        row("reference", 10.0, role="search"),
+        row("theirs", None),
+        row("host", 20.0, bounded_by=""),
+    )
+    assert list(table.strategy) == ["reference", "ours", "ours", "host", "theirs"]
+    assert list(table.budget) == ["60 s", "60 s", "1 s", "60 s", "60 s"]
+    assert table.over_best_pct[:4].tolist() == pytest.approx([0.0, 10.0, 20.0, 100.0])
+    assert table.over_bound_pct[:3].tolist() == pytest.approx([25.0, 10.0, 50.0]), "each against its kind of plans"
+    assert math.isnan(table.over_bound_pct[3]), "nothing is proven about hosts"
+    last = table.iloc[-1]
+    assert (last.outcome, last.n, last.cause) == ("timeout", 0, "late")
+    assert math.isnan(last.step_ms)
+
+
+def test_ties_say_what_is_not_known() -> None:
+    swapped = tuple(reversed([11.0 * draw for draw in DRAWS]))
+    table = board(
+        bound(8.0, 8.0), row("a", 10.0), row("b", 10.0), row("c", 10.5), row("d", 11.0, draws_ms=swapped),
+        row("e", 12.0, draws_ms=()),
+    )  # fmt: skip
+    assert dict(zip(table.strategy, table.tie)) == {"a": "", "b": "=", "c": "", "d": "~", "e": "?"}
+
+
+def test_measured_rows_stand_beside_by_a_backend_of_their_own() -> None:
+    measured = [
+        make.ok(name, (step,) * 4, repeat=repeat)
+        for name, times in (("a", (10.0, 11.0)), ("b", (10.5, 11.0)), ("c", (30.0, 31.0)))
+        for repeat, step in enumerate(times)
+    ]
+    table = measured_steps(measured, 1, {measured[0].spec.machine: 2}, {"a": "tables"})
+    assert list(table.strategy) == ["a", "b", "c"]
+    assert list(table.tie) == ["", "=", ""]
+    assert set(table.backend) == {"measured"}
+    assert table.over_bound_pct.isna().all()
+    assert table.sees[0] == "tables"
+
+
+def test_scores_by_hand() -> None:
+    table = board(
+        bound(8.0, 8.0), row("ours", 10.0), row("theirs", 20.0),
+        bound(2.0, 2.0, "x"), row("ours", 3.0, "x"), row("theirs", 2.5, "x"),
+        bound(1.0, 1.0, "y"), row("ours", 1.0, "y", bounded_by=""), row("theirs", None, "y"),
+    )  # fmt: skip
+    found = scores(table).set_index("strategy")
+    ours, theirs = found.loc["ours"], found.loc["theirs"]
+    assert (ours.problems, ours.ok, ours.best, ours.bounded) == (3, 3, 2, 2)
+    assert (theirs.problems, theirs.ok, theirs.best, theirs.bounded) == (3, 2, 1, 2)
+    assert ours.over_bound_geomean == pytest.approx(math.sqrt(10 / 8 * 3 / 2))
+    assert ours.over_best_geomean == pytest.approx(1.2 ** (1 / 3))
+    assert theirs.over_best_geomean == pytest.approx(math.sqrt(2))
+    assert (ours.within_1, ours["within_1.2"]) == pytest.approx((2 / 3, 1.0))
+    assert (theirs.within_1, theirs.within_2) == pytest.approx((1 / 3, 2 / 3)), "what failed is outside every factor"
+    assert list(found.index) == ["ours", "theirs"]
+
+
+def test_unlike_budgets_have_scores_of_their_own() -> None:
+    table = board(bound(8.0, 8.0), row("ours", 10.0), row("ours", 11.0, budget="1 s"))
+    assert scores(table)[["budget", "problems", "best"]].to_numpy().tolist() == [["1 s", 1, 0], ["60 s", 1, 1]]
+
+
+def record(row: dict, *, dirty: bool = False, **cell: object) -> CellRecord:
+    whole = {"version": 1, "workload": "w", "machine": "m", "strategy": "greedy-size", "effort": "timed"} | cell
+    study = find_reproduction("leaderboard").study("steps")
+    begun = Provenance.begin(cell_code(study, whole)).model_copy(update={"commit": "0" * 40, "dirty": dirty})
+    rows = () if row["outcome"] == "failed" else ({name: row[name] for name in row.keys() - whole.keys()},)
+    return CellRecord(
+        key=cell_key("steps", 1, whole), study="steps", version=1, cell=whole, wall_s=1.0, cpu_s=1.0, rows=rows,
+        failure=None if rows else "broke", environment="e", provenance=begun,
+    )  # fmt: skip
+
+
+def checked(tmp_path: Path, *records: CellRecord) -> tuple[str, ...]:
+    """Faults other than that the rest of the leaderboard is missing."""
+    store = cell_store(tmp_path, "leaderboard", "steps")
+    for one in records:
+        store.append(one)
+    found = check_submission(tmp_path)
+    assert found.strategies == ("greedy-size",)
+    assert any("workload=kaggle" in fault and "has no record" in fault for fault in found.faults)
+    return tuple(fault for fault in found.faults if "has no record" not in fault)
+
+
+def test_a_submission_is_held_against_bounds_budgets_and_code(tmp_path: Path) -> None:
+    proven = record(bound(8.0, 9.0), strategy=None, effort=BOUND)
+    spent = {"plan_s": 0.5, "fit_s": 0.0}
+    assert checked(tmp_path / "a", proven, record(row("", 9.0, **spent))) == ()
+    (fault,) = checked(tmp_path / "b", proven, record(row("", 8.5, bounded_by=ORDERED, **spent)))
+    assert fault.endswith("8.5 ms is below the proven bound, 9 ms: no plan is that fast")
+    (fault,) = checked(tmp_path / "c", proven, record(row("", 9.0, budget="1 s", plan_s=0.9, fit_s=0.2)))
+    assert fault.endswith("took 1.1 s of a budget of 1 s")
+    (fault,) = checked(tmp_path / "d", proven, record(row("", 9.0, **spent), dirty=True))
+    assert "no clean checkout" in fault
+    (fault,) = checked(tmp_path / "e", proven, record({"outcome": "failed"}))
+    assert "failed: broke" in fault
+    other = record(row("", 9.0, **spent))
+    other = other.model_copy(update={"provenance": other.provenance.model_copy(update={"strategy_code": "x"})})
+    (fault,) = checked(tmp_path / "f", proven, other)
+    assert fault.endswith("made by other code than what is installed here")
+
+
+def test_a_submission_without_records_or_edited_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no records of a strategy"):
+        check_submission(tmp_path)
+    one = record(row("", 9.0, plan_s=0.5, fit_s=0.0))
+    store = cell_store(tmp_path, "leaderboard", "steps")
+    store.append(one)
+    store.path.write_text(store.path.read_text().replace('"workload":"w"', '"workload":"v"'))
+    with pytest.raises(BadInput, match="the line was edited"):
+        check_submission(tmp_path)
+
+
+def test_cells_made_again_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = {"plan_s": 0.5, "fit_s": 0.0}
+    kept = record(row("", 9.0, **spent))
+    cell_store(tmp_path, "leaderboard", "steps").append(kept)
+
+    def faults(step_ms: float | None) -> list[str]:
+        monkeypatch.setattr(submission, "run_cell", lambda *_: record(row("", step_ms, **spent)))
+        return [fault for fault in check_submission(tmp_path, again=3).faults if "has no record" not in fault]
+
+    assert faults(9.0) == faults(9.04) == faults(8.0) == []
+    assert faults(9.5)[0].endswith("60 s: 9 ms, made again 9.5 ms")
+    assert faults(None)[0].endswith("made again it ended in timeout")
