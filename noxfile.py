@@ -27,6 +27,8 @@ ENVIRONMENT = {
 DEFAULT_SUITE = "quick"
 LEADERBOARD = "leaderboard"
 REPEATED_SUITE = "measured"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHECKS = ROOT / "tests" / "browser"
 
 
 def run(session: nox.Session, *command: str, **environment: str) -> None:
@@ -172,6 +174,29 @@ def regression(session: nox.Session) -> None:
     arguments = session.posargs or ["run", "--python=same", "--quick", "--dry-run", "--show-stderr"]
     run(session, "asv", "--config", "asv.conf.json", "machine", "--yes")
     run(session, "asv", "--config", "asv.conf.json", *arguments)
+
+
+@nox.session
+def page(session: nox.Session) -> None:
+    """The page in a real browser: links, sorting, hiding, dark and light, 400 px, keyboard, accessibility (axe-core).
+
+    Needs chromium, node and npm. `-- FOLDER` leaves screenshots there.
+    """
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        session.error(f"the page is checked in a browser, and there is none: install one of {', '.join(BROWSERS)}")
+    if shutil.which("npm") is None:
+        session.error("the page is checked by scripts of node, and there is no npm: install node 20 or later")
+    install(session)
+    made = Path(session.create_tmp()) / "page"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    listed = made / "pages.txt"
+    run(session, "python", str(CHECKS / "make_pages.py"), str(made), str(listed))
+    session.run("npm", "ci", "--prefix", str(CHECKS), "--silent", "--no-audit", "--no-fund", external=True)
+    pictures = ("--screenshots", session.posargs[0]) if session.posargs else ()
+    pages = listed.read_text().splitlines()
+    session.run("node", str(CHECKS / "check.mjs"), "--chromium", browser, *pictures, *pages, external=True)
 
 
 @nox.session

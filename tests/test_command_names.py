@@ -124,7 +124,7 @@ from shardbench.cli.main import main
 try:
     main()
 finally:
-    print([name for name in ("torch", "plotly") if name in sys.modules], file=sys.stderr)
+    print([name for name in ("torch", "jinja2") if name in sys.modules], file=sys.stderr)
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

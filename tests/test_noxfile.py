@@ -1,6 +1,7 @@
 """Jobs of the noxfile pass on what they are told, or refuse it."""
 
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,13 +33,29 @@ class Session:
 
 
 @pytest.fixture
-def publish(monkeypatch):
-    """The session ``publish`` in an environment that is installed; nox itself is in none of ours."""
+def jobs(monkeypatch):
+    """The noxfile's names in an environment that is installed; nox itself is in none of ours."""
     nox = SimpleNamespace(options=SimpleNamespace(), session=lambda job: job, Session=Session)
     monkeypatch.setitem(sys.modules, "nox", nox)
-    job = runpy.run_path(str(ROOT / "noxfile.py"))["publish"]
-    monkeypatch.setitem(job.__globals__, "install", lambda session: None)
-    return job
+    found = runpy.run_path(str(ROOT / "noxfile.py"))
+    monkeypatch.setitem(found["publish"].__globals__, "install", lambda session: None)
+    return found
+
+
+@pytest.fixture
+def publish(jobs):
+    return jobs["publish"]
+
+
+@pytest.mark.parametrize(
+    ("there", "said"), [((), "there is none: install one of chromium"), (("chromium",), "there is no npm")]
+)
+def test_the_page_is_not_checked_without_a_browser(jobs, monkeypatch, there, said):
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in there else None)
+    session = Session()
+    with pytest.raises(Refused, match=said):
+        jobs["page"](session)
+    assert session.ran == []
 
 
 def test_publish_takes_no_options_for_a_paper(publish):

@@ -1,5 +1,6 @@
 from html.parser import HTMLParser
 
+import hostile
 import pytest
 import records as make
 
@@ -7,19 +8,24 @@ from shardbench.base.host import Environment
 from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.figures import figures
+from shardbench.report.figures import bounds_of, figures, link_bytes, predicted_and_measured, step_bars
+from shardbench.report.files import write_tables
 from shardbench.report.groups import groups
 from shardbench.report.page import page, write_page
 
+MOST_BYTES = 6e6
+
 
 class Seen(HTMLParser):
-    """Collects what a page would fetch, its ids and its text."""
+    """Collects what a page would fetch, its ids, links and text, and the words of its drawings."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.fetched: list[str] = []
         self.ids: list[str] = []
+        self.links: list[str] = []
         self.tags: list[str] = []
+        self.given: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self._script = False
         self.feed(text)
@@ -27,11 +33,14 @@ class Seen(HTMLParser):
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
         self.tags.append(tag)
+        self.given.append((tag, given))
         self._script = tag in ("script", "style")
         if given.get("src"):
             self.fetched.append(given["src"])
         if tag == "link" and not given["href"].startswith("data:"):
             self.fetched.append(given["href"])
+        if tag == "a":
+            self.links.append(given["href"])
         if given.get("id"):
             self.ids.append(given["id"])
 
@@ -48,20 +57,42 @@ def seen():
     return Seen(page("quick", make.sample(), {"e" * 16: None}))
 
 
+def numbers(group):
+    return {row.strategy: number for number, row in enumerate(group.rows)}
+
+
 def test_nothing_is_fetched(seen):
     assert seen.fetched == []
     assert seen.tags.count("html") == 1
 
 
-def test_every_group_has_its_plots_and_tables(seen):
-    # Simulated: steps, ranks, traffic; measured: the model's error too.
-    assert [i for i in seen.ids if i.startswith("plot-")] == [
-        f"plot-{g}-{p}" for g, n in ((0, 3), (1, 4)) for p in range(n)
-    ]
+def test_every_group_has_its_charts_and_tables(seen):
+    charts = [given["aria-label"] for tag, given in seen.given if tag == "svg"]
+    parts = ("Step by phase", "Embedding time per rank", "Traffic by link", "Memory by device")
+    # Two of the answer: of each backend, where speed is drawn over planning seconds.
+    assert [chart for chart in charts if chart.startswith("Speed")] == [
+        "Speed against planning time, simulated, as run", "Speed against planning time, measured, as run"
+    ]  # fmt: skip
+    for group in ("dlrm20 on a100-40gb-2x8", "dlrm20 on cpu-1x2"):
+        assert [chart for chart in charts if chart.endswith(f" of {group}")][:4] == [f"{p} of {group}" for p in parts]
+    assert charts[-1] == "Predicted against measured of dlrm20 on cpu-1x2"
     assert len(seen.ids) == len(set(seen.ids))
-    # Three of each group, and what was predicted of the measured one.
-    assert seen.tags.count("table") == 7
+    # The answer, three of each group and its records, and what was predicted of the measured one.
+    assert seen.tags.count("table") == 10
+    assert seen.tags.count("caption") == 10
     assert "Predicted against measured" in seen.text
+
+
+def test_links_lead_to_what_is_there(seen):
+    assert seen.links
+    assert {link for link in seen.links if not link.startswith("#")} == set(), "without a results folder"
+    assert {link.removeprefix("#") for link in seen.links} <= set(seen.ids)
+
+
+def test_every_row_leads_to_its_records(seen):
+    keys = {record.key for record in make.sample()}
+    assert {i.removeprefix("r-") for i in seen.ids if i.startswith("r-")} == keys
+    assert len([link for link in seen.links if link.startswith("#r-")]) == 3 * 7
 
 
 def test_says_what_is_simulated_and_what_failed(seen):
@@ -72,36 +103,58 @@ def test_says_what_is_simulated_and_what_failed(seen):
     assert "local-search (reference)" in seen.text
 
 
-def test_text_of_records_cannot_become_markup():
-    record = make.failed()
-    failure = record.failure.model_copy(update={"cause": "<script>alert(1)</script>"})
-    text = page("quick", [record.model_copy(update={"failure": failure})], {})
-    assert "<script>alert(1)" not in text
-    assert "&lt;script&gt;alert(1)" in text
+def test_says_commit_and_date(seen):
+    assert "Recorded 2026-01-02, by commit dddddddddddd (10)." in " ".join(seen.text.split())
+
+
+def test_the_answer_names_the_best_and_how_sure(seen):
+    text = " ".join(seen.text.split())
+    assert "greedy-size 8.00 ms order unknown: the model's error is not known; 1 failed" in text
+    assert "greedy-size 25.5 ms" in text
+    assert "next is torchrec +103.9 %, beyond the noise; 1 failed" in text
+
+
+def test_text_of_others_is_text():
+    text = hostile.page_text()
+    shown = Seen(text)
+    assert "img" not in shown.tags
+    assert shown.tags.count("script") == 1
+    assert text.count("</script>") == 1
+    for words in (hostile.MARKUP, hostile.CLOSING):
+        assert words in shown.text
+        assert words not in text
+    assert not [name for _, given in shown.given for name in given if name.startswith("on")]
 
 
 def test_all_failed_is_said_not_plotted():
     shown = Seen(page("quick", [make.failed(Outcome.INFEASIBLE)], {}))
     assert "there is nothing to plot" in shown.text
-    assert not [i for i in shown.ids if i.startswith("plot-")]
+    assert "nothing ended well; 1 failed" in shown.text
+    assert "svg" not in shown.tags
 
 
-def test_plots_hold_the_numbers_of_the_records():
+def test_charts_hold_the_numbers_of_the_records():
     simulated, measured = groups(make.sample())
     assert simulated.condition.backend is Backend.SIMULATED
-    steps = figures(measured)[0][1]
-    diamonds = next(trace for trace in steps.data if trace.name == "step")
+    bars, phases, _ = step_bars(measured, list(measured.ok_rows), numbers(measured))
     greedy, torchrec = (25 * 26) ** 0.5, (51 * 53) ** 0.5
-    assert dict(zip(diamonds.y, diamonds.x)) == pytest.approx({"greedy-size": greedy, "torchrec": torchrec})
-    alone = figures(*groups([make.ok()]))[0][1].data[-1]
-    assert (list(alone.x), list(alone.error_x.array), list(alone.error_x.arrayminus)) == ([25.0], [0.0], [0.0])
-    ranks = figures(simulated)[1][1]
-    assert [trace.name for trace in ranks.data if trace.showlegend is None] == [
-        "lower bound, any device move 2.5 ms",
-        "lower bound, whole tables 3.2 ms",
+    assert {bar.name: bar.whole for bar in bars} == pytest.approx({"greedy-size": greedy, "torchrec": torchrec})
+    assert (phases, bars[0].parts, bars[0].value) == (["input", "lookup"], (1.0, 2.0), "25.5 ms")
+    (alone,) = groups([make.ok()])
+    (bar,), _, _ = step_bars(alone, list(alone.rows), numbers(alone))
+    assert (bar.whole, bar.low, bar.high) == (25.0, None, None)
+    assert [(name, ms) for name, ms, _ in bounds_of(simulated, list(simulated.ok_rows))] == [
+        ("lower bound, any device move", 2.5),
+        ("lower bound, whole tables", 3.2),
     ]
-    error = figures(measured)[3][1]
-    assert sorted(error.data[0].x) == sorted(error.data[0].y) == [2.0, 2.2, 4.0, 4.4]
+    assert bounds_of(measured, list(measured.ok_rows)) == []
+    assert sorted(predicted_and_measured(measured.ok_rows[0])) == [(2.0, 2.0), (2.2, 2.2), (4.0, 4.0), (4.4, 4.4)]
+
+
+def test_links_are_told_apart():
+    (group,) = groups([make.ok(changes={"traffic": make.totals(host_vectors_bytes=5.0, copied_to_host_bytes=1.0)})])
+    exchanges, reductions = (1111.0, 2222.0), (33.0, 44.0)
+    assert link_bytes(group.rows[0]) == (*exchanges, *reductions, 11.0)
 
 
 def test_measured_phases_are_the_ranks_own_and_add_up_to_the_step():
@@ -109,27 +162,48 @@ def test_measured_phases_are_the_ranks_own_and_add_up_to_the_step():
     ranks = [RankTiming(phases_ms={"input": 2.0, "lookup": 8.0}), RankTiming(phases_ms={"input": 8.0, "lookup": 2.0})]
     slowest = make.timing((10.0, 10.0), (8.0, 2.0), input=8.0, lookup=8.0)
     (group,) = groups([make.ok(changes={"timing": slowest.model_copy(update={"ranks": tuple(ranks)})})])
-    caption, steps = figures(group)[0]
-    assert sum(trace.x[0] for trace in steps.data if trace.type == "bar") == pytest.approx(10.0)
-    assert "mean over ranks" in caption
+    (bar,), _, by_rank = step_bars(group, list(group.rows), numbers(group))
+    assert (sum(bar.parts), by_rank) == (pytest.approx(10.0), True)
+    assert "mean over ranks" in figures(group, numbers(group))[0].caption
     (group,) = groups([make.ok(changes={"timing": slowest})])
-    caption, steps = figures(group)[0]
-    assert sum(trace.x[0] for trace in steps.data if trace.type == "bar") == pytest.approx(16.0)
-    assert "so that bars may pass the step" in caption
+    (bar,), _, by_rank = step_bars(group, list(group.rows), numbers(group))
+    assert (sum(bar.parts), by_rank) == (pytest.approx(16.0), False)
+    assert "so that bars may pass the step" in figures(group, numbers(group))[0].caption
 
 
 def test_best_is_on_top():
     simulated, _ = groups(make.sample())
-    bars = figures(simulated)[0][1].data[0]
-    assert list(bars.y) == ["torchrec", "greedy-size", "local-search (reference)"], "plotly draws the last on top"
+    drawing = figures(simulated, numbers(simulated))[0].drawings[0]
+    names = ("local-search (reference)</text>", "greedy-size</text>", "torchrec</text>")
+    assert sorted(names, key=drawing.index) == list(names)
 
 
 def test_written_beside_the_tables(tmp_path):
     here = Environment.here()
     here.save(tmp_path)
     trial_store(tmp_path, "quick").append(make.ok(changes={"environment": here.hash}))
+    write_tables(tmp_path, "quick")
     path = write_page(tmp_path, "quick", trial_store(tmp_path, "quick").read())
     assert path == tmp_path / "pages" / "quick.html"
     text = path.read_text(encoding="utf-8")
     assert here.platform in text
     assert str(tmp_path) not in text
+    links = {link for link in Seen(text).links if not link.startswith("#")}
+    assert links == {f"../tables/quick/{t}.csv" for t in ("throughput", "balance", "traffic")} | {
+        "../records/quick.jsonl"
+    }
+    assert all((path.parent / link).is_file() for link in links)
+
+
+def test_a_page_of_many_large_groups_is_small():
+    steps = tuple(10.0 + i for i in range(4))
+    planned = make.planned(hbm_memory_bytes=tuple(range(1, 1025)), uvm_memory_bytes=(0,) * 1024)
+    made = [
+        make.ok(
+            f"strategy-{s}", steps, tuple(2.0 + rank / 1000 for rank in range(1024)),
+            backend=Backend.SIMULATED, workload=f"workload-{w}", changes={"planned": planned},
+        )
+        for w in range(12) for s in range(20)
+    ]  # fmt: skip
+    # Forty-eight such groups fit.
+    assert len(page("quick", made, {}).encode()) < MOST_BYTES / 4

@@ -1,5 +1,6 @@
 """Trials end in records, whatever goes wrong."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,9 @@ def test_plans_and_logs_are_kept(context, tmp_path):
     good = outcome(context, misbehaving.Honest)
     kept = context.results / "plans" / f"{good.planned.plan_hash}.json"
     assert content_hash(Plan.from_json(kept.read_text())) == good.planned.plan_hash
+    name = f"{good.planned.plan_hash}-{context.workload.fingerprint}.json"
+    lookups = json.loads((context.results / "lookups" / name).read_text())
+    assert sum(lookups) == pytest.approx(sum(profile.mean_pooling for profile in context.question.problem.profiles))
     assert not (context.results / "logs").exists()
     bad = outcome(context, misbehaving.Raises)
     assert "ZeroDivisionError" in (context.results / "logs" / f"{bad.key}.log").read_text()

@@ -1,6 +1,7 @@
 """Studies: every cell one record, resumed, failures recorded, tables and page from records only."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.model import discovery
 from shardbench.records.store import cell_store
-from shardbench.report.figures import plot_figure
+from shardbench.report.study_chart import plot_chart
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
@@ -110,7 +111,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good (test_studies.py:62)", None]
+    assert heard.cells == ["ValueError: three is no good (test_studies.py:63)", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
@@ -245,12 +246,32 @@ def test_unknown_names_are_refused(made: Reproduction) -> None:
 
 def test_a_plot_of_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(BadInput, match="no column 'b'"):
-        plot_figure(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
-    figure = plot_figure(
+        plot_chart(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
+
+
+def test_a_plot_has_a_panel_a_facet_and_a_colour_a_series() -> None:
+    chart = plot_chart(
         Plot(title="t", table="t", x="a", y="b", series="c", facet="d", low="l", high="h"),
         pd.DataFrame({"a": [1, 2, 1], "b": [1, 2, 3], "c": ["x", "x", "y"], "d": [1, 1, 2], "l": 0.5, "h": [2, 3, 4]}),
     )
-    assert [trace.name for trace in figure.data] == ["x", "y"]
+    assert chart.titles == ("d = 1", "d = 2")
+    assert chart.legend == (("c0 d0", "x"), ("c1 d0", "y"))
+    first, second = chart.drawings
+    # Two points with an interval each, joined; in the other panel one of the second series.
+    assert (first.count("point c0"), first.count("line c0"), first.count("c1 d0")) == (2, 3, 0)
+    assert (second.count("point c1"), second.count("c0 d0")) == (1, 0)
+
+
+def test_bars_stand_over_categories_on_both_sides_of_zero() -> None:
+    frame = pd.DataFrame({"task": ["one", "two"], "gain_pct": [20.0, -5.0], "strategy": ["s", "s"]})
+    plot = Plot(title="t", table="t", x="task", y="gain_pct", series="strategy", bars=True)
+    (drawing,) = plot_chart(plot, frame).drawings
+    heights = [float(h) for h in re.findall(r'<path d="M[\d.]+ [\d.]+h[\d.]+v([\d.]+)h', drawing)]
+    assert len(heights) == 2
+    assert heights[0] / heights[1] == pytest.approx(4.0, rel=0.01)
+    assert ">one</text>" in drawing
+    logged = plot_chart(replace(plot, x="gain_pct", bars=False, log_y=True), frame[:1])
+    assert "log" not in logged.caption
 
 
 def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(

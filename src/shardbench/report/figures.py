@@ -1,27 +1,22 @@
-"""Plots (plotly): of a group (step time by phase, embedding time per rank, traffic, model error), and of any table."""
+"""Charts of a group: step by phase, embedding time per rank, traffic by link, memory by device, error of the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 
-import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
-
-from shardbench.base.errors import BadInput
+from shardbench.cost.collectives import EXCHANGES
 from shardbench.model.strategy import Role
-from shardbench.records.record import Record
+from shardbench.records.record import Planned, TrafficTotals
 from shardbench.records.trial import Backend
+from shardbench.report.chart import Chart, legend
 from shardbench.report.groups import Group, Row
-from shardbench.report.plot import Plot
-from shardbench.report.tables import collective_bytes, collectives_of, phase_ms, phases_of, rank_phase_ms
+from shardbench.report.svg.marks import series_class
+from shardbench.report.svg.plane import Frame, Point, diagonal, points
+from shardbench.report.svg.rows import Bars, Devices, Reference, side_by_side, stacked
+from shardbench.report.svg.scale import span
+from shardbench.report.tables import phase_ms, phases_of, rank_phase_ms
+from shardbench.report.view import readable_bytes, significant
 
-# Okabe and Ito's palette, told apart by the colour-blind, then two greys.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#7F7F7F", "#333333")
-_INK, _GRID, _PAPER = "#1f2328", "#d8dee4", "#ffffff"
-_ROW_PX = 34
-_FRAME_PX = 150
-_PANEL_PX = 380
-_PANELS_A_ROW = 4
+_CAPPED = "An axis ends at three medians of the rows where some are far beyond; an arrow marks those."
 _MEAN_OF_RANKS = (
     "the mean over ranks of each rank's own time in the phase, its waits for other ranks in the exchanges. What lacks "
     "of the step is how far its slowest rank is behind the mean; medians of phases need not add up to a median."
@@ -30,38 +25,33 @@ _SLOWEST_RANK = (
     "the slowest rank's time in the phase, in each phase another one's; where measured, that counts waits for it "
     "in several phases, so that bars may pass the step."
 )
+_LINKS = (
+    "all-to-all inside nodes", "all-to-all between nodes", "all-reduce inside nodes", "all-reduce between nodes",
+    "host to device and back",
+)  # fmt: skip
+_BOUNDS = (
+    ("lower bound, any device move", attrgetter("bound_ms"), 2),
+    ("lower bound, whole tables", attrgetter("whole_table_bound_ms"), 3),
+)
+Numbers = Mapping[str, int]
+"""Of every strategy its number on the page."""
 
 
-def figures(group: Group) -> list[tuple[str, go.Figure]]:
-    """(caption, figure) of every plot of a group; none where no row is ok."""
-    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (-row.step.value, row.strategy))
+def figures(group: Group, numbers: Numbers) -> list[Chart]:
+    """Every chart of a group, fastest strategy first; none where no row is ok."""
+    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (row.step.value, row.strategy))
     if not rows:
         return []
-    by_rank = group.condition.backend is Backend.MEASURED and all(
-        record.timing is not None and record.timing.ranks for row in rows for record in row.records
-    )
+    name = f"{group.condition.workload} on {group.condition.machine}"
     made = [
-        (
-            f"Step time by phase. Bars: {_MEAN_OF_RANKS if by_rank else _SLOWEST_RANK} Diamond: typical step, its 95 % "
-            "interval where it is known (cut off at the edge where it is wider than the plot).",
-            _steps(rows, rank_phase_ms if by_rank else phase_ms),
-        ),
-        (
-            "Embedding time of every rank (forward and backward kernels; CPU time where ranks have one), a dot each; "
-            "the line joins fastest and slowest. Bounds hold for the slowest rank.",
-            _ranks(group, rows),
-        ),
-        ("Bytes sent per iteration, all ranks together, by collective.", _traffic(rows)),
+        _steps(group, rows, numbers, name),
+        _ranks(group, rows, numbers, name),
+        _traffic(rows, numbers, name),
+        _memory(rows, numbers, name),
     ]
     if group.condition.backend is Backend.MEASURED:
-        made.append(
-            (
-                "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; "
-                "on the line the model is right.",
-                _model_error(rows),
-            )
-        )
-    return made
+        made.append(_model_error(rows, numbers, name))
+    return [chart for chart in made if chart is not None]
 
 
 def label(row: Row) -> str:
@@ -69,188 +59,218 @@ def label(row: Row) -> str:
     return f"{row.strategy} (reference)" if row.worst.role is Role.SEARCH else row.strategy
 
 
-def _steps(rows: list[Row], read: Callable[[str], Callable[[Record], float | None]]) -> go.Figure:
-    figure = go.Figure()
-    names = [label(row) for row in rows]
+def _steps(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart:
+    bars, phases, by_rank = step_bars(group, rows, numbers)
+    caption = (
+        f"Step by phase, ms. Bars: {_MEAN_OF_RANKS if by_rank else _SLOWEST_RANK} Diamond and number: typical step; "
+        f"its 95 % interval where it is known. {_CAPPED}"
+    )
+    drawing = stacked(f"Step by phase of {name}", bars, "ms per step")
+    return Chart(caption=caption, drawings=(drawing,), legend=legend([_words(phase) for phase in phases]))
+
+
+def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bars], list[str], bool]:
+    """Rows of the chart of steps, the phases that its parts are, and whether these are means over ranks."""
+    by_rank = group.condition.backend is Backend.MEASURED and all(
+        record.timing is not None and record.timing.ranks for row in rows for record in row.records
+    )
+    read = rank_phase_ms if by_rank else phase_ms
     phases = phases_of(record for row in rows for record in row.records)
-    for number, phase in enumerate(phases):
-        times = [row.typical(read(phase)) or 0.0 for row in rows]
-        figure.add_bar(
-            y=names, x=times, name=phase, orientation="h", marker_color=COLOURS[number % len(COLOURS)],
-            hovertemplate=f"{phase}: %{{x:.4g}} ms<extra>%{{y}}</extra>",
-        )  # fmt: skip
-    steps = [row.step for row in rows]
-    figure.add_scatter(
-        y=names, x=[step.value for step in steps], name="step", mode="markers",
-        marker={"color": _INK, "size": 8, "symbol": "diamond"},
-        error_x={
-            "type": "data", "symmetric": False, "color": _INK, "thickness": 1.5,
-            # One trial has no interval; its marker has no bar.
-            "array": [0.0 if step.high is None else step.high - step.value for step in steps],
-            "arrayminus": [0.0 if step.low is None else step.value - step.low for step in steps],
-        },
-        hovertemplate="step: %{x:.4g} ms<extra>%{y}</extra>",
-    )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    # The interval of two trials can be ten times as long as any bar.
-    bars = [sum(times) for times in zip(*(bar.x for bar in figure.data if bar.type == "bar"))]
-    longest = max(*bars, *(step.value for step in steps), 0.0)
-    return _styled(figure, len(rows), "ms per step").update_xaxes(range=[0.0, 1.4 * longest])
-
-
-def _ranks(group: Group, rows: list[Row]) -> go.Figure:
-    figure = go.Figure()
+    bars = []
     for row in rows:
-        points = [
-            (time, f"rank {rank}, seed {record.spec.seed}, r{record.spec.repeat}")
-            for record in row.records
-            if record.timing
-            for rank, time in enumerate(record.timing.kernels_ms)
-        ]
-        if not points:
-            continue
-        times = [time for time, _ in points]
-        figure.add_scatter(
-            y=[label(row)] * 2, x=[min(times), max(times)], mode="lines", showlegend=False, hoverinfo="skip",
-            line={"color": "#8c959f", "width": 2},
-        )  # fmt: skip
-        figure.add_scatter(
-            y=[label(row)] * len(points), x=times, mode="markers", showlegend=False, text=[text for _, text in points],
-            marker={"color": COLOURS[0], "size": 9, "opacity": 0.65},
-            hovertemplate="%{text}: %{x:.4g} ms<extra>%{y}</extra>",
-        )  # fmt: skip
-    for name, value, dash, colour in _references(group, rows):
-        # A line as a trace, not as a shape with a text: it is named in the legend, where no label overlaps another.
-        figure.add_scatter(
-            y=[label(row) for row in rows], x=[value] * len(rows), mode="lines+markers", name=f"{name} {value:.4g} ms",
-            line={"color": colour, "dash": dash, "width": 2}, hoverinfo="skip",
-            # One row makes no line: the mark still shows the bound.
-            marker={"symbol": "line-ns-open", "size": 14, "color": colour},
-        )  # fmt: skip
-    return _styled(figure, len(rows), "ms of embedding kernels per iteration", zero=True)
+        parts = tuple(row.typical(read(phase)) or 0.0 for phase in phases)
+        said = ", ".join(f"{_words(phase)} {significant(part)}" for phase, part in zip(phases, parts) if part)
+        step = row.step
+        bars.append(
+            Bars(
+                strategy=numbers[row.strategy],
+                name=label(row),
+                parts=parts,
+                value=f"{significant(step.value)} ms",
+                says=f"{label(row)}: step {significant(step.value)} ms; {said}",
+                whole=step.value,
+                low=step.low,
+                high=step.high,
+            )
+        )
+    return bars, phases, by_rank
 
 
-def _references(group: Group, rows: list[Row]) -> list[tuple[str, float, str, str]]:
+def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
+    devices = []
+    for row in rows:
+        times = tuple(ms for record in row.records if record.timing for ms in record.timing.kernels_ms)
+        if times:
+            longest = significant(max(times))
+            said = f"{label(row)}: {_spread(times, significant)} ms"
+            devices.append(
+                Devices(
+                    strategy=numbers[row.strategy], name=label(row), values=(times,), value=f"max {longest}", says=said
+                )
+            )
+    if not devices:
+        return None
+    bounds = bounds_of(group, rows)
+    caption = (
+        "Embedding time per rank, ms (forward and backward kernels; CPU time where ranks have one): every rank a dot, "
+        "of more than 16 the middle half a box and the slowest a dot; the line joins fastest and slowest. Bounds hold "
+        f"for the slowest rank. {_CAPPED}"
+    )
+    references = [Reference(value=value, series=series) for _, value, series in bounds]
+    drawing = side_by_side(
+        f"Embedding time per rank of {name}", devices, "ms of embedding kernels per iteration", references
+    )
+    keys = tuple(
+        (f"{series_class(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds
+    )
+    return Chart(caption=caption, drawings=(drawing,), legend=keys)
+
+
+def bounds_of(group: Group, rows: list[Row]) -> list[tuple[str, float, int]]:
+    """(name, ms, number of its colour) of the bounds that are proven for a group."""
     if group.condition.backend is not Backend.SIMULATED:
         return []
     found = []
-    for name, number, dash, colour in (
-        ("lower bound, any device move", attrgetter("bound_ms"), "dot", COLOURS[2]),
-        ("lower bound, whole tables", attrgetter("whole_table_bound_ms"), "dash", COLOURS[3]),
-    ):
+    for name, number, series in _BOUNDS:
         bounds = [number(record) for row in rows for record in row.records if record.bounded]
         known = [bound for bound in bounds if bound is not None]
         if known:
-            found.append((name, min(known), dash, colour))
+            found.append((name, min(known), series))
     return found
 
 
-def _traffic(rows: list[Row]) -> go.Figure:
-    figure = go.Figure()
-    names = collectives_of(record for row in rows for record in row.records)
-    sent = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
-    total = max((sum(values) for values in zip(*sent.values())), default=0.0)
-    unit, size = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if total >= s), ("B", 1.0))
-    for number, (name, values) in enumerate(sent.items()):
-        if any(values):
-            figure.add_bar(
-                y=[label(row) for row in rows], x=[value / size for value in values], name=name, orientation="h",
-                marker_color=COLOURS[number % len(COLOURS)],
-                hovertemplate=f"{name}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
-            )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    return _styled(figure, len(rows), f"{unit} sent per iteration")
+def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
+    sent = {row.strategy: link_bytes(row) for row in rows}
+    shown = [i for i in range(len(_LINKS)) if any(parts[i] for parts in sent.values())]
+    size, unit = _unit(sum(parts) for parts in sent.values())
+    bars = []
+    for row in rows:
+        parts = sent[row.strategy]
+        said = ", ".join(f"{_LINKS[i]} {readable_bytes(parts[i])}" for i in shown if parts[i])
+        bars.append(
+            Bars(
+                strategy=numbers[row.strategy],
+                name=label(row),
+                parts=tuple(parts[i] / size for i in shown),
+                value=readable_bytes(sum(parts)),
+                says=f"{label(row)}: {said}",
+            )
+        )
+    drawing = stacked(f"Traffic by link of {name}", bars, f"{unit} sent per iteration, all ranks together")
+    caption = f"Traffic by link: bytes sent per iteration, all ranks together. {_CAPPED}"
+    return Chart(caption=caption, drawings=(drawing,), legend=legend([_LINKS[i] for i in shown]))
 
 
-def _model_error(rows: list[Row]) -> go.Figure:
-    figure = go.Figure()
-    largest = 0.0
-    for number, row in enumerate(reversed(rows)):
-        pairs = [
-            pair
-            for record in row.records
-            if record.timing and record.predicted
-            for pair in zip(record.predicted.embedding_ms, record.timing.kernels_ms)
-        ]
-        if not pairs:
-            continue
-        largest = max(largest, *(max(pair) for pair in pairs))
-        figure.add_scatter(
-            x=[predicted for predicted, _ in pairs], y=[measured for _, measured in pairs], name=label(row),
-            mode="markers", marker={"size": 9, "opacity": 0.75, "color": COLOURS[number % len(COLOURS)]},
-            hovertemplate="predicted %{x:.4g} ms, measured %{y:.4g} ms",
-        )  # fmt: skip
-    figure.add_scatter(
-        x=[0, largest], y=[0, largest], mode="lines", name="predicted = measured", hoverinfo="skip",
-        line={"color": "#8c959f", "dash": "dash"},
-    )  # fmt: skip
-    _styled(figure, 8, "predicted (ms)", zero=True)
-    return figure.update_yaxes(title="measured (ms)", rangemode="tozero", type="linear")
+def link_bytes(row: Row) -> tuple[float, ...]:
+    """Typical bytes an iteration by the links of the chart of traffic; the row must be ok."""
+
+    def typical(read: Callable[[TrafficTotals], float]) -> float:
+        return row.typical(lambda record: read(record.traffic) if record.traffic else None) or 0.0
+
+    def exchanged(link: int, *, inner: bool) -> Callable[[TrafficTotals], float]:
+        return lambda totals: sum(
+            links[link] for name, links in totals.collectives.items() if (name in EXCHANGES) is inner
+        )
+
+    collectives = [typical(exchanged(link, inner=inner)) for inner in (True, False) for link in (0, 1)]
+    return (*collectives, typical(_host_link_bytes))
 
 
-def _styled(figure: go.Figure, rows: int, axis: str, *, zero: bool = False) -> go.Figure:
-    figure.update_layout(
-        template="none", height=_FRAME_PX + _ROW_PX * rows, margin={"l": 10, "r": 20, "t": 10, "b": 50},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": _INK}, paper_bgcolor=_PAPER, plot_bgcolor=_PAPER,
-        legend={"orientation": "v", "x": 1.01, "y": 1, "xanchor": "left", "yanchor": "top", "traceorder": "normal"},
-        showlegend=True,
-    )  # fmt: skip
-    figure.update_xaxes(title=axis, gridcolor=_GRID, zerolinecolor=_GRID, automargin=True)
-    if zero:
-        figure.update_xaxes(rangemode="tozero")
-    return figure.update_yaxes(gridcolor=_GRID, automargin=True, ticksuffix="  ")
+def _host_link_bytes(totals: TrafficTotals) -> float:
+    # Gradients go back to the hosts as vectors came.
+    vectors = 2.0 * (totals.host_vectors_bytes or 0.0)
+    return vectors + (totals.copied_to_device_bytes or 0.0) + (totals.copied_to_host_bytes or 0.0)
 
 
-def plot_figure(plot: Plot, frame: pd.DataFrame) -> go.Figure:
-    """Lines with markers (or bars) of ``y`` over ``x``, one colour a series, one panel a facet.
-
-    Intervals are drawn where ``low`` and ``high`` are named. Raises BadInput where the table
-    lacks a column.
-    """
-    named = [plot.x, plot.y, plot.series, plot.low, plot.high, plot.facet]
-    absent = [name for name in named if name is not None and name not in frame.columns]
-    if absent:
-        raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
-    facets = list(dict.fromkeys(frame[plot.facet])) if plot.facet else [None]
-    columns = min(_PANELS_A_ROW, len(facets))
-    lines = -(-len(facets) // columns)
-    titles = [f"{plot.facet} = {facet}" if plot.facet else "" for facet in facets]
-    figure = make_subplots(lines, columns, subplot_titles=titles, shared_yaxes=True, vertical_spacing=0.35 / lines)
-    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
-    for panel, facet in enumerate(facets):
-        part = frame if facet is None else frame[frame[plot.facet] == facet]
-        for number, name in enumerate(series):
-            points = part if name is None else part[part[plot.series] == name]
-            points = points.dropna(subset=[plot.x, plot.y])
-            if not len(points):
-                continue
-            trace = _trace(plot, points, name, COLOURS[number % len(COLOURS)])
-            trace.showlegend = name is not None and panel == 0
-            figure.add_trace(trace, panel // columns + 1, panel % columns + 1)
-    figure.update_layout(
-        template="none", height=_PANEL_PX * lines, margin={"l": 10, "r": 20, "t": 40, "b": 50}, barmode="group",
-        font={"family": "system-ui, sans-serif", "size": 13, "color": _INK},
-        legend={"orientation": "v", "x": 1.01, "y": 1, "xanchor": "left", "yanchor": "top"},
-    )  # fmt: skip
-    figure.update_xaxes(title=plot.x, gridcolor=_GRID, automargin=True, type="log" if plot.log_x else None)
-    figure.update_yaxes(gridcolor=_GRID, automargin=True, type="log" if plot.log_y else None)
-    for line in range(lines):
-        figure.update_yaxes(title=plot.y, row=line + 1, col=1)
-    return figure
+def _memory(rows: list[Row], numbers: Numbers, name: str) -> Chart:
+    held = {row.strategy: [_planned_bytes(row, read) for read in _MEMORIES.values()] for row in rows}
+    shown = [i for i in range(len(_MEMORIES)) if any(max(kinds[i], default=0) for kinds in held.values())]
+    size, unit = _unit(max(kind, default=0) for kinds in held.values() for kind in kinds)
+    devices = []
+    for row in rows:
+        kinds = [(what, values) for what, values in zip(_MEMORIES, held[row.strategy]) if any(values)]
+        said = "; ".join(f"{what}: {_spread(values, readable_bytes)}" for what, values in kinds)
+        devices.append(
+            Devices(
+                strategy=numbers[row.strategy],
+                name=label(row),
+                values=tuple(tuple(value / size for value in held[row.strategy][i]) for i in shown),
+                value=f"max {readable_bytes(max(held[row.strategy][0], default=0))}",
+                says=f"{label(row)}: {said}",
+            )
+        )
+    caption = (
+        "Memory by device: weights and optimiser state of the plan, drawn as the ranks above; the number is the "
+        f"fullest device's HBM. {_CAPPED}"
+    )
+    drawing = side_by_side(f"Memory by device of {name}", devices, f"{unit} held")
+    return Chart(caption=caption, drawings=(drawing,), legend=legend([list(_MEMORIES)[i] for i in shown]))
 
 
-def _trace(plot: Plot, points: pd.DataFrame, name: object, colour: str) -> go.Scatter | go.Bar:
-    error = None
-    if plot.low is not None and plot.high is not None:
-        error = {
-            "type": "data", "symmetric": False, "thickness": 1.2,
-            "array": (points[plot.high] - points[plot.y]).tolist(),
-            "arrayminus": (points[plot.y] - points[plot.low]).tolist(),
-        }  # fmt: skip
-    shared = {
-        "x": points[plot.x].tolist(), "y": points[plot.y].tolist(), "error_y": error,
-        "name": "" if name is None else str(name), "legendgroup": str(name),
-    }  # fmt: skip
-    if plot.bars:
-        return go.Bar(**shared, marker_color=colour)
-    return go.Scatter(**shared, mode="lines+markers", line={"color": colour}, marker={"size": 7})
+_MEMORIES: dict[str, Callable[[Planned], tuple[int, ...]]] = {
+    "HBM of a device": attrgetter("hbm_memory_bytes"),
+    "UVM of a device": attrgetter("uvm_memory_bytes"),
+    "host memory of a node": attrgetter("host_memory_bytes"),
+}
+
+
+def _planned_bytes(row: Row, read: Callable[[Planned], tuple[int, ...]]) -> tuple[float, ...]:
+    """Of every device of the first trial's plan."""
+    first = next((record.planned for record in row.records if record.planned), None)
+    return tuple(map(float, read(first))) if first else ()
+
+
+def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
+    pairs = [(row, pair) for row in rows for pair in predicted_and_measured(row)]
+    if not pairs:
+        return None
+    both = [value for _, pair in pairs for value in pair]
+    frame = Frame(
+        width=640,
+        height=420,
+        x=span(both, 70, 620, log=True),
+        y=span(both, 370, 24, log=True),
+        x_title="predicted (ms, log)",
+        y_title="measured (ms, log)",
+    )
+    drawn = [
+        Point(
+            series=numbers[row.strategy], x=x, y=y, name="", strategy=numbers[row.strategy],
+            says=f"{label(row)}: predicted {significant(x)} ms, measured {significant(y)} ms",
+        )
+        for row, (x, y) in pairs
+    ]  # fmt: skip
+    drawing = frame.drawn(f"Predicted against measured of {name}", diagonal(frame) + points(frame, drawn))
+    caption = (
+        "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; on the "
+        "line the model is right."
+    )
+    keys = tuple((series_class(numbers[row.strategy]), label(row)) for row in rows)
+    return Chart(caption=caption, drawings=(drawing,), legend=keys)
+
+
+def predicted_and_measured(row: Row) -> list[tuple[float, float]]:
+    """(predicted, measured) embedding time of every rank and trial, ms; where both are above 0."""
+    return [
+        pair
+        for record in row.records
+        if record.timing and record.predicted
+        for pair in zip(record.predicted.embedding_ms, record.timing.kernels_ms)
+        if min(pair) > 0
+    ]
+
+
+def _spread(values: Iterable[float], write: Callable[[float], str]) -> str:
+    ordered = sorted(values)
+    mean = sum(ordered) / len(ordered)
+    return f"{write(ordered[0])} to {write(ordered[-1])}, mean {write(mean)}"
+
+
+def _unit(values: Iterable[float]) -> tuple[float, str]:
+    most = max(values, default=0.0)
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next(((size, unit) for size, unit in units if most >= size), (1.0, "bytes"))
+
+
+def _words(phase: str) -> str:
+    return phase.replace("_", " ")

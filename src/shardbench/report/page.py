@@ -1,4 +1,4 @@
-"""One HTML page about a suite, with nothing to fetch: plots, tables, environments, how to read it."""
+"""One HTML page about a suite, with nothing to fetch: the answer first, then claims, then every group."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,45 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import plotly.graph_objects as go
-import plotly.io
-import plotly.offline
+import pandas as pd
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.host import Environment, load
+from shardbench.model.strategy import Role
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend
+from shardbench.report.chart import Chart
 from shardbench.report.code_differences import other_code
+from shardbench.report.explorer import Explored, explored, plans_a_group
 from shardbench.report.figures import figures
 from shardbench.report.groups import Group, current, groups
+from shardbench.report.overview import matrix
+from shardbench.report.overview_charts import contestants, pareto, profiles
 from shardbench.report.prediction import points
 from shardbench.report.prediction_summary import summaries
 from shardbench.report.prediction_text import HEADERS, NOTE, NUMERIC, TITLE, cells
+from shardbench.report.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
+from shardbench.report.record_list import made_by, record_rows
+from shardbench.report.standings import numbered, standings
+from shardbench.report.svg.marks import series_class
 from shardbench.report.tables import tables
-from shardbench.report.view import NOTES, TITLES, Section, sections
+from shardbench.report.view import (
+    NOTES,
+    TITLES,
+    Section,
+    percent,
+    readable_bytes,
+    readable_count,
+    sections,
+    significant,
+)
 
-_CONFIG = {"displayModeBar": False, "responsive": True}
+PLANS = 60
+"""Plans that a page shows part by part, of all groups together; one of each group at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """A table with plots that is shown before the groups."""
+    """A table with charts that is shown before the groups."""
 
     id: str
     title: str
@@ -38,8 +54,11 @@ class Extra:
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     """Per column: aligned to the right."""
-    plots: tuple[dict[str, str], ...] = ()
-    """``caption`` and ``html`` of each."""
+    charts: tuple[Chart, ...] = ()
+    csv: str = ""
+    """The table as a file of the results folder; empty where there is none."""
+    command: str = ""
+    """What makes it again."""
 
 
 def write_page(
@@ -51,15 +70,18 @@ def write_page(
     environments: Iterable[str] = (),
     code: Sequence[str] = (),
     cells: int = 0,
+    table: pd.DataFrame | None = None,
 ) -> Path:
-    """Write ``<results>/pages/<name>.html`` (about 5 MB, plotly included) and give its path.
+    """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
     ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` rest on.
+    ``table``: standings that no records of trials give, see ``standings.COLUMNS``.
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
     known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
-    write_atomically(path, page(name, records, known, extras, code, cells=cells), encoding="utf-8")
+    text = page(name, records, known, extras, code, cells=cells, results=results, table=table)
+    write_atomically(path, text, encoding="utf-8")
     return path
 
 
@@ -71,64 +93,114 @@ def page(
     code: Sequence[str] = (),
     *,
     cells: int = 0,
+    results: Path | None = None,
+    table: pd.DataFrame | None = None,
 ) -> str:
-    """The page as HTML; ``environments`` by hash, None where the file is not there."""
+    """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
+    grouped = groups(records)
     frames = tables(records)
+    standing = numbered(table) if table is not None else standings(frames["throughput"])
+    named = {row.strategy for group in grouped for row in group.rows} | set(standing["strategy"])
+    numbers = {name: number for number, name in enumerate(sorted(named))}
+    contest = contestants(standing)
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
-    shown = [
-        _group(number, group, {name: found[number] for name, found in tabled.items()})
-        for number, group in enumerate(groups(records))
-    ]
-    folder = resources.files("shardbench.report")
-    loader = jinja2.DictLoader({"page": (folder / "page.html.j2").read_text()})
-    engine = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return engine.get_template("page").render(
+    plans = plans_a_group(grouped, PLANS)
+    shown = []
+    for number, group in enumerate(grouped):
+        kept = explored(results, group, plans) if results is not None else ([], 0)
+        parts = {name: found[number] for name, found in tabled.items()}
+        shown.append({"id": f"group-{number}", **_group(group, parts, numbers, kept)})
+
+    def exists(name: str) -> bool:
+        """Whether the results folder has the file: only then is there a link to it."""
+        return results is not None and (results / name).is_file()
+
+    engine = _engine()
+    engine.globals["exists"] = exists
+    return engine.get_template("page.html.j2").render(
         suite=suite,
+        style=_file("page.css"),
+        script=_file("page.js"),
+        strategies=_strategies(standing, numbers),
+        matrix=matrix(standing),
+        answer_csv=f"tables/{suite}/{'throughput' if table is None else 'steps'}.csv",
+        overview=[chart for chart in (profiles(contest, numbers), pareto(contest, numbers)) if chart is not None],
+        problems=[] if table is None else problem_tables(standing, numbers),
+        problem_headers=PROBLEM_HEADERS,
+        problem_numeric=PROBLEM_NUMERIC,
         groups=shown,
-        extras=[*extras, *_prediction(records)],
+        extras=list(extras),
+        prediction=_prediction(records),
         titles=TITLES,
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
         trials=len(current(records)),
         cells=cells,
+        made_by=made_by(current(records)),
         other_code=[*other_code(current(records)).lines(), *code],
-        plotly=plotly.offline.get_plotlyjs(),
+    )  # fmt: skip
+
+
+def _engine() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(_file)
+    engine = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    engine.filters |= {
+        "bytes": readable_bytes,
+        "count": readable_count,
+        "significant": significant,
+        "percent": percent,
+        "thousands": "{:,}".format,
+    }
+    return engine
+
+
+def _file(name: str) -> str:
+    return (resources.files("shardbench.report") / name).read_text(encoding="utf-8")
+
+
+def _strategies(standing: pd.DataFrame, numbers: dict[str, int]) -> list[dict[str, Any]]:
+    """What the page can hide, by number."""
+    searches = set(standing.loc[standing["role"] == Role.SEARCH, "strategy"])
+    return [
+        {"number": number, "name": name, "colour": series_class(number), "reference": name in searches}
+        for name, number in numbers.items()
+    ]
 
 
 def _prediction(records: Sequence[Record]) -> list[Extra]:
     found = summaries(points(records))
     rows = tuple(cells(summary) for summary in found)
-    return [Extra(id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC)] if rows else []
+    if not rows:
+        return []
+    extra = Extra(
+        id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC,
+        command="shardbench report prediction",
+    )  # fmt: skip
+    return [extra]
 
 
-def _group(number: int, group: Group, found: dict[str, Section]) -> dict[str, Any]:
-    plots = drawn(f"plot-{number}", figures(group))
+def _group(
+    group: Group, found: dict[str, Section], numbers: dict[str, int], kept: tuple[list[Explored], int]
+) -> dict[str, Any]:
     condition = group.condition
+    spec = group.rows[0].records[0].spec
     return {
-        "id": f"group-{number}",
         "title": f"{condition.workload} on {condition.machine}",
         "backend": condition.backend.value,
-        "simulated": condition.backend is Backend.SIMULATED,
         "note": found["throughput"].note,
-        "plots": plots,
+        "suite": spec.suite,
+        "charts": figures(group, numbers),
         "sections": found,
+        "strategies": {
+            row.strategy: {"number": numbers[row.strategy], "key": row.records[0].key} for row in group.rows
+        },
+        "plans": kept[0],
+        "plans_lost": kept[1],
+        "records": record_rows(group, numbers),
+        "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
-
-
-def drawn(name: str, plots: Sequence[tuple[str, go.Figure]]) -> tuple[dict[str, str], ...]:
-    """``caption`` and ``html`` of each plot; ``name`` is the page's own for them."""
-    return tuple(
-        {
-            "caption": caption,
-            "html": plotly.io.to_html(
-                figure, include_plotlyjs=False, full_html=False, div_id=f"{name}-{i}", config=_CONFIG
-            ),
-        }
-        for i, (caption, figure) in enumerate(plots)
-    )
 
 
 def _stored(results: Path, environment: str) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
@@ -83,6 +84,8 @@ class Section:
     """Per column: aligned to the right."""
     keep: tuple[int, ...]
     """Per column: how much it matters; where room is short, the least go first, and those of ALWAYS never."""
+    strategies: tuple[str, ...]
+    """Per row."""
     causes: tuple[str, ...]
     """Why the rows that are not ok are not, one line each."""
 
@@ -121,6 +124,7 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
                 rows=tuple(tuple(column.text(row) for column in shown) for row in cells),
                 numeric=tuple(column.numeric for column in shown),
                 keep=tuple(column.keep for column in shown),
+                strategies=tuple(str(row["strategy"]) for row in cells),
                 causes=tuple(f"{row['strategy']}: {row['outcome']}: {row['cause']}" for row in cells if row["cause"]),
             )
         )
@@ -150,6 +154,22 @@ def readable_count(value: float) -> str:
     return f"{float(f'{value:.3g}') if value >= 1000 else value:,.0f}"
 
 
+def readable_cell(column: str, value: object) -> str:
+    """A cell of any table for people: three digits, thousands apart, bytes with a unit; empty where not known."""
+    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float | np.integer | np.floating):
+        return str(value)
+    number = float(value)
+    if column.endswith("_bytes"):
+        return readable_bytes(number)
+    if number.is_integer() or abs(number) >= 1000:
+        return f"{number:,.0f}"
+    return significant(number)
+
+
 def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
     def text(row: Cells) -> str:
         value = number(row, key)
@@ -173,7 +193,8 @@ def _share(value: float) -> str:
     return f"{significant(value)} %"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Three digits; below a millisecond only that it is."""
     return "< 0.001" if 0 < value < 0.001 else significant(value)
 
 
@@ -307,8 +328,8 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
             compact=False,
         ),
         _Column(header="vs best", text=_vs_best, keep=8),
-        _Column(header="plan (s)", text=_shown("plan_s", _seconds), keep=2),
-        _Column(header="fit (s)", text=_shown("fit_s", _seconds), keep=1),
+        _Column(header="plan (s)", text=_shown("plan_s", seconds), keep=2),
+        _Column(header="fit (s)", text=_shown("fit_s", seconds), keep=1),
         *(_Column(header=_phase(name), text=_shown(name), compact=False) for name in phases),
         _Column(header="step bound (ms)", text=_shown("step_bound_ms"), compact=False),
         _Column(header="mean step over it", text=_shown("over_step_bound_pct", percent), compact=False),

@@ -11,11 +11,12 @@ from shardbench.base.serialise import from_json
 from shardbench.engine.failures import TrialFailed
 from shardbench.engine.job import JOB, Ran, RankError, RankJob, RankResult
 from shardbench.engine.trial_folder import attempt_number, holds_results, left_hash, phase_of, ranks_began
+from shardbench.records.kept import keep_plan
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 from shardbench.runs.measured_trial import TRIAL, judge, read_trial
-from shardbench.runs.run_trial import keep_log, keep_plan
+from shardbench.runs.run_trial import keep_log
 
 SETTLES_S = 60.0
 """So long after the last file of a rank others may still be on their way through a shared file system."""

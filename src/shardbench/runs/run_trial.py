@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
-from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import Bound
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.launch import run_ranks
@@ -21,6 +19,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
+from shardbench.records.kept import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Draws, Planned, Record, Tiers, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
@@ -194,9 +193,10 @@ class JobContext:
             _ = self.question
 
     def keep_plan(self, plan: Plan) -> None:
-        """Keep a valid plan as ``plans/<hash>.json``."""
+        """Keep a valid plan as ``plans/<hash>.json``, and in ``lookups/`` what a sample asks of its segments."""
         if self.results is not None:
             keep_plan(self.results, plan)
+            keep_lookups(self.results, plan, self.question.problem, self.workload.fingerprint)
 
     def keep_log(self, key: str, *, ok: bool) -> None:
         """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
@@ -218,11 +218,6 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
             file.write(f"== {part.name}\n".encode())
             with part.open("rb") as text:
                 shutil.copyfileobj(text, file)
-
-
-def keep_plan(results: Path, plan: Plan) -> None:
-    """Keep a valid plan as ``plans/<hash>.json``."""
-    write_atomically(results / "plans" / f"{content_hash(plan)}.json", plan.to_json() + "\n")
 
 
 def run_trial(

@@ -7,17 +7,20 @@ import pandas as pd
 
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
+from shardbench.report.chart import Chart
 from shardbench.report.claim_text import claim_row
 from shardbench.report.code_differences import OtherCode, compared
-from shardbench.report.figures import plot_figure
-from shardbench.report.files import cell_text, frame_csv, suite_paths, suite_records
-from shardbench.report.page import Extra, drawn, write_page
+from shardbench.report.files import frame_csv, suite_paths, suite_records
+from shardbench.report.page import Extra, write_page
+from shardbench.report.standings import is_standings
+from shardbench.report.study_chart import plot_chart
+from shardbench.report.view import readable_cell
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_code
 from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
 
-SHOWN_ROWS = 60
+SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
 
@@ -55,6 +58,7 @@ def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
+    standings = [table for table in study_tables(reproduction, results).values() if is_standings(table)]
     return write_page(
         results,
         reproduction.owner,
@@ -63,6 +67,7 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
         environments={record.environment for _, record in recorded_cells(reproduction, results)},
         code=study_code(reproduction, results).lines(),
         cells=len(recorded_cells(reproduction, results)),
+        table=standings[0] if standings else None,
     )
 
 
@@ -80,14 +85,19 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
     for study, tables in tables_by_study(reproduction, results):
         plots = study.plots(tables)
         for name, frame in tables.items():
-            figures = [(plot.title, plot_figure(plot, frame)) for plot in plots if plot.table == name]
+            if is_standings(frame):  # the page shows all of it by problem
+                continue
             note = (study.__doc__ or "").strip()
             if len(frame) > SHOWN_ROWS:
-                note += (
-                    f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in tables/{reproduction.owner}/{name}.csv."
+                note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
+            made.append(
+                replace(
+                    _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
+                    charts=tuple(plot_chart(plot, frame) for plot in plots if plot.table == name),
+                    csv=f"tables/{reproduction.owner}/{name}.csv",
+                    command=f"shardbench reproduce {reproduction.owner}",
                 )
-            extra = _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name)
-            made.append(replace(extra, plots=drawn(f"study-{name}", figures)))
+            )
     return made
 
 
@@ -103,15 +113,21 @@ def claims_sections(found: Ledger) -> list[Extra]:
     )
     rows = [{str(name): value for name, value in row.items()} for row in found.claims.to_dict("records")]
     shown = pd.DataFrame([claim_row(row) for row in rows])
-    made = [_extra("Claims", note, shown, "claims")]
+    made = [replace(_extra("Claims", note, shown, "claims"), csv="tables/claims.csv", command="shardbench claims")]
     if found.pictures:
-        pictures = tuple({"caption": name.removesuffix(".svg"), "html": svg} for name, svg in found.pictures.items())
-        note = (
-            "A mark is a point of the design, drawn over the two knobs that decide most; tables/regions.csv has shares."
+        titles = tuple(name.removesuffix(".svg") for name in found.pictures)
+        pictures = Chart(
+            caption="A mark is a point of the design, drawn over the two knobs that decide most.",
+            drawings=tuple(found.pictures.values()),
+            titles=titles,
+            panels=True,
         )
         made.append(
-            Extra(id="regions", title="Where claims hold", note=note, headers=(), rows=(), numeric=(), plots=pictures)
-        )
+            Extra(
+                id="regions", title="Where claims hold", note="Shares of each region are in the CSV.", headers=(),
+                rows=(), numeric=(), charts=(pictures,), csv="tables/regions.csv", command="shardbench claims",
+            )
+        )  # fmt: skip
     return made
 
 
@@ -121,6 +137,9 @@ def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
         title=title,
         note=note,
         headers=tuple(map(str, frame.columns)),
-        rows=tuple(tuple(map(cell_text, row)) for row in frame.itertuples(index=False)),
+        rows=tuple(
+            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
+            for row in frame.itertuples(index=False)
+        ),
         numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
     )

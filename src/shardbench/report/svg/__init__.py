@@ -1,0 +1,1 @@
+"""Drawings for the page as inline SVG: sized in its own units, coloured by classes of the page's style."""

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+import records as make
+from hypothesis import given, settings
+from problems import RandomWorkload, machine
+from random_plans import random_plans
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
+from shardbench.model.plan import (
+    BatchSchedule,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    whole_tables,
+)
+from shardbench.model.validate import memory_bytes
+from shardbench.records.kept import keep_lookups, keep_plan, lookups_path, plan_path
+from shardbench.report.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of, plans_a_group
+from shardbench.report.groups import groups
+from shardbench.report.page import page
+
+
+def held(plan, problem, lookups=None):
+    planned = make.planned(host_memory_bytes=(0,) * problem.topology.nodes)
+    return holders_of(plan, planned, problem.precision, problem.optimizer, lookups)
+
+
+def by_name(plan, problem):
+    memory = memory_bytes(plan, problem)
+    ranks = {f"rank {rank}": bytes_ for rank, bytes_ in enumerate((memory.hbm + memory.uvm).tolist())}
+    return ranks | {f"host of node {node}": bytes_ for node, bytes_ in enumerate(memory.host.tolist())}
+
+
+@settings(max_examples=60)
+@given(random_plans())
+def test_parts_of_all_placements_add_up_to_the_memory_of_the_plan(given_plan):
+    _, problem, plan = given_plan
+    holders, in_all = held(plan, problem)
+    expected = {name: bytes_ for name, bytes_ in by_name(plan, problem).items() if bytes_}
+    assert (len(holders), in_all) == (len(expected), len(expected))
+    for holder in holders:
+        assert holder.bytes == expected[holder.name]
+        if holder.parts_in_all == len(holder.parts):
+            assert sum(part.bytes for part in holder.parts) == expected[holder.name]
+    assert [holder.bytes for holder in holders] == sorted(expected.values(), reverse=True)
+
+
+def test_a_host_keeps_the_master_copies_that_a_schedule_needs():
+    problem = RandomWorkload([(100, 8)], 8).problem(machine(1, 2))
+    schedule = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1), Phase(kind=PhaseKind.COLD, batches=1)))
+    segment = Segment(table="table0", row_stop=100, column_stop=8, placement=Replicated(ranks=(0, 1)))
+    plan = Plan(world_size=2, segments=(segment,), schedule=schedule)
+    holders, _ = held(plan, problem)
+    assert {holder.name: holder.bytes for holder in holders} == by_name(plan, problem)
+
+
+def test_the_fullest_devices_and_their_biggest_and_hottest_parts_come_first():
+    shapes = [(10 * (i + 1), 8) for i in range(30)]
+    problem = RandomWorkload(shapes, 12).problem(machine(1, 12))
+    plan = Plan(world_size=12, segments=whole_tables(problem.tables, [0] * 20 + list(range(1, 11))))
+    lookups = np.arange(30, 0, -1.0)
+    holders, in_all = held(plan, problem, lookups)
+    assert (len(holders), in_all) == (DEVICES, 11)
+    first = holders[0]
+    assert (first.name, first.parts_in_all, len(first.parts)) == ("rank 0", 20, BIGGEST + HOTTEST)
+    assert [part.table for part in first.parts[:BIGGEST]] == [f"table{i}" for i in range(19, 9, -1)]
+    assert [part.table for part in first.parts[BIGGEST:]] == ["table0", "table1", "table2", "table3"]
+    assert first.lookups == lookups[:20].sum()
+
+
+def test_lookups_go_to_who_serves_them():
+    problem = RandomWorkload([(100, 8)], 8).problem(machine(1, 4))
+    hot = Segment(table="table0", row_stop=20, column_stop=8, placement=Replicated(ranks=(0, 1, 2, 3)))
+    warm = Segment(table="table0", row_start=20, row_stop=60, column_stop=8, placement=RowWise(ranks=(0, 1)))
+    cold = Segment(table="table0", row_start=60, row_stop=100, column_stop=8, placement=OnRank(rank=3))
+    holders, _ = held(Plan(world_size=4, segments=(hot, warm, cold)), problem, np.array([8.0, 4.0, 1.0]))
+    assert {holder.name: holder.lookups for holder in holders} == {
+        "rank 0": 4.0, "rank 1": 4.0, "rank 2": 2.0, "rank 3": 3.0
+    }  # fmt: skip
+    assert holders[0].parts[0].placed == "here alone"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A results folder that keeps a plan and its lookups, and a record of it."""
+    problem = RandomWorkload([(100, 8), (30, 16)], 8).problem(machine(1, 2))
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, [0, 1]))
+    keep_plan(tmp_path, plan)
+    keep_lookups(tmp_path, plan, problem, "f" * 16)
+    planned = make.planned(plan_hash=content_hash(plan))
+    return tmp_path, problem, make.ok("greedy-size", changes={"planned": planned})
+
+
+def test_kept_lookups_are_those_of_the_profiles(kept):
+    results, problem, record = kept
+    (group,) = groups([record])
+    ((plan,), lost) = explored(results, group, 3)
+    assert (lost, plan.strategies, plan.holders_in_all, plan.segments) == (0, ("greedy-size",), 2, 2)
+    asked = {holder.name: holder.lookups for holder in plan.holders}
+    pooling = [profile.mean_pooling for profile in problem.profiles]
+    assert asked == pytest.approx({"rank 0": pooling[0], "rank 1": pooling[1]})
+
+
+def test_strategies_of_one_plan_share_it_and_what_is_lost_is_counted(kept):
+    results, _, record = kept
+    same = make.ok("twin", changes={"planned": record.planned})
+    gone = make.ok("gone", changes={"planned": make.planned(plan_hash="1" * 16)})
+    (group,) = groups([record, same, gone])
+    (plan,), lost = explored(results, group, 3)
+    assert (plan.strategies, lost) == (("greedy-size", "twin"), 1)
+    assert explored(results, group, 1) == ([], 1), "the first by name of equal steps is gone"
+
+
+def test_lookups_of_another_plan_are_refused(kept):
+    results, _, record = kept
+    lookups_path(results, record.planned.plan_hash, "f" * 16).write_text("[1.0]")
+    with pytest.raises(BadInput, match="has lookups of 1 segments, the plan has 2"):
+        explored(results, *groups([record]), 1)
+    plan_path(results, record.planned.plan_hash).write_text("{}")
+    with pytest.raises(BadInput, match="world_size"):
+        explored(results, *groups([record]), 1)
+
+
+def test_the_page_shows_what_lies_where(kept):
+    results, _, record = kept
+    text = page("quick", [record], {}, results=results)
+    assert "0 to 99" in text
+    assert "all 1 parts" in text
+    other = replace_plan(record, "1" * 16)
+    assert "1 of the plans asked for is not in" in page("quick", [other], {}, results=results)
+
+
+def replace_plan(record, plan_hash):
+    return record.model_copy(update={"planned": record.planned.model_copy(update={"plan_hash": plan_hash})})
+
+
+def test_a_page_of_many_groups_shows_a_plan_of_each():
+    assert [plans_a_group([None] * n, 60) for n in (0, 1, 7, 60, 400)] == [60, 60, 8, 1, 1]
