@@ -15,7 +15,7 @@ from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Scope
-from shardbench.baselines.joint.planner import Effort, Planner
+from shardbench.baselines.joint.planner import Effort, Placed, Planner
 from shardbench.baselines.joint.priced import cheapest
 from shardbench.baselines.joint.relaxation import Relaxation
 from shardbench.baselines.joint.ruler import Ruler
@@ -178,6 +178,31 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
     fresh.scale = planner.ruler.scale
     fresh.refresh()
     assert fresh.base - before == pytest.approx(float(rated[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_exchange_of_dealt_tables_between_full_nodes_overflows_no_device(seed: int) -> None:
+    problem, menu, planner = planner_of(seed, (2, 2))
+    nodes = [
+        next((option for option in menu.of(index) if {g[0].scope for g in menu.form(option)} == {Scope.NODE}), None)
+        for index in range(len(problem.tables))
+    ]
+    for index, option in enumerate(nodes):
+        if option is not None:
+            planner._put(index, Placed(option, (index % 2,) * len(menu.form(option))))
+    things, state = planner._things(Scope.NODE), planner.state
+    planner.ruler.refresh()
+
+    def exchange(own: int, other: int, place: int) -> None:
+        planner._move(things, own, 1 - place)
+        planner._move(things, other, place)
+
+    for own, other in product(np.flatnonzero(things.places == 0), np.flatnonzero(things.places == 1)):
+        exchange(int(own), int(other), 0)
+        state.capacity = np.array([[state.held[0].max() - 1.0], [np.inf]])
+        exchange(int(own), int(other), 1)
+        delta = things.parcels[[other]] - things.parcels[[own]]
+        assert np.isinf(planner.ruler.exchanged(0, np.array([1]), delta, 2)), "a byte is missing afterwards"
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 2)])

@@ -25,6 +25,10 @@ TINY = 1e-9
 """Milliseconds below which nothing counts."""
 
 
+DEALT_PIECES = 4
+"""Of a group that is dealt over a node, at most: each leaves a device a row short of another."""
+
+
 class Sums:
     """What a group of pieces adds to a device that has it: kernel numbers, lookups, vectors and a node's columns."""
 
@@ -49,6 +53,10 @@ class Ruler:
         """Numbers, received and returned that each device is expected to get of what is not placed yet."""
         self._pairs = max((state.local - 1) * self.links.intra, (state.world - state.local) * self.links.inter)
         self._scattered = state.world * state.sample_bytes * (state.local - 1) / state.local * self.links.intra
+        problem = state.problem
+        row_bytes = max(t.dim * problem.precision.bytes + problem.optimizer.state_bytes(t.dim) for t in problem.tables)
+        self._slack = float(DEALT_PIECES * row_bytes)
+        """By how many bytes, at most, a device's share of a dealt group is smaller than the fullest device's."""
         self._crossed = (state.nodes - 1) * state.sample_bytes * self.links.inter
         self.refresh()
 
@@ -188,6 +196,8 @@ class Ruler:
         ``delta`` [candidates, PARCEL] are differences of parcels. Infinite where there is no room.
         """
         state, changes = self.state, np.zeros((4, len(places)))
+        # Parcels of nodes are those of their fullest devices, which two tables have on different ones.
+        capacity = state.capacity - (self._slack if devices > 1 else 0.0)
         for whose, sign in ((np.full(len(places), of), 1.0), (places, -1.0)):
             for device in range(devices):
                 at = whose * devices + device
@@ -197,7 +207,7 @@ class Ruler:
                     self.returned[at] + sign * delta[:, NUMBERS + 1],
                     self.columns[at] + sign * delta[:, NUMBERS + 2],
                 )
-                room = (state.held[:, at] + sign * delta[:, NUMBERS + 3 :].T <= state.capacity).all(axis=0)
+                room = (state.held[:, at] + sign * delta[:, NUMBERS + 3 :].T <= capacity).all(axis=0)
                 changes += np.where(room, self._power(new) - self.powers[:, at], np.inf)
         return np.asarray(self._norm(self.sums[:, None] + changes) - self.base)
 
