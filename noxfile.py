@@ -162,18 +162,20 @@ def tests_gpu(session: nox.Session) -> None:
 
 @nox.session
 def micro(session: nox.Session) -> None:
-    """Micro-benchmarks (pytest-benchmark), the harness against a hand-written TorchRec loop among them."""
+    """Micro-benchmarks, as ratios: planners to a greedy plan, the harness to a hand-written TorchRec loop."""
     install(session)
-    run(session, "python", "-m", "pytest", "benchmarks/micro", "-m", "", "--benchmark-only", *session.posargs)
+    options = ("-m", "", "--benchmark-only", "--benchmark-quiet")
+    run(session, "python", "-m", "pytest", "benchmarks/micro", *options, *session.posargs)
 
 
 @nox.session
 def regression(session: nox.Session) -> None:
-    """Regression benchmarks (asv) of this working tree; `-- continuous main HEAD` compares commits."""
+    """Whether this working tree made a benchmark slower, larger or worse (minutes); benchmarks/README.md says how.
+
+    `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
+    """
     install(session)
-    arguments = session.posargs or ["run", "--python=same", "--quick", "--dry-run", "--show-stderr"]
-    run(session, "asv", "--config", "asv.conf.json", "machine", "--yes")
-    run(session, "asv", "--config", "asv.conf.json", *arguments)
+    run(session, "python", "benchmarks/comparison", *session.posargs)
 
 
 @nox.session
@@ -225,3 +227,4 @@ def lint(session: nox.Session) -> None:
     )
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
+    run(session, "mypy", "--config-file", config, "benchmarks/comparison", MYPYPATH=str(site))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from workloads import beside, greedy_plan, random_problem
+from ratios import beside
+from workloads import greedy_plan, random_problem
 
 pytest.importorskip("torch")
 from shardbench.baselines.autoshard.policy import place
@@ -31,7 +32,7 @@ def test_placing(benchmark, tables):
     drawn = AutoShardTraining([task], SimulatedOracle(), 0, Settings()).untrained()
     (placement,) = benchmark(place, drawn, [task])
     task.check(placement[None])
-    beside(benchmark, "greedy_lookup", greedy_plan(problem))
+    beside(benchmark, "a greedy-lookup plan", greedy_plan(problem))
 
 
 def test_training(benchmark):
@@ -44,3 +45,4 @@ def test_training(benchmark):
     trained = benchmark.pedantic(train, rounds=2, iterations=1)
     benchmark.extra_info["steps"] = trained.updates * settings.update_steps
     assert trained.updates == settings.updates
+    beside(benchmark, "a greedy-lookup plan", greedy_plan(task.problem))

@@ -1,11 +1,14 @@
-"""Lookups counted per second (`extra_info`), one table, by placement and number of devices."""
+"""Counting the lookups of one table, by placement and number of devices, beside sorting them."""
 
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from ratios import beside
 from workloads import cluster, random_bags
 
 from shardbench.cost.traffic import count
@@ -14,6 +17,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Table
 
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
 ROWS, BATCH, POOLING = 1_000_000, 65_536, 16
 
 
@@ -33,4 +37,4 @@ def test_counting(benchmark, kind, devices):
     bags = random_bags(ROWS, BATCH, POOLING)
     traffic = benchmark(count, plan, problem, lambda i: bags, DenseShape())
     assert traffic.load.lookups.sum() == BATCH * POOLING
-    benchmark.extra_info["lookups_per_s"] = BATCH * POOLING / benchmark.stats["median"]
+    beside(benchmark, "sorting them", lambda: np.sort(bags.values))

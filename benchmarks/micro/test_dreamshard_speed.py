@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from workloads import beside, greedy_plan, random_problem
+from ratios import beside
+from workloads import greedy_plan, random_problem
 
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
@@ -33,7 +34,7 @@ def test_training_on_4_devices(benchmark, tables):
     trained = benchmark.pedantic(train, rounds=2, iterations=1)
     assert trained.oracle_calls == 100
     plans = [greedy_plan(task.problem) for task in tasks]
-    beside(benchmark, "greedy_lookup", lambda: [plan() for plan in plans])
+    beside(benchmark, "the greedy-lookup plans of its tasks", lambda: [plan() for plan in plans])
 
 
 def test_placing_856_tables_on_8_devices(benchmark):
@@ -42,4 +43,4 @@ def test_placing_856_tables_on_8_devices(benchmark):
     strategy.fit((random_problem(20, 8), random_problem(30, 8, seed=1)), Budget(fit_s=1.0), 0)
     plan = benchmark.pedantic(strategy.plan, (problem, Budget(), 0), rounds=5, iterations=1)
     validate(plan, problem, strategy.moves)
-    beside(benchmark, "greedy_lookup", greedy_plan(problem))
+    beside(benchmark, "a greedy-lookup plan", greedy_plan(problem))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from workloads import beside
+from ratios import beside
 
 from shardbench.workloads.hotness import HotPrefix, Packer
 from shardbench.workloads.trace import Bags
@@ -46,4 +46,4 @@ def test_classifying_and_packing(benchmark, longest):
     assert packed == CHUNK * CHUNKS
     assert 0 < hot < packed
     benchmark.extra_info["samples"] = packed
-    beside(benchmark, "drawing_the_samples", lambda: stream(longest), rounds=3)
+    beside(benchmark, "drawing the samples", lambda: stream(longest), rounds=3)

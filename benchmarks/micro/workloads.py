@@ -1,7 +1,5 @@
-"""Random lookups and problems of any size for the benchmarks, and what their times are held against."""
+"""Random lookups and problems of any size for the benchmarks, and the plan that others are held against."""
 
-import os
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -57,22 +55,6 @@ def random_bags(rows: int, batch_size: int, pooling: int, seed: int = 0) -> Bags
     offsets = np.arange(batch_size + 1, dtype=np.int64) * pooling
     values = (rng.random(offsets[-1]) ** 3 * rows).astype(np.int32)
     return Bags(values=values, offsets=offsets)
-
-
-def beside(benchmark, what: str, call: Callable[[], object], rounds: int = 5) -> None:
-    """Say how many times the CPU seconds of ``call`` the benchmark takes, and on how many threads.
-
-    Both are timed in one process: a time in seconds belongs to a machine, the ratio much less so.
-    """
-    if benchmark.stats is None:  # benchmarks are disabled
-        return
-    seconds = []
-    for _ in range(rounds):
-        start = time.process_time()
-        call()
-        seconds.append(time.process_time() - start)
-    benchmark.extra_info["threads"] = os.environ.get("OMP_NUM_THREADS", "as many as cores")
-    benchmark.extra_info[f"times_{what}"] = benchmark.stats.stats.min / min(seconds)
 
 
 def greedy_plan(problem: Problem) -> Callable[[], object]:

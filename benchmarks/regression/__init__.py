@@ -1,1 +1,1 @@
-"""asv benchmarks: kept small, since asv runs them for many commits."""
+"""asv benchmarks of this package's own code: CPU seconds, bytes and tracked values; less is better."""

@@ -1,47 +1,52 @@
-"""Lookups counted per second, by number of devices: the cost must grow with lookups, not with devices."""
-
-import time
-
-import numpy as np
+"""Counting the lookups of one table: the time must grow with lookups, not with devices."""
 
 from shardbench.cost.lookups import CountedLookups
 from shardbench.workloads.trace import Bags
 
-ROWS, BATCH, POOLING = 1_000_000, 65_536, 16
+from .made_up import BATCH, cpu_s, made_bags
+
+ROWS, POOLING = 1_000_000, 16
+PLACEMENTS = ["whole", "dealt", "replicated"]
+DEVICES = [8, 128, 1024]
+
+
+def count(bags: Bags, placement: str, devices: int) -> None:
+    """What a plan's accounting asks of a table that lies so."""
+    lookups = CountedLookups(bags, ROWS, devices)
+    if placement == "whole":
+        lookups.by_source(0, ROWS)
+        lookups.distinct(0, ROWS, 1)
+    elif placement == "dealt":
+        lookups.dealt(0, ROWS, devices)
+        lookups.distinct(0, ROWS, devices)
+    else:
+        lookups.by_source(0, ROWS)
+        lookups.distinct_by_source(0, ROWS)
 
 
 class Counting:
-    """One table of 1,048,576 skewed lookups."""
+    """A table of 1,048,576 skewed lookups, by how it lies on the devices."""
 
-    params = (["whole", "dealt", "replicated"], [8, 128, 1024])
+    params = (PLACEMENTS, DEVICES)
     param_names = ("placement", "devices")
+    timer = staticmethod(cpu_s)
 
     def setup(self, placement: str, devices: int) -> None:
         """The same lookups for every commit."""
-        offsets = np.arange(BATCH + 1, dtype=np.int64) * POOLING
-        values = (np.random.default_rng(0).random(offsets[-1]) ** 3 * ROWS).astype(np.int32)
-        self.bags = Bags(values=values, offsets=offsets)
-
-    def _count(self, placement: str, devices: int) -> None:
-        lookups = CountedLookups(self.bags, ROWS, devices)
-        if placement == "whole":
-            lookups.by_source(0, ROWS)
-            lookups.distinct(0, ROWS, 1)
-        elif placement == "dealt":
-            lookups.dealt(0, ROWS, devices)
-            lookups.distinct(0, ROWS, devices)
-        else:
-            lookups.by_source(0, ROWS)
-            lookups.distinct_by_source(0, ROWS)
+        self.bags = made_bags(ROWS, BATCH, POOLING)
 
     def time_count(self, placement: str, devices: int) -> None:
-        """Wall seconds."""
-        self._count(placement, devices)
+        """CPU seconds."""
+        count(self.bags, placement, devices)
 
-    def track_lookups_per_s(self, placement: str, devices: int) -> float:
-        """Per second of CPU time."""
-        start = time.process_time()
-        self._count(placement, devices)
-        return BATCH * POOLING / (time.process_time() - start)
 
-    track_lookups_per_s.unit = "lookups/s"
+class CountingMemory:
+    """The same, replicated on the most devices."""
+
+    def setup(self) -> None:
+        """The same lookups for every commit."""
+        self.bags = made_bags(ROWS, BATCH, POOLING)
+
+    def peakmem_count(self) -> None:
+        """Bytes of the process at its largest, its imports included."""
+        count(self.bags, "replicated", DEVICES[-1])

@@ -1,72 +1,85 @@
-"""Plan time and plan quality of the heuristics, and what importing the suite costs."""
+"""Plan time, memory and quality of every strategy there is, at three sizes."""
 
-import subprocess
-import sys
-
-import numpy as np
+from functools import cache
+from typing import Any
 
 from shardbench.cost.costmodel import estimate
+from shardbench.cost.demand import expected_demand
+from shardbench.cost.step_bound import DEVICE_MOVES, step_bound
 from shardbench.model.discovery import strategies
-from shardbench.model.machine import load_machine
-from shardbench.model.problem import Problem
-from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget
-from shardbench.model.table import Table
+from shardbench.model.strategy import Budget, Role, Strategy
+from shardbench.model.table import DenseShape
 
-# asv needs the parameters without running anything; strategies that appear later add rows of their own.
-HEURISTICS = ["shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "search"]
+from .made_up import TABLES, cpu_s, made_problem
+
+NAMES = [name for name, found in strategies().items() if found.role is not Role.VARIANT]
+"""asv needs the parameters before anything runs; a strategy that appears later adds rows of its own."""
+FITTED_ON = 20
+FIT = Budget(fit_s=1.0)
+"""A learned strategy makes as many updates as this budget has room for by its own count: a seed gives one network."""
+PLAN = Budget(plan_s=20.0)
+PLANS = {"joint": Budget(plan_s=3.0)}
+"""Of those that work, by their own count, as much as they are given."""
+SIZES = ("small", "middle", "large")
+TABLES_OF = {"torchrec-2d": (5, 10, 20), "torchrec-fused": (4, 8, 12), "torchrec-table-wise": (20, 40, 80)}
+"""TorchRec's planner takes minutes for 200 tables, which are no time of ours."""
+DENSE = DenseShape()
+SEARCHING = ["joint", "recshard", "search"]
+"""Those that hold more in memory than the tables' numbers."""
 
 
-def make_problem(tables: int, seed: int = 0) -> Problem:
-    """Random tables of mixed widths on 16x A100; the same for every commit."""
-    rng = np.random.default_rng(seed)
-    shapes, profiles = [], []
-    for i in range(tables):
-        rows = int(np.exp(rng.uniform(np.log(1e3), np.log(1e7))))
-        counts = np.unique(rng.zipf(1.3, 100).clip(1, 10**6))[::-1]
-        each = np.minimum(rng.integers(1, 50, len(counts)), max(1, rows // len(counts)))
-        shapes.append(Table(name=f"table{i}", rows=rows, dim=int(rng.choice([16, 32, 64, 128]))))
-        profiles.append(
-            AccessProfile(
-                rows=rows,
-                samples=65_536,
-                present=65_536,
-                counts=tuple(counts.tolist()),
-                row_counts=tuple(each.tolist()),
-            )
-        )
-    machine = load_machine("a100-40gb-2x8")
-    return Problem.of("regression", tuple(shapes), tuple(profiles), machine, batch_size=65_536)
+@cache
+def bound_ms(tables: int) -> float:
+    """That no plan on devices can beat under the training profiles."""
+    problem = made_problem(tables)
+    return step_bound(expected_demand(problem), problem, DENSE, DEVICE_MOVES).ms
 
 
 class Planning:
-    """Seconds of a plan, and the plan's slowest rank in milliseconds under the cost model."""
+    """Each strategy on problems of 16 devices, of which it sees what it declares."""
 
-    params = (HEURISTICS, [20, 200])
-    param_names = ("strategy", "tables")
+    params = (NAMES, list(SIZES))
+    param_names = ("strategy", "size")
+    timeout = 120
+    timer = staticmethod(cpu_s)
+
+    def setup_cache(self) -> dict[str, Strategy]:
+        """All strategies, the learned ones fitted."""
+        fitted = {name: strategies()[name] for name in NAMES}
+        for strategy in fitted.values():
+            strategy.fit((made_problem(FITTED_ON).restricted_to(strategy.sees),), FIT, 0)
+        return fitted
+
+    def setup(self, fitted: dict[str, Strategy], name: str, size: str) -> None:
+        """The problem, as the strategy may see it."""
+        self.strategy, self.budget = fitted[name], PLANS.get(name, PLAN)
+        self.tables = TABLES_OF.get(name, TABLES)[SIZES.index(size)]
+        self.seen = made_problem(self.tables).restricted_to(self.strategy.sees)
+
+    def time_plan(self, fitted: dict[str, Strategy], name: str, size: str) -> None:
+        """CPU seconds."""
+        self.strategy.plan(self.seen, self.budget, 0)
+
+    def track_step_over_bound(self, fitted: dict[str, Strategy], name: str, size: str) -> float:
+        """Plan quality under the training profiles: the estimated step, in bounds that no plan can beat."""
+        plan = self.strategy.plan(self.seen, self.budget, 0)
+        return float(estimate(plan, made_problem(self.tables), DENSE).step_ms) / bound_ms(self.tables)
+
+    track_step_over_bound.unit = "bounds"
+
+
+class PlanningMemory:
+    """Of those that search."""
+
+    params = (SEARCHING,)
+    param_names = ("strategy",)
     timeout = 120
 
-    def setup(self, strategy: str, tables: int) -> None:
-        """A problem, seen as the strategy may see it."""
-        self.strategy = strategies()[strategy]
-        self.problem = make_problem(tables)
-        self.seen = self.problem.restricted_to(self.strategy.sees)
+    def setup(self, name: str) -> None:
+        """The largest problem."""
+        self.strategy: Any = strategies()[name]
+        self.seen = made_problem(TABLES[-1]).restricted_to(self.strategy.sees)
 
-    def time_plan(self, strategy: str, tables: int) -> None:
-        """Wall seconds."""
-        self.strategy.plan(self.seen, Budget(), 0)
-
-    def track_slowest_rank_ms(self, strategy: str, tables: int) -> float:
-        """Plan quality: lower is better."""
-        plan = self.strategy.plan(self.seen, Budget(), 0)
-        return float(estimate(plan, self.problem).embedding_ms.max())
-
-    track_slowest_rank_ms.unit = "ms"
-
-
-class Importing:
-    """A fresh interpreter that imports the command line."""
-
-    def time_import_cli(self) -> None:
-        """Wall seconds, interpreter start included."""
-        subprocess.run([sys.executable, "-c", "import shardbench.cli.main"], check=True)
+    def peakmem_plan(self, name: str) -> None:
+        """Bytes of the process at its largest."""
+        self.strategy.plan(self.seen, PLANS.get(name, PLAN), 0)

@@ -1,0 +1,77 @@
+"""How many times the seconds of something else a benchmark takes: a time in seconds belongs to a machine."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+HEADERS = ("benchmark", "against", "ratio", "middle half", "n", "threads")
+KEY = "ratios"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Of two things that were timed in one process, or in turn."""
+
+    against: str
+    ratio: float
+    low: float
+    """The middle half of what single times give lies between these."""
+    high: float
+    n: str
+    threads: str
+
+    @classmethod
+    def of(cls, against: str, own: Sequence[float], other: Sequence[float]) -> "Ratio":
+        """Of the medians; every time of one is held against every time of the other."""
+        low, _, high = quartiles([a / b for a in own for b in other])
+        ratio = statistics.median(own) / statistics.median(other)
+        return cls(against=against, ratio=ratio, low=low, high=high, n=f"{len(own)} / {len(other)}", threads=threads())
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Of one value or more."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def threads() -> str:
+    """Of OpenMP, which torch and numpy use."""
+    return os.environ.get("OMP_NUM_THREADS", "as many as cores")
+
+
+def cpu_seconds(call: Callable[[], object], rounds: int) -> list[float]:
+    """Of each of some calls, in this process."""
+    seconds = []
+    for _ in range(rounds):
+        start = time.process_time()
+        call()
+        seconds.append(time.process_time() - start)
+    return seconds
+
+
+def beside(benchmark, against: str, call: Callable[[], object], rounds: int = 5) -> Ratio | None:
+    """Hold a benchmark, timed in CPU seconds, against those of ``call``; None where benchmarks are disabled."""
+    if benchmark.stats is None:
+        return None
+    return add(benchmark, Ratio.of(against, benchmark.stats.stats.data, cpu_seconds(call, rounds)))
+
+
+def add(benchmark, ratio: Ratio) -> Ratio:
+    """Have a ratio printed at the end."""
+    benchmark.extra_info.setdefault(KEY, []).append(vars(ratio))
+    return ratio
+
+
+def table(benchmarks: Iterable[tuple[str, dict]]) -> list[str]:
+    """Lines of all ratios of benchmarks, by name and ``extra_info``, in columns."""
+    rows = [HEADERS]
+    for name, told in benchmarks:
+        for one in told.get(KEY, []):
+            span = f"{one['low']:.3g} to {one['high']:.3g}"
+            rows.append((name, one["against"], f"{one['ratio']:.3g}", span, one["n"], one["threads"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -1,0 +1,39 @@
+"""The table of ratios that ``nox -s micro`` prints."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "micro"))
+from ratios import Ratio, add, beside, table
+
+
+def test_ratio_by_hand(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = Ratio.of("sorting", [2.0, 4.0, 6.0], [1.0, 2.0])
+    assert found.ratio == pytest.approx(4.0 / 1.5)
+    # Every time over every other: 1, 2, 2, 3, 4, 6.
+    assert (found.low, found.high) == (2.0, 3.75)
+    assert (found.n, found.threads) == ("3 / 2", "1")
+
+
+def test_a_benchmark_is_held_against_a_call():
+    calls = []
+    stats = SimpleNamespace(stats=SimpleNamespace(data=[1.0, 2.0]))
+    benchmark = SimpleNamespace(stats=stats, extra_info={})
+    found = beside(benchmark, "summing", lambda: calls.append(sum(range(1000))), rounds=3)
+    assert len(calls) == 3
+    assert found.n == "2 / 3"
+    assert benchmark.extra_info["ratios"][0]["against"] == "summing"
+    assert beside(SimpleNamespace(stats=None), "summing", lambda: None) is None
+
+
+def test_table_is_for_people():
+    benchmark = SimpleNamespace(extra_info={})
+    add(benchmark, Ratio(against="a loop", ratio=1.02345678, low=1.0, high=1.05, n="200 pairs", threads="1"))
+    assert table([("test_step", benchmark.extra_info), ("test_other", {})]) == [
+        "benchmark  against  ratio  middle half  n          threads",
+        "test_step  a loop   1.02   1 to 1.05    200 pairs  1",
+    ]
