@@ -29,7 +29,15 @@ NOISE = ROOT / "results" / "tables" / "regression" / "noise.csv"
 COLUMNS = (
     "run", "compared_with", "benchmarks", "suspected", "raised", "max_ratio", "benchmark", "load_at_start", "seconds",
 )  # fmt: skip
-CODE = ("src", "baselines", "datasets", "benchmarks/machines", "benchmarks/suites", "benchmarks/regression")
+CODE = (
+    "src",
+    "baselines",
+    "datasets",
+    "benchmarks/machines",
+    "benchmarks/suites",
+    "benchmarks/leaderboard",
+    "benchmarks/regression",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
