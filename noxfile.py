@@ -90,7 +90,8 @@ def publish(session: nox.Session) -> None:
     install(session)
     run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
-        run(session, "shardbench", "reproduce", name, "--results", "results")
+        page = ["--page"] if name == LEADERBOARD else []
+        run(session, "shardbench", "reproduce", name, *page, "--results", "results")
     else:
         run(session, "shardbench", "run", name, "--results", "results", *options)
         if name == REPEATED_SUITE:
@@ -198,7 +199,8 @@ def page(session: nox.Session) -> None:
     session.run("npm", "ci", "--prefix", str(CHECKS), "--silent", "--no-audit", "--no-fund", external=True)
     pictures = ("--screenshots", session.posargs[0]) if session.posargs else ()
     pages = listed.read_text().splitlines()
-    session.run("node", str(CHECKS / "check.mjs"), "--chromium", browser, *pictures, *pages, external=True)
+    check = ("node", str(CHECKS / "check.mjs"), "--chromium", browser, "--broken", str(CHECKS / "broken.html"))
+    session.run(*check, *pictures, *pages, external=True)
 
 
 @nox.session

@@ -73,3 +73,9 @@ def test_publish_archives_what_it_makes_again(publish, told):
     archive, again = session.ran[:2]
     assert archive[1:] == ("archive", name, "--results", "results", *options)
     assert again[1:] == ("run" if options else "reproduce", name, "--results", "results", *options)
+
+
+def test_publish_writes_the_page_of_the_leaderboard(publish):
+    session = Session("leaderboard")
+    publish(session)
+    assert session.ran[1][1:] == ("reproduce", "leaderboard", "--page", "--results", "results")

@@ -124,3 +124,15 @@ def test_a_table_of_budgets_has_a_chart_each():
     assert [workload for workload, _ in cells] == ["u", "v"]
     assert cells[1][1][0].at == "problem-1"
     assert cells[0][1][0].best == "a (1 s)"
+    assert cells[0][1][0].sure == "next is b (1 s) +9.1 %, beyond the model's error", "a's other budget is no rival"
+
+
+def test_a_budget_has_the_problems_that_were_asked_with_it():
+    rows = [
+        {**dict.fromkeys(COLUMNS), "workload": w, "machine": "m", "backend": "simulated", "strategy": s, "budget": b,
+         "role": "competitor", "outcome": "ok", "step_ms": 1.0, "over_best_pct": 0.0, "tie": "", "plan_s": 1.0}
+        for w, s, b in (("u", "a", "1 s"), ("v", "a", "1 s"), ("u", "b", "1 s"), ("u", "a", "published"))
+    ]  # fmt: skip
+    found = contestants(pd.DataFrame(rows))
+    assert {one.strategy: one.complete for one in found["simulated", "1 s"]} == {"a": True, "b": False}
+    assert found["simulated", "published"][0].complete

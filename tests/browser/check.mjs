@@ -1,6 +1,8 @@
 // Opens pages in a headless Chromium and says what is wrong with them, one line a fault; exits 1 where anything is.
 //
-//   node check.mjs --chromium PATH [--screenshots FOLDER] PAGE.html ...
+//   node check.mjs --chromium PATH [--screenshots FOLDER] [--broken PAGE.html] PAGE.html ...
+//
+// --broken: a page with planted faults, named in it, all of which must be found.
 
 import { existsSync, mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -87,11 +89,11 @@ function toggles(page) {
     const charts = [...document.querySelectorAll("svg[data-row]")];
     const heights = () => charts.map((chart) => chart.viewBox.baseVal.height);
     const before = heights();
-    if (!boxes.length || !marked.length || !charts.length) return ["there is nothing to hide"];
+    if (!boxes.length || !marked.length) return ["there is nothing to hide"];
     boxes[0].click();
     const hidden = boxes[0].dataset.toggle;
     for (const one of marked) {
-      if (seen(one) === (one.dataset.s === hidden)) faults.push(`strategy ${hidden} hides ${one.outerHTML.slice(0, 80)}`);
+      if (seen(one) === (one.dataset.s === hidden)) faults.push(`strategy ${hidden} hidden: wrong for ${one.outerHTML.slice(0, 80)}`);
     }
     charts.forEach((chart, i) => {
       const lost = chart.querySelectorAll(`g[data-s="${hidden}"]`).length;
@@ -136,6 +138,14 @@ async function themes(page) {
   await scheme(page, "light");
   await page.click("#theme");
   return faults;
+}
+
+/** Numbers as a program has them are not for readers. */
+function raw(page) {
+  return page.evaluate(() => {
+    const found = document.body.innerText.match(/\d\.\d{7,}|\b\d(\.\d+)?e[+-]\d+/g) ?? [];
+    return [...new Set(found)].map((number) => `the raw number ${number} is shown`);
+  });
 }
 
 async function widths(page) {
@@ -257,14 +267,14 @@ async function check(browser, path, screenshots) {
   if (screenshots) await pictures(page, screenshots, name);
   faults.push(...(await anchors(page)));
   await unfold(page);
-  for (const part of [links, themes, widths, sorting, toggles, keyboard, accessible]) faults.push(...(await part(page)));
+  for (const part of [links, raw, themes, widths, sorting, toggles, keyboard, accessible]) faults.push(...(await part(page)));
   if (name === "hostile") faults.push(...(await escaped(page)));
   await page.close();
   return faults;
 }
 
 const { values, positionals } = parseArgs({
-  options: { chromium: { type: "string" }, screenshots: { type: "string" } },
+  options: { chromium: { type: "string" }, screenshots: { type: "string" }, broken: { type: "string" } },
   allowPositionals: true,
 });
 // A sandbox of its own needs rights that a container's user has not; the pages are our own files.
@@ -274,6 +284,15 @@ const browser = await puppeteer.launch({
   protocolTimeout: 600000,
 });
 let wrong = 0;
+if (values.broken) {
+  // What is checked must be able to fail: of a page with one fault of each kind every one is to be found.
+  const found = (await check(browser, values.broken)).join("\n");
+  const wanted = readFileSync(values.broken, "utf-8").match(/(?<=fault: ).*/g);
+  const missed = wanted.filter((fault) => !found.includes(fault));
+  for (const fault of missed) console.log(`the checks do not find this: ${fault}\nthey find:\n${found}`);
+  console.log(`${basename(values.broken)}: ${wanted.length - missed.length} of ${wanted.length} planted faults found`);
+  wrong += missed.length;
+}
 for (const path of positionals) {
   const began = Date.now();
   const faults = await check(browser, path, values.screenshots);

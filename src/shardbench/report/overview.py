@@ -60,8 +60,13 @@ def matrix(table: pd.DataFrame) -> Matrix:
 def _entry(part: pd.DataFrame) -> Entry:
     at, backend = str(part[AT].iloc[0]), str(part["backend"].iloc[0])
     ok = ok_rows(part).sort_values(["over_best_pct", "strategy"], kind="stable").to_dict("records")
-    failed = len(part) - len(ok)
-    competing = [row for row in ok if row["role"] == Role.COMPETITOR]
+    failed = part["strategy"].nunique() - len({row["strategy"] for row in ok})
+    # Of a strategy's budgets the best one stands for it.
+    firsts: dict[str, Mapping[Any, Any]] = {}
+    for row in ok:
+        if row["role"] == Role.COMPETITOR:
+            firsts.setdefault(row["strategy"], row)
+    competing = list(firsts.values())
     if not competing:
         return Entry(at=at, best="", step="", ties="", sure="nothing ended well", certain=False, failed=failed)
     best, others = competing[0], competing[1:]

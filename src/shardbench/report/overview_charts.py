@@ -9,7 +9,7 @@ import pandas as pd
 from shardbench.report.chart import Chart
 from shardbench.report.standings import AS_RUN, PROBLEM, is_measured, ok_rows
 from shardbench.report.svg.plane import Frame, Line, Point, lines, points, staircase
-from shardbench.report.svg.scale import Scale, span
+from shardbench.report.svg.scale import CAP, Scale, span
 from shardbench.report.view import significant
 
 _WIDTH, _HEIGHT = 860, 440
@@ -48,11 +48,14 @@ class Contestant:
 
 
 def contestants(table: pd.DataFrame) -> dict[tuple[str, str], list[Contestant]]:
-    """By (backend, budget), in the order of the table; a problem that a strategy has no row of counts as not ended."""
+    """By (backend, budget), in the order of the table.
+
+    Problems are those that anybody has a row of with that budget; one that a strategy has none of it did not end.
+    """
     found: dict[tuple[str, str], list[Contestant]] = {}
-    for backend, rows in table.groupby("backend", sort=False):
+    for (backend, budget), rows in table.groupby(["backend", "budget"], sort=False):
         problems = len(rows.drop_duplicates(list(PROBLEM)))
-        for (budget, strategy), part in rows.groupby(["budget", "strategy"], sort=False):
+        for strategy, part in rows.groupby("strategy", sort=False):
             ok = ok_rows(part)
             ratios = 1.0 + ok["over_best_pct"].to_numpy(dtype=np.float64) / 100.0
             one = Contestant(
@@ -85,11 +88,12 @@ def profiles(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Map
 
 
 def _profile(listed: Sequence[Contestant], numbers: Mapping[str, int], what: str) -> str:
-    most = max((one.ratios[-1] for one in listed if one.ratios), default=1.0)
+    # A few failures of a factor of ten would squash what the others differ by.
+    most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
     frame = Frame(
         width=_WIDTH,
         height=_HEIGHT,
-        x=Scale(low=1.0, high=float(np.clip(most * 1.02, 1.1, _FURTHEST)), start=52, stop=_WIDTH - 200, log=True),
+        x=Scale(low=1.0, high=float(np.clip(most * 1.1, 1.1, _FURTHEST)), start=52, stop=_WIDTH - 200, log=True),
         y=Scale(low=0.0, high=1.0, start=_HEIGHT - 46, stop=28),
         x_title="step over the best (factor, log)",
         y_title="share of problems",
@@ -125,34 +129,36 @@ def pareto(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Mappi
         "Speed against planning time: geometric mean over problems of the step over the best found, over the median "
         "seconds of a plan (log). A thin line leads to the seconds with fitting before it. The dashed line is the "
         "frontier: nothing is both faster to plan and better. Hollow: some problems failed, so that the mean is of the "
-        "others and no part of the frontier."
+        "others and no part of the frontier. Beyond three medians a point lies at the edge, with its factor."
     )
     return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
 
 
 def _plane(timed: Sequence[Contestant], numbers: Mapping[str, int], what: str) -> str:
+    highest = CAP * float(np.median([one.mean_ratio for one in timed]))
     seconds = [_seconds(one.plan_s) for one in timed] + [_seconds(_whole_s(one)) for one in timed]
     frame = Frame(
         width=_WIDTH,
         height=_HEIGHT,
         x=span(seconds, 60, _WIDTH - 130, log=True),
-        y=span([1.0, *(one.mean_ratio for one in timed)], _HEIGHT - 46, 28, log=True),
+        y=span([1.0, *(min(one.mean_ratio, highest) for one in timed)], _HEIGHT - 46, 28, log=True),
         x_title="seconds to plan (median, log)",
         y_title="step over the best (geometric mean, log)",
     )
     drawn = [
-        _point(one, numbers[one.strategy]) for one in sorted(timed, key=lambda one: (one.mean_ratio, one.strategy))
+        _point(one, numbers[one.strategy], highest)
+        for one in sorted(timed, key=lambda one: (one.mean_ratio, one.strategy))
     ]
     return frame.drawn(f"Speed against planning time, {what}", staircase(frame, frontier(timed)) + points(frame, drawn))
 
 
-def _point(one: Contestant, number: int) -> Point:
+def _point(one: Contestant, number: int, highest: float) -> Point:
     fit = f", {significant(one.fit_s)} s to fit" if one.fit_s else ""
     return Point(
         series=number,
         x=_seconds(one.plan_s),
         y=one.mean_ratio,
-        name=one.strategy,
+        name=one.strategy if one.mean_ratio <= highest else f"{one.strategy} ({significant(one.mean_ratio)}x)",
         says=(
             f"{one.strategy}: {significant(one.mean_ratio)} times the best on {len(one.ratios)} of {one.problems} "
             f"problems, {significant(one.plan_s or 0.0)} s to plan{fit}"
@@ -184,4 +190,4 @@ def _seconds(value: float | None) -> float:
 def _title(backend: str, budget: str, listed: Sequence[Contestant]) -> str:
     budgeted = "" if budget == AS_RUN else f", budget {budget}"
     kind = "measured" if is_measured(backend) else "simulated"
-    return f"{kind}{budgeted}: {listed[0].problems} problems"
+    return f"{kind}{budgeted}: {listed[0].problems} problem{'s' if listed[0].problems > 1 else ''}"

@@ -12,6 +12,7 @@ import pandas as pd
 from shardbench.base.atomic import write_atomically
 from shardbench.base.host import Environment, load
 from shardbench.model.strategy import Role
+from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.chart import Chart
 from shardbench.report.code_differences import other_code
@@ -61,6 +62,19 @@ class Extra:
     """What makes it again."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Standings:
+    """Who stands where, by a table that no records of trials give."""
+
+    table: pd.DataFrame
+    """See ``standings.COLUMNS``; with a column ``RECORD`` rows lead to their records."""
+    csv: str
+    records: str
+    """The file of records, as ``csv`` relative to the results folder."""
+    command: str
+    """What makes a row again."""
+
+
 def write_page(
     results: Path,
     name: str,
@@ -69,18 +83,18 @@ def write_page(
     extras: Sequence[Extra] = (),
     environments: Iterable[str] = (),
     code: Sequence[str] = (),
-    cells: int = 0,
-    table: pd.DataFrame | None = None,
+    cells: Sequence[BaseRecord] = (),
+    board: Standings | None = None,
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
-    ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` rest on.
-    ``table``: standings that no records of trials give, see ``standings.COLUMNS``.
+    ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` and the
+    ``board``, if there is one, rest on.
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
     known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
-    text = page(name, records, known, extras, code, cells=cells, results=results, table=table)
+    text = page(name, records, known, extras, code, cells=cells, results=results, board=board)
     write_atomically(path, text, encoding="utf-8")
     return path
 
@@ -92,14 +106,14 @@ def page(
     extras: Sequence[Extra] = (),
     code: Sequence[str] = (),
     *,
-    cells: int = 0,
+    cells: Sequence[BaseRecord] = (),
     results: Path | None = None,
-    table: pd.DataFrame | None = None,
+    board: Standings | None = None,
 ) -> str:
     """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
     grouped = groups(records)
     frames = tables(records)
-    standing = numbered(table) if table is not None else standings(frames["throughput"])
+    standing = numbered(board.table) if board is not None else standings(frames["throughput"])
     named = {row.strategy for group in grouped for row in group.rows} | set(standing["strategy"])
     numbers = {name: number for number, name in enumerate(sorted(named))}
     contest = contestants(standing)
@@ -123,9 +137,11 @@ def page(
         script=_file("page.js"),
         strategies=_strategies(standing, numbers),
         matrix=matrix(standing),
-        answer_csv=f"tables/{suite}/{'throughput' if table is None else 'steps'}.csv",
+        answer_csv=f"tables/{suite}/throughput.csv" if board is None else board.csv,
+        board=board,
         overview=[chart for chart in (profiles(contest, numbers), pareto(contest, numbers)) if chart is not None],
-        problems=[] if table is None else problem_tables(standing, numbers),
+        problems=[] if board is None else problem_tables(standing, numbers),
+        keys={record.key for record in current(records)},
         problem_headers=PROBLEM_HEADERS,
         problem_numeric=PROBLEM_NUMERIC,
         groups=shown,
@@ -135,8 +151,8 @@ def page(
         notes=NOTES,
         environments=[(key, _facts(known)) for key, known in environments.items()],
         trials=len(current(records)),
-        cells=cells,
-        made_by=made_by(current(records)),
+        cells=len(cells),
+        made_by=made_by([*current(records), *cells]),
         other_code=[*other_code(current(records)).lines(), *code],
     )  # fmt: skip
 

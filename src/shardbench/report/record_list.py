@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.groups import Group
 from shardbench.report.view import significant
@@ -38,7 +39,7 @@ def record_rows(group: Group, numbers: dict[str, int]) -> list[Listed]:
     return [_listed(record, row.strategy, numbers[row.strategy]) for row in group.rows for record in row.records]
 
 
-def made_by(records: Sequence[Record]) -> list[str]:
+def made_by(records: Sequence[BaseRecord]) -> list[str]:
     """Of which commits and between which days the records are, one line each."""
     stated = [record.provenance for record in records if record.provenance is not None]
     lines = []

@@ -19,7 +19,10 @@ COLUMNS = (
 """What a table must have to be shown; others are left alone."""
 AT = "at"
 """Id of the section of the page that is about the problem."""
+RECORD = "record"
+"""Key of the record that a row is of, where a table has that column; empty where it is not known."""
 AS_RUN = "as run"
+"""The budget where there is but one."""
 _TIES = (Standing.SAME, Standing.OPEN, Standing.UNKNOWN)
 
 

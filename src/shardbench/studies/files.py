@@ -15,6 +15,7 @@ from shardbench.report.page import Extra, write_page
 from shardbench.report.standings import is_standings
 from shardbench.report.study_chart import plot_chart
 from shardbench.report.view import readable_cell
+from shardbench.studies.board import board
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_code
@@ -58,16 +59,20 @@ def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    standings = [table for table in study_tables(reproduction, results).values() if is_standings(table)]
+    found, cells = board(reproduction, results), [record for _, record in recorded_cells(reproduction, results)]
+    sections = extras(reproduction, results)
+    if found is not None and not reproduction.claims:
+        # It stands for all systems, so that what their papers claim is told beside it.
+        sections = [*sections, *claims_sections(ledger(results))]
     return write_page(
         results,
         reproduction.owner,
-        trial_store(results, reproduction.owner).read(),
-        extras=extras(reproduction, results),
-        environments={record.environment for _, record in recorded_cells(reproduction, results)},
+        found.trials if found is not None else trial_store(results, reproduction.owner).read(),
+        extras=sections,
+        environments={record.environment for record in cells},
         code=study_code(reproduction, results).lines(),
-        cells=len(recorded_cells(reproduction, results)),
-        table=standings[0] if standings else None,
+        cells=cells,
+        board=found.standings if found is not None else None,
     )
 
 

@@ -110,7 +110,9 @@ class Point:
 
 def points(frame: Frame, drawn: Sequence[Point]) -> str:
     """Points with their names beside them where there is room, else reached by the pointer."""
-    taken: list[tuple[float, float, float]] = []
+    places = [frame.at(one.x, one.y) for one in drawn]
+    # No name lies on a point.
+    taken = [(x - 5, x + 5, y + 4) for x, y in places]
     body = []
     for one in drawn:
         x, y = frame.at(one.x, one.y)
@@ -182,7 +184,9 @@ def _named(name: str, x: float, y: float, frame: Frame, taken: list[tuple[float,
     for start, anchor in ((x + 8, "start"), (x - 8 - width, "end")):
         for lower in (4.0, -6.0, 14.0, -16.0, 24.0):
             base = y + lower
-            free = all(start + width < left or right < start or abs(base - other) > 11 for left, right, other in taken)
+            free = all(
+                start + width < left or right < start or abs(base - other) > 10.5 for left, right, other in taken
+            )
             if free and start > frame.x.start and start + width < frame.width and base > frame.y.stop - 4:
                 taken.append((start, start + width, base))
                 return [text(x + 8 if anchor == "start" else x - 8, base, name, anchor=anchor, kind="name")]

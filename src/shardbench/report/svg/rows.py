@@ -60,10 +60,10 @@ class Reference:
     series: int
 
 
-def stacked(name: str, rows: Sequence[Bars], axis: str) -> str:
+def stacked(name: str, rows: Sequence[Bars], axis: str, references: Sequence[Reference] = ()) -> str:
     """Bars of all rows over one axis from 0; what passes its cap is cut and marked by an arrow."""
     ends = [max(sum(row.parts), row.whole or 0.0) for row in rows]
-    return _chart(name, rows, axis, limit=cap(ends), draw=_bars)
+    return _chart(name, rows, axis, limit=cap(ends), draw=_bars, references=references)
 
 
 def side_by_side(name: str, rows: Sequence[Devices], axis: str, references: Sequence[Reference] = ()) -> str:
