@@ -22,7 +22,14 @@ NAVIGATION = {
         "/docs/several_machines",
     ],
     "Your strategy": ["Add a strategy </docs/add_a_strategy>", "/docs/api", "/CONTRIBUTING"],
-    "Results": ["/docs/how_to_read", "/docs/rules", "/docs/costmodel", "/docs/bounds", "Files </results/README>"],
+    "Results": [
+        "/docs/how_to_read",
+        "/docs/papers_and_notebooks",
+        "/docs/rules",
+        "/docs/costmodel",
+        "/docs/bounds",
+        "Files </results/README>",
+    ],
     "Papers": ["All statements </docs/papers>", *(f"{name} </baselines/{name}/README>" for name in PAPERS)],
     "Other strategies": [f"/baselines/{name}/README" for name in OTHERS],
     "Inside": [

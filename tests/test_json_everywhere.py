@@ -37,6 +37,7 @@ CALLS: dict[str, list[str]] = {
         "report quick --results known",
         "report quick --results known --check",
         "report quick --results known --against known",
+        "report quick --results known --latex paper",
         "report prediction --results known",
         "report prediction --results known --check",
     ],
@@ -51,6 +52,7 @@ CALLS: dict[str, list[str]] = {
     "profile": ["profile log.csv --out mine"],
     "new": ["new my-own --package"],
     "collect": ["collect kept"],
+    "compare": ["compare known --with again"],
 }
 """Every command, in every form that prints something else; run in the folder that ``workplace`` fills."""
 FAILS = {
@@ -67,6 +69,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for record in make.sample():
         store.append(record)
     store.append(make.ok("row", (40.0, 41.0)))
+    trial_store(tmp_path / "again", "quick").append(make.ok("row", (50.0, 51.0)))
     Path("tiny.toml").write_text(SUITE)
     Path("tables.csv").write_text("name,rows,dim\na,1000,64\nb,2000,64\n")
     Path("log.csv").write_text("user,item\n" + "".join(f"{i % 7},{i % 11}\n" for i in range(100)))

@@ -1,7 +1,11 @@
 """ShardBench: a benchmark-and-reproduction suite for embedding-table sharding.
 
-What this package exports is what a strategy of one's own needs; ``CONTRIBUTING.md`` has an example.
+What this package exports is what a strategy of one's own needs (``CONTRIBUTING.md`` has an example), and what reads
+results; the latter is imported when it is first asked for, so that ``import shardbench`` stays quick.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import (
@@ -23,11 +27,23 @@ from shardbench.model.plan import (
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
+if TYPE_CHECKING:
+    from shardbench.report.comparison import Comparison, compare_results
+    from shardbench.report.results import Results, load_results
+
 __version__ = "0.1.0"
+
+_LATE = {
+    "Comparison": "shardbench.report.comparison",
+    "Results": "shardbench.report.results",
+    "compare_results": "shardbench.report.comparison",
+    "load_results": "shardbench.report.results",
+}
 
 __all__ = [
     "BatchSchedule",
     "Budget",
+    "Comparison",
     "DenseHome",
     "Host",
     "Infeasible",
@@ -40,11 +56,21 @@ __all__ = [
     "Plan",
     "Problem",
     "Replicated",
+    "Results",
     "Role",
     "RowWise",
     "Sees",
     "Segment",
     "Strategy",
     "Tier",
+    "compare_results",
+    "load_results",
     "whole_tables",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What reads results, by its name."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'shardbench' has no attribute '{name}'")
+    return getattr(import_module(_LATE[name]), name)

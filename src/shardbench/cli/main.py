@@ -16,6 +16,7 @@ from shardbench.cli import leave, record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command
+from shardbench.cli.compare import compare_command
 from shardbench.cli.names import completing, strategy_names
 from shardbench.cli.new import new_command
 from shardbench.cli.options import (
@@ -169,6 +170,7 @@ app.command("plan")(plan_command)
 app.command("export")(leave.export_command)
 app.command("collect")(collect_command)
 app.command("check-submission")(check_submission_command)
+app.command("compare")(compare_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

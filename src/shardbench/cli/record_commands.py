@@ -110,6 +110,10 @@ def report_command(
     against: Annotated[
         Path | None, typer.Option("--against", help="Results folder of a second run: does it order strategies alike?")
     ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option("--latex", help="Also write tables (LaTeX, booktabs) and figures (PDF, SVG) for a paper here."),
+    ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> int:
@@ -119,6 +123,8 @@ def report_command(
     """
     if against is not None and (page or name == tools.PREDICTION):
         raise BadInput("--against compares two runs of one suite: it makes no page, and prediction is no suite")
+    if latex is not None and (check or against is not None or name == tools.PREDICTION):
+        raise BadInput("--latex is of the tables of a suite or a paper: not with --check, --against or prediction")
     if name == tools.PREDICTION:
         return tools.report_prediction(results, check=check, as_json=as_json)
     if against is not None:
@@ -147,6 +153,8 @@ def report_command(
         written.append(write_reproduction_page(reproduction, results))
     elif page:
         written.append(write_suite_page(results, title))
+    paper = _write_paper(latex, suite, reproduction, results) if latex is not None else []
+    written += paper
     if as_json:
         print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
         return EXIT_OK
@@ -155,8 +163,23 @@ def report_command(
     if reproduction:
         _print_claims(reproduction, results)
     if page:
-        print(f"page: {written[-1]}")
+        print(f"page: {written[-len(paper) - 1]}")
+    if paper:
+        print(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
     return EXIT_OK
+
+
+def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> list[Path]:
+    from shardbench.report.latex import slug  # noqa: PLC0415
+    from shardbench.report.paper import suite_paper, with_document, write_paper  # noqa: PLC0415
+    from shardbench.studies.paper import reproduction_paper  # noqa: PLC0415
+
+    files = suite_paper(results, suite.name) if suite else {}
+    files |= reproduction_paper(reproduction, results) if reproduction else {}
+    name = suite.name if suite else reproduction.owner if reproduction else ""
+    if not files:
+        raise BadInput(f"{name}: nothing for a paper, neither records of a suite nor claims nor plots of studies")
+    return write_paper(folder, with_document(files, slug(name), name))
 
 
 def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:

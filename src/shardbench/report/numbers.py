@@ -1,6 +1,6 @@
 """Numbers in documents: blocks between two comments, made of committed tables as a ``numbers.toml`` declares.
 
-``python -m shardbench.report.numbers`` in the repository's root rewrites every block.
+``python -m shardbench.report.numbers`` in the repository's root rewrites every block, and the README's picture.
 """
 
 import argparse
@@ -19,13 +19,19 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
+from shardbench.records.trial import Backend
 from shardbench.report.answer import answers_of_table, lines
 from shardbench.report.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
+from shardbench.report.profile_picture import profile_svg
 from shardbench.report.view import significant
 
 FOLDERS = ("baselines", "docs")
 """Where ``numbers.toml`` files lie, at any depth; ``NAME.numbers.toml`` where a folder has several documents."""
 TABLES = Path("results/tables")
+LEADERBOARD = "leaderboard"
+PICTURES = Path("results/pictures")
+EQUAL_EFFORT = "60 s"
+"""Budget under which the README's picture compares a search and a network."""
 WIDTH = 120
 _MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
 _ANY_MARKER = re.compile(r"<!-- numbers: .*?-->")
@@ -139,6 +145,14 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
         return f"<!-- numbers: {name} begin -->\n{block_text(made[name], tables)}\n<!-- numbers: {name} end -->"
 
     return document, _MARKER.sub(anew, text)
+
+
+def pictures(tables: Path) -> dict[str, str]:
+    """Text of the pictures of tables by path below ``results/pictures``: the leaderboard's performance profiles."""
+    return {
+        f"{LEADERBOARD}/profiles.svg": profile_svg(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
+        for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
+    }
 
 
 def block_text(block: Block, tables: Path) -> str:
@@ -270,6 +284,9 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         document, text = rewritten(path, root / TABLES)
         write_atomically(document, text)
         say(f"wrote the numbers of {document.resolve().relative_to(root.resolve())}")
+    for name, text in pictures(root / TABLES).items():
+        write_atomically(root / PICTURES / name, text)
+        say(f"wrote {PICTURES / name}")
 
 
 if __name__ == "__main__":

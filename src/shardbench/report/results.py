@@ -1,0 +1,318 @@
+"""A results folder as data frames: what a notebook or a paper's script reads."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.uncertainty import band
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.cell import CellRecord
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.store import cell_store, trial_store
+from shardbench.records.trial import Outcome
+from shardbench.report.groups import current
+from shardbench.report.result_columns import COLUMNS
+
+PARTS = ("records", "studies", "tables")
+"""Folders of which a results folder has at least one."""
+CLAIMS = "claims"
+NOT_STATED = "not stated"
+_BOTH = "predicted and measured"
+_BACKENDS = {
+    "planner/measured": "measured",
+    "planner/plans": "simulated",
+    "prediction/points": _BOTH,
+    "prediction/summary": _BOTH,
+    "published/points": _BOTH,
+    "scale/counting": "measured",
+    "scale/prepare": "measured",
+}
+"""Of tables that have no such column and no study: all their rows are one."""
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """All that a results folder holds; every frame has a column ``backend``, and no row mixes two.
+
+    What each column says, with its unit: ``shardbench.report.result_columns.COLUMNS``, and the page
+    "Papers and notebooks". A number that is not known is NaN.
+    """
+
+    folder: Path
+    records: pd.DataFrame
+    """A row a line of record files, of trials and of cells: how it ended, and which code made it, when."""
+    trials: pd.DataFrame
+    """A row a trial (the last line of it), failures included."""
+    steps: pd.DataFrame
+    """A row a timed iteration of a trial."""
+    ranks: pd.DataFrame
+    """A row a rank of a trial."""
+    studies: Mapping[str, pd.DataFrame]
+    """By ``<baseline>/<study>``: the rows that its cells gave, behind the cells' parameters and ``key``."""
+    claims: pd.DataFrame
+    """A row a statement of a paper: the ledger, as last written."""
+    tables: Mapping[str, pd.DataFrame]
+    """By path under ``tables/`` without ending, such as ``quick/throughput``: every table as last written."""
+
+
+def load_results(folder: Path | str) -> Results:
+    """Everything in a results folder (``runs/`` of your own, ``results/`` of a checkout).
+
+    Raises BadInput, one line, where it is missing, is none, or a file in it is damaged.
+    """
+    place = results_folder(folder)
+    suites, cells = trial_records(place), cell_records(place)
+    last = [record for records in suites.values() for record in _last(records)]
+    counted = {id(record) for records in suites.values() for record in current(records)}
+    tables = _tables(place, cells)
+    return Results(
+        folder=place,
+        records=_records(suites, cells, counted),
+        trials=_frame("trials", (_trial(record, current=id(record) in counted) for record in last)),
+        steps=_frame("steps", (row for record in last for row in _steps(record))),
+        ranks=_frame("ranks", (row for record in last for row in _ranks(record))),
+        studies={f"{owner}/{study}": _cells(records) for (owner, study), records in cells.items()},
+        claims=tables[CLAIMS] if CLAIMS in tables else _frame(CLAIMS, ()),
+        tables=tables,
+    )
+
+
+def results_folder(folder: Path | str) -> Path:
+    """The folder, if it is one of results; raises BadInput where not."""
+    place = Path(folder)
+    if not place.is_dir():
+        raise BadInput(f"{place}: no such folder; name one of results, such as runs or results")
+    if not any((place / part).is_dir() for part in PARTS):
+        raise BadInput(f"{place} is no folder of results: it has none of {', '.join(PARTS)}")
+    return place
+
+
+def trial_records(folder: Path) -> dict[str, list[Record]]:
+    """All lines of all suites' records, by suite; raises BadInput for a damaged line."""
+    names = sorted(path.stem for path in (folder / "records").glob("*.jsonl"))
+    return {name: trial_store(folder, name).read() for name in names}
+
+
+def cell_records(folder: Path) -> dict[tuple[str, str], list[CellRecord]]:
+    """All lines of all studies' records, by baseline and study; raises BadInput for a damaged line."""
+    paths = sorted((folder / "studies").glob("*/*.jsonl"))
+    return {(path.parent.name, path.stem): cell_store(folder, path.parent.name, path.stem).read() for path in paths}
+
+
+def load_claims(folder: Path) -> pd.DataFrame:
+    """The ledger as last written, without rows where there is none; raises BadInput where it is damaged."""
+    path = folder / "tables" / f"{CLAIMS}.csv"
+    return _claims(_read(path), path) if path.is_file() else _frame(CLAIMS, ())
+
+
+def _last(records: Iterable[Record]) -> Iterable[Record]:
+    return {record.key: record for record in records}.values()
+
+
+def _frame(name: str, rows: Iterable[Row]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=list(COLUMNS[name]))
+
+
+def _records(
+    suites: Mapping[str, list[Record]], cells: Mapping[tuple[str, str], list[CellRecord]], counted: set[int]
+) -> pd.DataFrame:
+    rows: list[Row] = []
+    for suite, trials in suites.items():
+        for trial in trials:
+            own = {"kind": "trial", "owner": suite, "backend": trial.spec.backend.value, "outcome": trial.outcome.value}
+            rows.append({**_line(trial), **own, "current": id(trial) in counted})
+    for (owner, _), lines in cells.items():
+        last = {line.key: line for line in lines}
+        for cell in lines:
+            own = {"kind": "cell", "owner": owner, "backend": _backend(cell), "outcome": _cell_outcome(cell)}
+            rows.append({**_line(cell), **own, "current": last[cell.key] is cell})
+    return _frame("records", rows)
+
+
+def _line(record: BaseRecord) -> Row:
+    code = record.provenance
+    stated = ("commit", "dirty", "package_code", "strategy_code", "started", "load_at_start", "load_at_end")
+    return {
+        "about": record.about,
+        "key": record.key,
+        "cause": record.cause,
+        "environment": record.environment,
+        **{name: getattr(code, name) if code is not None else None for name in stated},
+    }
+
+
+def _cell_outcome(cell: CellRecord) -> str:
+    return Outcome.OK.value if cell.failure is None else "failed"
+
+
+def _backend(cell: CellRecord) -> str:
+    return " and ".join(sorted({str(row["backend"]) for row in cell.rows}))
+
+
+def _name(record: Record) -> Row:
+    spec = record.spec
+    return {
+        "key": record.key,
+        "suite": spec.suite,
+        "workload": spec.workload,
+        "machine": spec.machine,
+        "backend": spec.backend.value,
+        "strategy": spec.strategy,
+        "seed": spec.seed,
+        "repeat": spec.repeat,
+    }
+
+
+def _trial(record: Record, *, current: bool) -> Row:
+    spec = record.spec
+    row: Row = {
+        **_name(record),
+        "role": record.role.value,
+        "batch_size": spec.batch_size,
+        "precision": spec.precision.value,
+        "optimizer": spec.optimizer.value,
+        "plan_limit_s": spec.plan_s,
+        "fit_limit_s": spec.fit_s,
+        "current": current,
+        "outcome": record.outcome.value,
+        "cause": record.cause,
+        "workload_fingerprint": spec.workload_fingerprint,
+        "machine_hash": spec.machine_hash,
+    }
+    if record.planned is not None:
+        row |= _planned(record.planned)
+    if record.timing is not None:
+        row |= _timed(record, record.timing)
+    if record.traffic is not None:
+        row |= _counted(record.traffic)
+    if record.bounded:
+        row |= {name: getattr(record, name) for name in ("bound_ms", "step_bound_ms", "own_step_bound_ms")}
+    return row
+
+
+def _planned(planned: Planned) -> Row:
+    return {
+        "plan_hash": planned.plan_hash,
+        "plan_s": planned.plan_s,
+        "fit_s": planned.fit_s,
+        "segments": planned.segments,
+        "moves": " ".join(sorted(move.value for move in planned.moves)),
+        "hbm_memory_bytes_max": max(planned.hbm_memory_bytes, default=0),
+        "uvm_memory_bytes_max": max(planned.uvm_memory_bytes, default=0),
+    }
+
+
+def _timed(record: Record, timing: Timing) -> Row:
+    low, high = band([record.draws.step_ms]) if record.draws is not None else (None, None)
+    control, predicted = record.control, record.predicted
+    return {
+        "iterations": len(timing.step_ms),
+        "step_ms_p50": float(np.median(timing.step_ms)),
+        "step_ms_p95": float(np.percentile(timing.step_ms, 95.0)),
+        "step_ms_low": low,
+        "step_ms_high": high,
+        "vs_control": float(np.median(np.divide(timing.step_ms, control.step_ms))) if control is not None else None,
+        "predicted_step_ms": float(np.median(predicted.step_ms)) if predicted is not None else None,
+        "mean_step_ms": record.mean_step_ms,
+        "emb_ms_mean": float(np.mean(timing.embedding_ms)) if timing.embedding_ms else None,
+        "emb_ms_max": max(timing.embedding_ms, default=None),
+        "emb_cpu_ms_max": max(timing.embedding_cpu_ms or (), default=None),
+        "predicted_emb_ms_max": max(predicted.embedding_ms, default=None) if predicted is not None else None,
+    }
+
+
+def _counted(traffic: TrafficTotals) -> Row:
+    sent = np.array(list(traffic.collectives.values()), dtype=np.float64).reshape(-1, 2).sum(axis=0)
+    names = ("lookups", "off_hbm_lookups", "hbm_bytes", "uvm_bytes", "host_bytes")
+    return {
+        **{name: getattr(traffic, name) for name in names},
+        "sent_intra_bytes": float(sent[0]),
+        "sent_inter_bytes": float(sent[1]),
+    }
+
+
+def _steps(record: Record) -> Iterator[Row]:
+    if record.timing is None:
+        return
+    name, steps = _name(record), record.timing.step_ms
+    control = record.control.step_ms if record.control is not None else (None,) * len(steps)
+    for iteration, (step_ms, control_ms) in enumerate(zip(steps, control, strict=True)):
+        yield {**name, "iteration": iteration, "step_ms": step_ms, "control_ms": control_ms}
+
+
+def _ranks(record: Record) -> Iterator[Row]:
+    if record.timing is None or record.planned is None or record.traffic is None:
+        return
+    name, predicted = _name(record), record.predicted
+    columns = {
+        "embedding_ms": record.timing.embedding_ms,
+        "embedding_cpu_ms": record.timing.embedding_cpu_ms,
+        "predicted_embedding_ms": predicted.embedding_ms if predicted is not None else None,
+        "hbm_memory_bytes": record.planned.hbm_memory_bytes,
+        "distinct_rows": record.traffic.distinct_rows,
+    }
+    for rank in range(len(record.timing.embedding_ms)):
+        yield {**name, "rank": rank, **{column: values[rank] for column, values in columns.items() if values}}
+
+
+def _cells(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Rows of the last record of every cell; ``key`` names the cell."""
+    last = {record.key: record for record in records}
+    rows = [{"key": key, **record.cell, **row} for key, record in last.items() for row in record.rows]
+    frame = pd.DataFrame(rows)
+    return frame if len(frame) else pd.DataFrame(columns=["key", "backend"])
+
+
+def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> dict[str, pd.DataFrame]:
+    root = folder / "tables"
+    found = {path.relative_to(root).with_suffix("").as_posix(): _read(path) for path in sorted(root.rglob("*.csv"))}
+    if CLAIMS in found:
+        found[CLAIMS] = _claims(found[CLAIMS], root / "claims.csv")
+    if "regions" in found and CLAIMS in found:
+        backends = found[CLAIMS][["paper", "claim", "backend"]]
+        found["regions"] = found["regions"].merge(backends, on=["paper", "claim"], how="left", validate="one_to_one")
+    for name, frame in found.items():
+        if "backend" not in frame.columns:
+            frame.insert(min(2, frame.shape[1]), "backend", _backend_of(name, found, cells))
+    return found
+
+
+def _read(path: Path) -> pd.DataFrame:
+    data = path.read_bytes()
+    if not data.endswith(b"\n"):
+        raise BadInput(f"{path}: its last line is cut off; make the tables again: shardbench report")
+    try:
+        # A hash may look like a number, and a cause may be the word NA.
+        words = dict.fromkeys(("defined_in", "judged_in", "cause"), "str")
+        return pd.read_csv(BytesIO(data), dtype=words, na_values=[""], keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
+        raise BadInput(f"{path}: no table: {text}; make the tables again: shardbench report") from error
+
+
+def _claims(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The ledger with the backend of each statement's evidence, the first word of its strength."""
+    missing = [column for column in COLUMNS[CLAIMS] if column not in {*frame.columns, "backend"}]
+    if missing:
+        raise BadInput(f"{path} has no column '{missing[0]}'; make it again: shardbench report NAME")
+    backend = frame["strength"].fillna("").astype(str).str.extract(r"^(\w*)", expand=False)
+    return frame.assign(backend=backend)[list(COLUMNS[CLAIMS])]
+
+
+def _backend_of(
+    name: str, tables: Mapping[str, pd.DataFrame], cells: Mapping[tuple[str, str], list[CellRecord]]
+) -> str:
+    """That of the study whose name the table's begins with; of a harness's table the one it is known to have."""
+    owner, _, table = name.partition("/")
+    studies = [study for of, study in cells if of == owner and f"{table}_".startswith(f"{study}_")]
+    if studies:
+        records = cells[owner, max(studies, key=len)]
+        return " and ".join(sorted({str(row["backend"]) for record in records for row in record.rows}))
+    return _BACKENDS.get(name, "measured" if table == "agreement" else NOT_STATED)

@@ -1,0 +1,71 @@
+"""A reproduction's claims and plots as files for a paper: LaTeX, PDF and SVG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardbench.records.store import trial_store
+from shardbench.report.claim_text import ledger_cells
+from shardbench.report.groups import current
+from shardbench.report.latex import LatexTable, figure_tex, slug, table_tex
+from shardbench.report.paper import commits
+from shardbench.report.paper_figures import images, table_figure
+from shardbench.studies.ledger import ledger
+from shardbench.studies.reproduction import Reproduction
+from shardbench.studies.study_tables import recorded_cells, tables_by_study
+
+HEADERS = ("statement", "the paper", "ours (95 % interval, n)", "direction", "magnitude", "evidence")
+_SHARES = (0.34, 0.0, 0.19, 0.0, 0.0, 0.0)
+
+
+def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, bytes]:
+    """Files by name: the paper's part of the ledger as a table, and every plot of every study on record.
+
+    Raises BadInput where matplotlib is missing.
+    """
+    owner = reproduction.owner
+    cells = recorded_cells(reproduction, results)
+    trials = current(trial_store(results, owner).read())
+    files: dict[str, bytes] = {}
+    rows = [
+        {str(name): value for name, value in row.items()}
+        for row in ledger(results, reproduction).claims.to_dict("records")
+    ]
+    if rows:
+        made_by = commits([*trials, *(record for _, record in cells)])
+        files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, made_by).encode()
+    for study, tables in tables_by_study(reproduction, results):
+        behind = [record for of, record in cells if of is study]
+        backends = " and ".join(sorted({str(row["backend"]) for record in behind for row in record.rows}))
+        for number, plot in enumerate(study.plots(tables), 1):
+            image = slug(f"{owner} {plot.table} {number} figure")
+            said = f"{plot.title} {backends.capitalize()}. ShardBench, {owner}/{study.name}, records {commits(behind)}."
+            files |= {
+                **images(table_figure(plot, tables[plot.table]), image),
+                f"{image}.tex": figure_tex(image, said).encode(),
+            }
+    return files
+
+
+def _claims(owner: str, rows: Sequence[dict[str, object]], made_by: str) -> str:
+    cells = []
+    for row in rows:
+        _, direction, magnitude, paper, ours, _ = ledger_cells(row)
+        evidence = str(row["strength"] or "").partition(";")[0].partition(" (")[0]
+        cells.append((str(row["statement"]), paper, ours, direction, magnitude, evidence or "-"))
+    return table_tex(
+        LatexTable(
+            caption=(
+                f"What the paper behind {owner} states, and what was found: simulated by the cost model, measured, or "
+                "counted, as each line's evidence says."
+            ),
+            label=f"{slug(owner)}-claims",
+            headers=HEADERS,
+            rows=tuple(cells),
+            numeric=(False,) * len(HEADERS),
+            notes=(
+                "'Reproduced' needs five independent units and a whole interval, 'consistent' is all of fewer units "
+                f"or of chosen conditions, whose range is the least and the most. ShardBench, records {made_by}.",
+            ),
+            wide=_SHARES,
+        )
+    )

@@ -1,0 +1,64 @@
+"""docs/papers_and_notebooks.md and results/README.md: what they show runs, and what they say is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import shardbench
+from shardbench.cli.main import run_command
+from shardbench.report.result_columns import COLUMNS
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "papers_and_notebooks.md").read_text()
+
+
+def test_the_pages_python_runs_as_it_stands(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    found = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(block, found)
+    best = found["best"]
+    assert len(best) == len(best[["workload", "machine"]].drop_duplicates()) > 3
+    assert set(best["backend"]) == {"simulated"}
+    assert len(found["ratio"]) > 100
+    assert len(found["measured"]) > 20
+    assert "joint" in capsys.readouterr().out
+
+
+def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    commands = [line.split()[1:] for line in PAGE.splitlines() if line.startswith("shardbench ")]
+    assert [command[0] for command in commands] == ["compare", "report"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src" / "shardbench").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to(ROOT / "results" / "again")
+    (tmp_path / "results" / "tables").mkdir(parents=True)
+    for name in ("records", "studies"):
+        (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
+    for command in commands:
+        assert run_command(command) == 0, capsys.readouterr().err
+    assert "measured: 22 rows in both" in capsys.readouterr().out
+    assert len(list((tmp_path / "paper").glob("*.pdf"))) >= 10
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_column_is_said_on_the_page(name):
+    section = PAGE.split("## The columns")[1]
+    heading = next(line for line in section.splitlines() if line.startswith(f"`{name}`"))
+    table = re.search(r"(?:^\|.*\n)+", section.split(heading)[1], flags=re.MULTILINE).group()
+    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in table.splitlines()[2:]]
+    assert rows == [(f"`{column}`", text) for column, text in COLUMNS[name].items()]
+
+
+def test_the_readme_names_the_studies_that_state_no_code():
+    records = shardbench.load_results(ROOT / "results").records
+    unstated = records[records["package_code"].isna()]
+    named = re.search(r"- (\w+)'s `(\w+)` and `(\w+)` are from\s+before", (ROOT / "results" / "README.md").read_text())
+    owner, *studies = named.groups()
+    assert set(zip(unstated["owner"], unstated["about"])) == {(owner.lower(), study) for study in studies}
+
+
+def test_the_readme_lists_every_folder():
+    text = (ROOT / "results" / "README.md").read_text()
+    listed = re.findall(r"^\| `(\w+)/` \|", text, flags=re.MULTILINE)
+    assert {path.name for path in (ROOT / "results").iterdir() if path.is_dir()} <= set(listed)

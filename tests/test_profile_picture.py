@@ -1,0 +1,130 @@
+"""Performance profiles of a table made by hand, and the picture of them."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from shardbench.base.errors import BadInput
+from shardbench.report import numbers
+from shardbench.report.profile_picture import COLOURS, LARGEST, NAMED, TICKS, profile_svg, ratios
+
+ROOT = Path(__file__).parent.parent
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def table(over, budget="60 s", backend="simulated", role="competitor"):
+    """``over``: strategy -> per problem the percent over the best, None where it failed."""
+    return pd.DataFrame([
+        {
+            "version": 1, "workload": f"w{problem}", "machine": "m", "backend": backend, "strategy": name, "role": role,
+            "budget": budget, "outcome": "ok" if percent is not None else "infeasible", "over_best_pct": percent,
+        }
+        for name, percents in over.items() for problem, percent in enumerate(percents)
+    ])  # fmt: skip
+
+
+THREE = {"second": [50.0, 0.0, 100.0, 900.0], "first": [0.0, 10.0, 0.0, 0.0], "last": [300.0, None, None, 20.0]}
+
+
+def test_profiles_are_steps_over_the_best_the_best_profile_first():
+    found = ratios(table(THREE), "simulated", "60 s")
+    assert list(found) == ["first", "second", "last"]
+    assert found["second"].tolist() == [1.0, 1.5, 2.0, 10.0]
+    assert found["last"].tolist() == [pytest.approx(1.2), 4.0, np.inf, np.inf]
+
+
+def test_only_competitors_of_one_backend_and_budget_count():
+    others = [
+        table({"other": [0.0] * 4}, budget="1 s"), table({"timed": [0.0] * 4}, backend="measured"),
+        table({"search": [0.0] * 4}, role="search"),
+    ]  # fmt: skip
+    assert list(ratios(pd.concat([table(THREE), *others]), "simulated", "60 s")) == ["first", "second", "last"]
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(BadInput, match="no measured row"):
+        ratios(table(THREE), "measured", "60 s")
+    with pytest.raises(BadInput, match="3 rows of last with the budget 60 s, not 4"):
+        ratios(table({**THREE, "last": [1.0, 2.0, 3.0]}), "simulated", "60 s")
+
+
+def paths(svg):
+    """Of every curve its points, in shares and factors."""
+    curves = {}
+    root = ET.fromstring(svg)
+    grid = list(root.iter(f"{SVG}line"))
+    left, right = (float(grid[number].get("x1")) for number in (0, len(TICKS) - 1))
+    bottom, top = float(grid[0].get("y1")), float(grid[0].get("y2"))
+    for path in root.iter(f"{SVG}path"):
+        if path.find(f"{SVG}title") is None:
+            continue
+        points = re.findall(r"H([\d.]+)V([\d.]+)", path.get("d"))
+        curves[path.find(f"{SVG}title").text] = [
+            (LARGEST ** ((float(x) - left) / (right - left)), (bottom - float(y)) / (bottom - top)) for x, y in points
+        ]
+    return curves
+
+
+def test_curves_rise_by_a_problem_where_its_factor_is():
+    curves = paths(profile_svg(table(THREE), "simulated", "60 s"))
+    assert curves.keys() == THREE.keys()
+    expected = {
+        "first": [(1.0, 0.25), (1.0, 0.5), (1.0, 0.75), (1.1, 1.0)],
+        "second": [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75)],
+        "last": [(1.2, 0.25), (4.0, 0.5)],
+    }
+    for name, points in expected.items():
+        assert np.array(curves[name]) == pytest.approx(np.array(points), abs=2e-3), name
+
+
+def test_the_picture_says_what_it_is_of_and_reads_in_the_dark():
+    svg = profile_svg(table(THREE), "simulated", "60 s")
+    assert "simulated; leaderboard version 1; 4 problems (workload x machine); 60 s for learning and planning" in svg
+    assert "@media (prefers-color-scheme: dark)" in svg
+    assert svg == profile_svg(table(THREE).sample(frac=1.0, random_state=0), "simulated", "60 s")
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#0d1117"])
+def test_every_colour_is_seen_on_light_and_on_dark(paper):
+    for colour in COLOURS:
+        lighter, darker = sorted((luminance(colour), luminance(paper)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 3.0, colour
+
+
+def test_names_are_apart_and_others_are_counted():
+    many = {f"s{number:02}": [float(number), None] for number in range(NAMED + 5)}
+    svg = profile_svg(table(many), "simulated", "60 s")
+    places = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)" text-anchor="start" font-size="13">', svg)]
+    assert len(places) == NAMED
+    assert min(np.diff(sorted(places))) >= 14.9
+    assert "grey: 5 others" in svg
+    assert svg.count('class="other"') == 5
+
+
+def test_names_are_escaped():
+    svg = profile_svg(table({"<img src=x onerror=y>": [0.0], "b": [1.0]}), "simulated", "60 s")
+    assert "<img" not in svg
+    assert "<img src=x onerror=y>" in paths(svg)
+
+
+def test_the_committed_picture_is_what_the_committed_table_gives():
+    folder = ROOT / numbers.PICTURES
+    there = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("*/*.svg")}
+    assert there == numbers.pictures(ROOT / numbers.TABLES), "make it again: python -m shardbench.report.numbers"
+
+
+def test_pictures_are_of_the_leaderboards_table(tmp_path):
+    (tmp_path / "leaderboard").mkdir()
+    table(THREE).to_csv(tmp_path / "leaderboard" / "steps.csv", index=False)
+    (made,) = numbers.pictures(tmp_path).items()
+    assert made == ("leaderboard/profiles.svg", profile_svg(table(THREE), "simulated", "60 s"))
