@@ -9,7 +9,8 @@ import records as make
 from shardbench.cli import main as cli
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import Table
-from shardbench.records.store import trial_store
+from shardbench.records.cell import CellRecord, cell_key
+from shardbench.records.store import cell_store, trial_store
 from shardbench.runs import conformance
 from shardbench.runs.measured_trial import TRIAL
 from shardbench.studies import definitions, session
@@ -52,12 +53,13 @@ CALLS: dict[str, list[str]] = {
     "profile": ["profile log.csv --out mine"],
     "new": ["new my-own --package"],
     "collect": ["collect kept"],
+    "check-submission": ["check-submission board"],
     "compare": ["compare known --with again"],
 }
 """Every command, in every form that prints something else; run in the folder that ``workplace`` fills."""
 FAILS = {
     "report quick --results known --check", "report prediction --results known --check", "claims --check",
-    "collect kept",
+    "collect kept", "check-submission board",
 }  # fmt: skip
 """Those whose check fails there, which is said in JSON as well."""
 
@@ -70,6 +72,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.append(record)
     store.append(make.ok("row", (40.0, 41.0)))
     trial_store(tmp_path / "again", "quick").append(make.ok("row", (50.0, 51.0)))
+    asked = {"version": 1, "workload": "none", "machine": "none", "strategy": "shuffle", "effort": "timed"}
+    failed = CellRecord(
+        key=cell_key("steps", 1, asked), environment="e" * 16, study="steps", version=1, cell=asked, wall_s=1.0,
+        cpu_s=1.0, failure="no such problem",
+    )  # fmt: skip
+    cell_store(tmp_path / "board", "leaderboard", "steps").append(failed)
     Path("tiny.toml").write_text(SUITE)
     Path("tables.csv").write_text("name,rows,dim\na,1000,64\nb,2000,64\n")
     Path("log.csv").write_text("user,item\n" + "".join(f"{i % 7},{i % 11}\n" for i in range(100)))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import records as make
+import test_profile_picture as profiles_by_hand
 from test_latex import braces, environments
 
 from shardbench.base.errors import BadInput
@@ -14,8 +15,10 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
 from shardbench.report.paper import commits, suite_paper
-from shardbench.report.paper_figures import group_figures, images, table_figure
+from shardbench.report.paper_figures import group_figures, images, profile_figure, table_figure
+from shardbench.report.paper_standings import standings_paper
 from shardbench.report.plot import Plot
+from shardbench.report.profile_picture import ranked
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction
 
@@ -218,6 +221,49 @@ def test_groups_of_unlike_batches_have_names_of_their_own(tmp_path):
 def test_where_there_is_nothing_for_a_paper_it_says_so(tmp_path, capsys):
     assert run_command(["report", "joint", "--results", str(tmp_path), "--latex", str(tmp_path / "paper")]) == 2
     assert "joint: nothing for a paper" in capsys.readouterr().err
+
+
+def test_profiles_have_scores_that_can_be_counted_again():
+    standings = profiles_by_hand.table(profiles_by_hand.THREE).assign(
+        over_bound_pct=[50.0] * 4 + [21.0] * 4 + [1.0] * 4
+    )
+    files = standings_paper(standings, "board", {"simulated": "Records of commit abc."})
+    name = "board-profiles-simulated-60-s"
+    assert set(files) == {f"{name}.tex", *(f"{name}-figure.{form}" for form in ("tex", "pdf", "svg"))}
+    scores = files[f"{name}.tex"].decode("ascii")
+    # 1.1 ** (1 / 4) is 1.0241, (1.5 * 2 * 10) ** (1 / 4) is 2.3403; the last failed two problems, so it has no mean.
+    assert r"first & 4 & 75 \% & 75 \% & 100 \% & +2.4 \% & +21.0 \% & 1.00 & 0 \\" in scores
+    assert r"second & 4 & 25 \% & 25 \% & 50 \% & +134.0 \% & +50.0 \% & 1.00 & 0 \\" in scores
+    assert r"last & 2 & 0 \% & 0 \% & 25 \% & - & - & 1.00 & 0 \\" in scores
+    for text in (scores, files[f"{name}-figure.tex"].decode("ascii")):
+        assert "Simulated by the cost model, not measured; n = 4 problems" in text
+        assert "Records of commit abc." in text
+        assert braces(text) == 0
+    assert standings_paper(standings, "board", {"simulated": "Records of commit abc."}) == files
+
+
+def test_one_problem_has_no_profile():
+    one = profiles_by_hand.table({"a": [0.0], "b": [5.0]})
+    assert standings_paper(one, "board", {"simulated": ""}) == {}
+
+
+def test_profiles_in_the_figure_are_those_of_the_table():
+    listed = ranked(profiles_by_hand.table(profiles_by_hand.THREE))["simulated", "60 s"]
+    axes = profile_figure(listed).axes[0]
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert drawn["second"] == [[1.0, 0.0], [1.0, 25.0], [1.5, 50.0], [2.0, 75.0], [4.0, 75.0]]
+
+
+def test_a_suite_of_several_problems_has_profiles(tmp_path):
+    for workload, slower in (("one", 20.0), ("two", 30.0)):
+        for name, ms in (("a", 10.0), ("b", slower)):
+            trial_store(tmp_path, "quick").append(
+                make.ok(name, (ms,) * 4, workload=workload, backend=Backend.SIMULATED)
+            )
+    text = suite_paper(tmp_path, "quick")["quick-profiles-simulated-as-run.tex"].decode("ascii")
+    # Twice and three times the best: the root of six.
+    assert r"b & 2 & 0 \% & 0 \% & 0 \% & +144.9 \% & - & " in text
+    assert "of commit dddddddddd" in text
 
 
 def test_latex_is_of_a_suite_or_a_paper_only(results, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.report import numbers
-from shardbench.report.profile_picture import COLOURS, LARGEST, NAMED, TICKS, profile_svg, ratios
+from shardbench.report.profile_picture import COLOURS, LARGEST, NAMED, TICKS, corners, profile_svg, ranked
 
 ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -22,6 +22,7 @@ def table(over, budget="60 s", backend="simulated", role="competitor"):
         {
             "version": 1, "workload": f"w{problem}", "machine": "m", "backend": backend, "strategy": name, "role": role,
             "budget": budget, "outcome": "ok" if percent is not None else "infeasible", "over_best_pct": percent,
+            "plan_s": 1.0, "fit_s": 0.0,
         }
         for name, percents in over.items() for problem, percent in enumerate(percents)
     ])  # fmt: skip
@@ -30,11 +31,11 @@ def table(over, budget="60 s", backend="simulated", role="competitor"):
 THREE = {"second": [50.0, 0.0, 100.0, 900.0], "first": [0.0, 10.0, 0.0, 0.0], "last": [300.0, None, None, 20.0]}
 
 
-def test_profiles_are_steps_over_the_best_the_best_profile_first():
-    found = ratios(table(THREE), "simulated", "60 s")
-    assert list(found) == ["first", "second", "last"]
-    assert found["second"].tolist() == [1.0, 1.5, 2.0, 10.0]
-    assert found["last"].tolist() == [pytest.approx(1.2), 4.0, np.inf, np.inf]
+def test_profiles_are_ranked_by_the_area_under_them():
+    found = ranked(table(THREE))["simulated", "60 s"]
+    assert [one.strategy for one in found] == ["first", "second", "last"]
+    assert corners(found[1]) == [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75)]
+    assert corners(found[2]) == [(pytest.approx(1.2), 0.25), (4.0, 0.5)]
 
 
 def test_only_competitors_of_one_backend_and_budget_count():
@@ -42,14 +43,26 @@ def test_only_competitors_of_one_backend_and_budget_count():
         table({"other": [0.0] * 4}, budget="1 s"), table({"timed": [0.0] * 4}, backend="measured"),
         table({"search": [0.0] * 4}, role="search"),
     ]  # fmt: skip
-    assert list(ratios(pd.concat([table(THREE), *others]), "simulated", "60 s")) == ["first", "second", "last"]
+    found = ranked(pd.concat([table(THREE), *others]))
+    assert [one.strategy for one in found["simulated", "60 s"]] == ["first", "second", "last"]
+    assert [one.strategy for one in found["simulated", "1 s"]] == ["other"]
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_a_budget_that_is_not_there_is_refused():
     with pytest.raises(BadInput, match="no measured row"):
-        ratios(table(THREE), "measured", "60 s")
-    with pytest.raises(BadInput, match="3 rows of last with the budget 60 s, not 4"):
-        ratios(table({**THREE, "last": [1.0, 2.0, 3.0]}), "simulated", "60 s")
+        profile_svg(table(THREE), "measured", "60 s")
+
+
+def test_problems_are_those_asked_with_the_budget():
+    found = ranked(pd.concat([table(THREE), table({"first": [0.0, 50.0]}, budget="published")]))
+    (one,) = found["simulated", "published"]
+    assert (one.problems, corners(one)) == (2, [(1.0, 0.5), (1.5, 1.0)])
+
+
+def test_a_problem_that_a_strategy_lacks_is_within_no_factor():
+    found = ranked(table({**THREE, "last": [0.0, 0.0, 0.0]}))["simulated", "60 s"]
+    (last,) = [one for one in found if one.strategy == "last"]
+    assert corners(last)[-1] == (1.0, 0.75)
 
 
 def paths(svg):

@@ -11,6 +11,8 @@ from shardbench.report.files import suite_records
 from shardbench.report.groups import Condition, Group, groups
 from shardbench.report.latex import LatexTable, document_tex, figure_tex, slug, table_tex
 from shardbench.report.paper_figures import group_figures, images
+from shardbench.report.paper_standings import standings_paper
+from shardbench.report.standings import standings
 from shardbench.report.tables import tables
 from shardbench.report.view import GROUP, TITLES, Section, sections
 
@@ -64,7 +66,7 @@ _WORDS = {
 
 
 def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
-    """Files by name: of every group a table each of throughput, balance and traffic, and figures.
+    """Files by name: of every group tables and figures, of every backend its performance profiles.
 
     Raises BadInput where the suite has no records, or matplotlib is missing.
     """
@@ -72,13 +74,20 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     grouped = groups(records)
     stems = _stems(suite, grouped)
     files: dict[str, bytes] = {}
-    for name, frame in tables(records).items():
+    made = tables(records)
+    for name, frame in made.items():
         for values, part in frame.groupby(list(GROUP), sort=False):
             group = _group(grouped, dict(zip(GROUP, values)))
             (section,) = sections(name, part)
             files[f"{stems[group.condition]}-{name}.tex"] = _table(
                 suite, name, section, group, stems[group.condition]
             ).encode()
+    sources = {
+        backend.value: f"ShardBench, suite {suite}, records {commits(_records(*groups_of))}."
+        for backend in Backend
+        if (groups_of := [group for group in grouped if group.condition.backend is backend])
+    }
+    files |= standings_paper(standings(made["throughput"]), slug(suite), sources)
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
         for name, (caption, figure) in group_figures(group).items():
@@ -117,8 +126,8 @@ def commits(records: Iterable[BaseRecord]) -> str:
     return (f"of commit {names[0]}" if len(names) == 1 else f"of {between}") + dirty
 
 
-def _records(group: Group) -> list[Record]:
-    return [record for row in group.rows for record in row.records]
+def _records(*several: Group) -> list[Record]:
+    return [record for group in several for row in group.rows for record in row.records]
 
 
 def _group(grouped: Sequence[Group], values: Mapping[str, object]) -> Group:

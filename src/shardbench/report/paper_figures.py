@@ -5,7 +5,7 @@ By matplotlib: the page's own SVG is made for a screen, and no PDF.
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ from shardbench.records.trial import Backend
 from shardbench.report.figures import label
 from shardbench.report.groups import Group, Row
 from shardbench.report.latex import COLUMN_IN
+from shardbench.report.overview_charts import Contestant
 from shardbench.report.plot import Plot
+from shardbench.report.profile_picture import LARGEST, TICKS, corners
 from shardbench.report.tables import collective_bytes, collectives_of
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ STYLE: Any = {
 }
 _NO_DATES: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-_INK, _GREY = "#1f2328", "#8c959f"
+_INK, _GREY, _LIGHT = "#1f2328", "#8c959f", "#c4cad0"
+_NAMED = 8
+"""Profiles in colour."""
 _ROW_IN, _FRAME_IN, _PANEL_IN = 0.15, 0.62, 1.9
 _LOG_FROM = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
@@ -97,6 +101,15 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
         raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
     with rc_context(STYLE):
         return _panels(plot, frame)
+
+
+def profile_figure(listed: Sequence[Contestant]) -> "Figure":
+    """Performance profiles, the first in colour, the others grey; raises BadInput where matplotlib is missing."""
+    _require()
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    with rc_context(STYLE):
+        return _profiles(listed)
 
 
 def _require() -> None:
@@ -217,6 +230,34 @@ def _traffic(rows: list[Row]) -> "Figure":
     _named(axes, rows)
     axes.set_xlabel(f"{unit} sent per iteration")
     return figure
+
+
+def _profiles(listed: Sequence[Contestant]) -> "Figure":
+    named, others = listed[:_NAMED], listed[_NAMED:]
+    figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
+    for one in others:
+        axes.step(*_staircase(one), where="post", color=_LIGHT, linewidth=0.6)
+    for number, one in reversed(list(enumerate(named))):
+        dash = ("-", "--", ":", "-.")[number % 4]
+        axes.step(*_staircase(one), where="post", color=_COLOURS[number], linestyle=dash, label=one.strategy)
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.set_xlim(1.0, LARGEST)
+    axes.set_ylim(0.0, 102.0)
+    axes.xaxis.set_major_locator(FixedLocator(list(TICKS)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("step over the shortest found" + (f" (grey: {len(others)} others)" if others else ""))
+    axes.set_ylabel("% of problems")
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], names[::-1], loc="outside upper left", ncols=3)
+    return figure
+
+
+def _staircase(one: Contestant) -> tuple[list[float], list[float]]:
+    rises = [(1.0, 0.0), *corners(one)]
+    return [*(factor for factor, _ in rises), LARGEST], [*(100.0 * share for _, share in rises), 100.0 * rises[-1][1]]
 
 
 def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":

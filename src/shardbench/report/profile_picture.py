@@ -3,16 +3,15 @@
 The same bytes for the same table; in a reader's colours, light or dark (``prefers-color-scheme``).
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from html import escape
 
-import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.model.strategy import Role
-from shardbench.records.trial import Outcome
+from shardbench.report.overview_charts import Contestant, contestants
 
 WIDTH, HEIGHT = 760, 430
 LARGEST = 4.0
@@ -37,43 +36,38 @@ _APART = 15.0
 """Between two names, in pixels."""
 
 
-def ratios(steps: pd.DataFrame, backend: str, budget: str) -> dict[str, Floats]:
-    """Of every competitor its steps over the best of each problem, ascending; infinite where it failed.
+def ranked(table: pd.DataFrame) -> dict[tuple[str, str], list[Contestant]]:
+    """By backend and budget the competitors of a table of standings (``shardbench.report.standings``).
 
-    ``steps`` is the leaderboard's table; a problem is a workload on a machine. Best profile first: by the area under
-    it up to ``LARGEST``, on a log axis. Raises BadInput where nothing is left, or a strategy lacks a problem.
+    Best profile first: by the area under it up to ``LARGEST``, on a log axis. The problems are those that anyone was
+    asked with that budget; one that a strategy lacks counts as not ended.
     """
-    chosen = steps[
-        (steps["backend"] == backend) & (steps["budget"] == budget) & (steps["role"] == Role.COMPETITOR.value)
-    ]
-    if chosen.empty:
-        raise BadInput(f"the leaderboard has no {backend} row of a competitor with the budget {budget}")
-    problems = len(chosen[["workload", "machine"]].drop_duplicates())
-    found: dict[str, Floats] = {}
-    for name, rows in chosen.groupby("strategy", sort=True):
-        if len(rows) != problems:
-            raise BadInput(f"the leaderboard has {len(rows)} rows of {name} with the budget {budget}, not {problems}")
-        over = 1.0 + rows["over_best_pct"].to_numpy(dtype=np.float64) / 100.0
-        found[str(name)] = np.sort(np.where(rows["outcome"] == Outcome.OK.value, over, np.inf))
-    return dict(sorted(found.items(), key=lambda item: (-_area(item[1]), item[0])))
+    competitors = table[table["role"] == Role.COMPETITOR.value]
+    found: dict[tuple[str, str], list[Contestant]] = {}
+    for _, part in competitors.groupby(["backend", "budget"], sort=False):
+        found |= contestants(part)
+    return {key: sorted(listed, key=lambda one: (-_area(one), one.strategy)) for key, listed in found.items()}
 
 
 def profile_svg(steps: pd.DataFrame, backend: str, budget: str) -> str:
-    """The profiles of all competitors, the best of them in colour; raises BadInput as ``ratios`` does."""
-    profiles = ratios(steps, backend, budget)
+    """The profiles of all competitors of the leaderboard's table ``steps``, the best of them in colour.
+
+    Raises BadInput where there is none of the backend and budget.
+    """
+    listed = ranked(steps).get((backend, budget))
+    if listed is None:
+        raise BadInput(f"the leaderboard has no {backend} row of a competitor with the budget {budget}")
     versions = ", ".join(f"{version}" for version in sorted(set(steps["version"])))
-    problems = len(next(iter(profiles.values())))
     head = "Share of problems on which a strategy's step is within a factor of the best"
     note = (
-        f"{backend}; leaderboard version {versions}; {problems} problems (workload x machine); "
+        f"{backend}; leaderboard version {versions}; {listed[0].problems} problems (workload x machine); "
         f"{budget} for learning and planning"
     )
-    names = list(profiles)
-    lines = [_curve(profiles[name], 'class="other"') for name in names[NAMED:]]
-    for number, name in reversed(list(enumerate(names[:NAMED]))):
+    lines = [_curve(one, 'class="other"') for one in listed[NAMED:]]
+    for number, one in reversed(list(enumerate(listed[:NAMED]))):
         dash = f' stroke-dasharray="{_DASHES[number]}"' if _DASHES[number] else ""
-        lines.append(_curve(profiles[name], f'stroke="{COLOURS[number]}"{dash}', name))
-    body = "\n".join([*_axes(), *lines, *_labels(profiles)])
+        lines.append(_curve(one, f'stroke="{COLOURS[number]}"{dash}', one.strategy))
+    body = "\n".join([*_axes(), *lines, *_labels(listed)])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img">\n<title>{escape(head)}</title>\n{_STYLE}\n'
@@ -82,43 +76,44 @@ def profile_svg(steps: pd.DataFrame, backend: str, budget: str) -> str:
     )
 
 
-def _area(values: Floats) -> float:
+def corners(one: Contestant) -> list[tuple[float, float]]:
+    """Where its profile rises, up to ``LARGEST``: a factor, and the share from there on."""
+    inside = [max(ratio, 1.0) for ratio in one.ratios if ratio <= LARGEST]
+    return [(factor, number / one.problems) for number, factor in enumerate(inside, 1)]
+
+
+def _area(one: Contestant) -> float:
     """Under the profile, up to the right edge."""
-    return float(np.log(LARGEST / np.minimum(values, LARGEST)).sum())
+    return float(sum(math.log(LARGEST / factor) for factor, _ in corners(one))) / one.problems
 
 
 def _x(factor: float) -> float:
-    return _LEFT + (WIDTH - _LEFT - _RIGHT) * float(np.log(factor) / np.log(LARGEST))
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * math.log(factor) / math.log(LARGEST)
 
 
 def _y(share: float) -> float:
     return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1.0 - share)
 
 
-def _curve(values: Floats, style: str, name: str = "") -> str:
+def _curve(one: Contestant, style: str, name: str = "") -> str:
     """Steps to the right and up: the share grows where another problem comes within the factor."""
-    inside = values[values <= LARGEST]
-    shares = np.arange(1, len(inside) + 1) / len(values)
     path = f"M{_x(1.0):.1f} {_y(0.0):.1f}"
-    for factor, share in zip(np.maximum(inside, 1.0).tolist(), shares.tolist()):
+    for factor, share in corners(one):
         path += f"H{_x(factor):.1f}V{_y(share):.1f}"
     title = f"<title>{escape(name)}</title>" if name else ""
     return f'<path {style} d="{path}H{_x(LARGEST):.1f}">{title}</path>'
 
 
-def _labels(profiles: Mapping[str, Floats]) -> list[str]:
+def _labels(listed: Sequence[Contestant]) -> list[str]:
     """Names at the right, each at its line's end or as near as the others leave room."""
-    ends = [
-        (_y(float((values <= LARGEST).mean())), number, name)
-        for number, (name, values) in enumerate(list(profiles.items())[:NAMED])
-    ]
+    ends = sorted((_y(one.within(LARGEST)), number, one.strategy) for number, one in enumerate(listed[:NAMED]))
     parts = []
-    for y, (at, number, name) in zip(_spread([end for end, *_ in sorted(ends)]), sorted(ends)):
+    for y, (at, number, name) in zip(_spread([end for end, *_ in ends]), ends):
         x, edge = _x(LARGEST), WIDTH - _RIGHT + 18
         style = f'stroke="{COLOURS[number]}" stroke-width="1.5"'
         parts.append(f'<path {style} d="M{x + 2:.1f} {at:.1f}L{edge - 3:.1f} {y:.1f}"/>')
         parts.append(_text(edge, y + 4, name, size=13))
-    rest = len(profiles) - NAMED
+    rest = len(listed) - NAMED
     if rest > 0:
         parts.append(_text(WIDTH - _RIGHT + 18, HEIGHT - _BOTTOM + 4, f"grey: {rest} others"))
     return parts

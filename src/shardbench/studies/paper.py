@@ -9,6 +9,8 @@ from shardbench.report.groups import current
 from shardbench.report.latex import LatexTable, figure_tex, slug, table_tex
 from shardbench.report.paper import commits
 from shardbench.report.paper_figures import images, table_figure
+from shardbench.report.paper_standings import standings_paper
+from shardbench.report.standings import is_standings
 from shardbench.studies.ledger import ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
@@ -18,7 +20,7 @@ _SHARES = (0.34, 0.0, 0.19, 0.0, 0.0, 0.0)
 
 
 def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, bytes]:
-    """Files by name: the paper's part of the ledger as a table, and every plot of every study on record.
+    """Files by name: the ledger's part as a table, every plot of every study on record, and profiles of standings.
 
     Raises BadInput where matplotlib is missing.
     """
@@ -31,14 +33,21 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
         for row in ledger(results, reproduction).claims.to_dict("records")
     ]
     if rows:
-        made_by = commits([*trials, *(record for _, record in cells)])
-        files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, made_by).encode()
+        behind_all = commits([*trials, *(record for _, record in cells)])
+        files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, behind_all).encode()
     for study, tables in tables_by_study(reproduction, results):
         behind = [record for of, record in cells if of is study]
-        backends = " and ".join(sorted({str(row["backend"]) for record in behind for row in record.rows}))
+        made_by = f"ShardBench, {owner}/{study.name}, records {commits(behind)}."
+        backends = sorted({str(row["backend"]) for record in behind for row in record.rows})
+        for table, frame in tables.items():
+            if is_standings(frame):
+                # Rows of other backends are other records', which the study's tables take in.
+                sources = {str(name): f"ShardBench, tables/{owner}/{table}.csv." for name in set(frame["backend"])}
+                sources |= dict.fromkeys(backends, made_by)
+                files |= standings_paper(frame, slug(f"{owner} {table}"), sources)
         for number, plot in enumerate(study.plots(tables), 1):
             image = slug(f"{owner} {plot.table} {number} figure")
-            said = f"{plot.title} {backends.capitalize()}. ShardBench, {owner}/{study.name}, records {commits(behind)}."
+            said = f"{plot.title} {' and '.join(backends).capitalize()}. {made_by}"
             files |= {
                 **images(table_figure(plot, tables[plot.table]), image),
                 f"{image}.tex": figure_tex(image, said).encode(),
