@@ -114,14 +114,17 @@ def test_every_colour_is_seen_on_light_and_on_dark(paper):
         assert (lighter + 0.05) / (darker + 0.05) >= 3.0, colour
 
 
-def test_names_are_apart_and_others_are_counted():
+def test_the_best_are_named_beside_their_lines_and_others_are_counted():
     many = {f"s{number:02}": [float(number), None] for number in range(NAMED + 5)}
     svg = profile_svg(table(many), "simulated", "60 s")
-    places = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)" text-anchor="start" font-size="13">', svg)]
-    assert len(places) == NAMED
-    assert min(np.diff(sorted(places))) >= 14.9
-    assert "grey: 5 others" in svg
-    assert svg.count('class="other"') == 5
+    named = re.findall(r'y="([\d.]+)" text-anchor="start" font-size="13">([^<]*)<', svg)
+    assert [name for _, name in named] == [*(f"s{number:02}" for number in range(NAMED)), "5 others"]
+    assert np.diff([float(y) for y, _ in named]).min() >= 20.0
+    assert svg.count('class="other"') == 5 + 1
+    # The curve and the piece of line beside the name look alike, and like no other.
+    looks = re.findall(r'<path (stroke=.*?) d="', svg)
+    assert len(set(looks)) == NAMED
+    assert all(looks.count(look) == 2 for look in looks)
 
 
 def test_names_are_escaped():

@@ -19,7 +19,7 @@ LARGEST = 4.0
 NAMED = 8
 """Strategies that have a colour and a name; the others are grey lines behind them."""
 TICKS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0)
-_LEFT, _TOP, _RIGHT, _BOTTOM = 56, 58, 178, 48
+_LEFT, _TOP, _RIGHT, _BOTTOM = 56, 58, 200, 48
 # Each has a contrast of at least 3 on white and on the dark ground; lines differ in their dashes, too, and are named.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8639A", "#8C6D31", "#7A6FCB", "#3392C8", "#7F7F7F")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3") * 2
@@ -32,7 +32,7 @@ text { fill: var(--ink); font-family: system-ui, sans-serif; }
 .grid { stroke: var(--grid); } .other { stroke: var(--other); stroke-width: 1.2; } .paper { fill: var(--paper); }
 path { fill: none; stroke-width: 2.2; }
 </style>"""
-_APART = 15.0
+_APART = 22.0
 """Between two names, in pixels."""
 
 
@@ -64,9 +64,7 @@ def profile_svg(steps: pd.DataFrame, backend: str, budget: str) -> str:
         f"{budget} for learning and planning"
     )
     lines = [_curve(one, 'class="other"') for one in listed[NAMED:]]
-    for number, one in reversed(list(enumerate(listed[:NAMED]))):
-        dash = f' stroke-dasharray="{_DASHES[number]}"' if _DASHES[number] else ""
-        lines.append(_curve(one, f'stroke="{COLOURS[number]}"{dash}', one.strategy))
+    lines += [_curve(one, _look(number), one.strategy) for number, one in reversed([*enumerate(listed[:NAMED])])]
     body = "\n".join([*_axes(), *lines, *_labels(listed)])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
@@ -105,30 +103,24 @@ def _curve(one: Contestant, style: str, name: str = "") -> str:
 
 
 def _labels(listed: Sequence[Contestant]) -> list[str]:
-    """Names at the right, each at its line's end or as near as the others leave room."""
-    ends = sorted((_y(one.within(LARGEST)), number, one.strategy) for number, one in enumerate(listed[:NAMED]))
-    parts = []
-    for y, (at, number, name) in zip(_spread([end for end, *_ in ends]), ends):
-        x, edge = _x(LARGEST), WIDTH - _RIGHT + 18
-        style = f'stroke="{COLOURS[number]}" stroke-width="1.5"'
-        parts.append(f'<path {style} d="M{x + 2:.1f} {at:.1f}L{edge - 3:.1f} {y:.1f}"/>')
-        parts.append(_text(edge, y + 4, name, size=13))
+    """Names at the right behind a piece of their line, the best profile first."""
+    x, parts = WIDTH - _RIGHT + 16, []
+    for number, one in enumerate(listed[:NAMED]):
+        y = _TOP + 10 + number * _APART
+        parts.append(f'<path {_look(number)} d="M{x} {y:.1f}h30"/>')
+        parts.append(_text(x + 36, y + 4, one.strategy, size=13))
     rest = len(listed) - NAMED
     if rest > 0:
-        parts.append(_text(WIDTH - _RIGHT + 18, HEIGHT - _BOTTOM + 4, f"grey: {rest} others"))
+        y = _TOP + 10 + NAMED * _APART
+        parts.append(f'<path class="other" d="M{x} {y:.1f}h30"/>')
+        parts.append(_text(x + 36, y + 4, f"{rest} others", size=13))
     return parts
 
 
-def _spread(wanted: Sequence[float]) -> list[float]:
-    """Places at least ``_APART`` from each other, none below the axis, near the ascending ones that are wanted."""
-    places: list[float] = []
-    for y in wanted:
-        places.append(max(y, places[-1] + _APART) if places else y)
-    floor = _y(0.0) - _APART
-    for index in range(len(places) - 1, -1, -1):
-        places[index] = min(places[index], floor)
-        floor = places[index] - _APART
-    return places
+def _look(number: int) -> str:
+    """Colour and dashes of a named profile."""
+    dash = f' stroke-dasharray="{_DASHES[number]}"' if _DASHES[number] else ""
+    return f'stroke="{COLOURS[number]}"{dash}'
 
 
 def _axes() -> list[str]:
