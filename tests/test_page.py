@@ -11,7 +11,7 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.report.figures import bounds_of, figures, link_bytes, predicted_and_measured, step_bars
 from shardbench.report.files import write_tables
 from shardbench.report.groups import groups
-from shardbench.report.page import page, write_page
+from shardbench.report.page import page, short, write_page
 
 MOST_BYTES = 6e6
 
@@ -124,6 +124,11 @@ def test_text_of_others_is_text():
         assert words in shown.text
         assert words not in text
     assert not [name for _, given in shown.given for name in given if name.startswith("on")]
+
+
+def test_tiny_numbers_are_short():
+    assert short("0.0000220 to 0.00012") == "< 0.0001 to 0.00012"
+    assert short("10.00001, 0.001 and 0.0000001000") == "10.00001, 0.001 and < 0.0001"
 
 
 def test_all_failed_is_said_not_plotted():

@@ -113,5 +113,5 @@ def _interval(row: Mapping[Any, Any]) -> str:
 
 
 def _listed(ties: Sequence[Mapping[Any, Any]]) -> str:
-    named = ", ".join(f"{_named(row)} {row['tie']}" for row in ties[:_NAMED])
+    named = ", ".join(f"{row['strategy']} {row['tie']}" for row in ties[:_NAMED])
     return f"{named} and {len(ties) - _NAMED} more" if len(ties) > _NAMED else named

@@ -1,5 +1,6 @@
 """One HTML page about a suite, with nothing to fetch: the answer first, then claims, then every group."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -40,6 +41,7 @@ from shardbench.report.view import (
     significant,
 )
 
+_TINY = re.compile(r"(?<![\d.,])0\.0000\d+")
 PLANS = 60
 """Plans that a page shows part by part, of all groups together; one of each group at least."""
 
@@ -163,6 +165,7 @@ def _engine() -> jinja2.Environment:
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     engine.filters |= {
+        "short": short,
         "bytes": readable_bytes,
         "count": readable_count,
         "significant": significant,
@@ -170,6 +173,11 @@ def _engine() -> jinja2.Environment:
         "thousands": "{:,}".format,
     }
     return engine
+
+
+def short(cell: str) -> str:
+    """A cell without the zeros of tiny numbers, which the CSV has in full."""
+    return _TINY.sub("< 0.0001", cell)
 
 
 def _file(name: str) -> str:

@@ -13,6 +13,7 @@ CAP = 3.0
 _NEAR = 1.15
 """What lies beyond the cap by less is no outlier: the axis ends at it."""
 _TICKS = 6
+_LEAST_TICKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
         if len(found) <= _TICKS + 2:
             break
     every = -(-len(found) // (_TICKS + 2))
-    if len(found) >= 2:
-        return found[::every]
-    return _linear_ticks(low, high)
+    # Within less than a decade round numbers of a linear axis are as good.
+    return found[::every] if len(found) >= _LEAST_TICKS else _linear_ticks(low, high)
 
 
 def _inside(values: Iterable[float], low: float, high: float) -> list[float]:
