@@ -43,6 +43,9 @@ class Silent:
     def started(self, piece):
         pass
 
+    def noted(self, line):
+        """See Listener."""
+
     def finished(self, number, record):
         pass
 

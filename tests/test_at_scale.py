@@ -37,6 +37,9 @@ class Silent:
     def started(self, piece):
         """Nothing."""
 
+    def noted(self, line):
+        """See Listener."""
+
     def finished(self, number, record):
         """Nothing."""
 

@@ -62,6 +62,9 @@ class Order(Silent):
     def started(self, piece):
         self.begun.append(piece)
 
+    def noted(self, line):
+        """See Listener."""
+
     def finished(self, number, record):
         self.done.append((number, record.key))
 
@@ -159,6 +162,9 @@ def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
     options.work.mkdir()
 
     class Interrupts(Silent):
+        def noted(self, line):
+            """See Listener."""
+
         def finished(self, number, record):
             assert within(60, lambda: list(options.work.glob("*.pid")))
             raise KeyboardInterrupt

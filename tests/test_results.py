@@ -30,6 +30,9 @@ class Silent:
     def started(self, piece):
         """Nothing."""
 
+    def noted(self, line):
+        """See Listener."""
+
     def finished(self, number, record):
         """Nothing."""
 

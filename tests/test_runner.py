@@ -54,6 +54,9 @@ class Log:
     def started(self, piece):
         self.calls.append(("started", piece.split()[3]))
 
+    def noted(self, line):
+        """See Listener."""
+
     def finished(self, number, record):
         self.calls.append(("finished", number, record.outcome.value))
 

@@ -60,6 +60,9 @@ class Told:
     def started(self, piece):
         self.calls.append(("started", piece))
 
+    def noted(self, line):
+        self.calls.append(("noted", line))
+
     def finished(self, number, record):
         self.calls.append(("finished", number, record.rows[0]["square"]))
 
@@ -94,6 +97,28 @@ def test_an_interrupted_session_keeps_what_is_done(work, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_session(work, tmp_path, Interrupts())
     assert settled(work) == [1]
+
+
+def test_a_line_that_was_cut_off_is_set_aside_and_its_piece_run_again(work, tmp_path):
+    run_session(work, tmp_path, Told())
+    work.store.path.write_bytes(work.store.path.read_bytes()[:-10])
+    told = Told()
+    records = run_session(work, tmp_path, told)
+    assert [record.rows[0]["square"] for record in records] == [1, 4, 9]
+    (_, line), planned, *_ = told.calls
+    assert line.startswith("a line that was cut off is set aside: ") and line.endswith("; its cell is repeated")
+    assert planned == ("study squares", "cell", 3, 2)
+
+
+def test_two_runs_do_not_write_to_one_folder(work, tmp_path):
+    class Nested(Told):
+        def started(self, piece):
+            with pytest.raises(BadInput, match=f"another run writes to {tmp_path}: wait for it, or give another"):
+                run_session(Squares(tmp_path, [7]), tmp_path, Told())
+            run_session(Squares(tmp_path / "other", [7]), tmp_path / "other", Told())
+
+    assert len(run_session(work, tmp_path, Nested())) == 3
+    assert len(run_session(Squares(tmp_path, [8]), tmp_path, Told())) == 1, "free again afterwards"
 
 
 def test_code_place_and_wish_unsettle(work, tmp_path):

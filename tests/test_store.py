@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 from pathlib import Path
 
@@ -6,7 +7,9 @@ import records as make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardbench.base import jsonlines
 from shardbench.base.errors import BadInput
+from shardbench.base.jsonlines import digested, undigested
 from shardbench.base.serialise import from_json, to_json
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
@@ -52,14 +55,58 @@ def test_truncated_file_is_refused_and_left_alone(store):
     assert store.path.read_bytes() == data
 
 
-def test_what_the_message_says_repairs_the_file(store):
+def test_a_torn_line_is_set_aside_and_nothing_else(store):
+    assert store.set_aside() is None
     store.append(make.ok("a"))
+    assert store.set_aside() is None
+    whole = store.path.read_bytes()
     store.append(make.ok("b"))
-    store.path.write_bytes(store.path.read_bytes()[:-10])
-    lines = store.path.read_bytes().splitlines(keepends=True)
-    store.path.write_bytes(b"".join(lines[:1]))
+    torn = store.path.read_bytes()[len(whole) : -10]
+    store.path.write_bytes(whole + torn)
+    aside = store.set_aside()
+    assert aside.read_bytes() == torn
+    assert aside.parent == store.path.parent
+    assert store.path.read_bytes() == whole
     store.append(make.ok("b"))
     assert [record.spec.strategy for record in store.read()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("taken", [0, 7])
+def test_without_room_nothing_of_a_line_stays(store, monkeypatch, taken):
+    store.append(make.ok("a"))
+    before = store.path.read_bytes()
+    with monkeypatch.context() as full:
+        if taken:
+            full.setattr(jsonlines.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+        else:
+            full.setattr(jsonlines, "digested", lambda line: Short(digested(line)))
+        with pytest.raises(BadInput, match=r"quick\.jsonl: No space left.*the trial just done is not recorded, all before it"):
+            store.append(make.ok("b"))
+    assert store.path.read_bytes() == before
+    store.append(make.ok("b"))
+    assert [record.spec.strategy for record in store.read()] == ["a", "b"]
+
+
+class Short(bytes):
+    """A line that the system takes a part of: its length is more than what is written."""
+
+    def __add__(self, other):
+        return Short(bytes(self) + other)
+
+    def __len__(self):
+        return super().__len__() + 1
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_no_flipped_bit_is_accepted(data):
+    line = digested(to_json(make.ok("a")).encode())
+    bit = data.draw(st.integers(0, 8 * len(line) - 1))
+    flipped = bytearray(line)
+    flipped[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BadInput, match="digest"):
+        undigested(bytes(flipped), "here")
+    assert undigested(line, "here") == to_json(make.ok("a")).encode()
 
 
 def test_edited_line_is_refused_by_its_number(store):
@@ -72,8 +119,9 @@ def test_edited_line_is_refused_by_its_number(store):
 
 
 def test_unknown_field_is_refused(store):
-    store.append(make.ok())
-    store.path.write_text(store.path.read_text().replace('"schema_version"', '"bonus":1,"schema_version"'))
+    line = to_json(make.ok()).replace('"schema_version"', '"bonus":1,"schema_version"')
+    store.path.parent.mkdir()
+    store.path.write_bytes(digested(line.encode()) + b"\n")
     with pytest.raises(BadInput, match="line 1: bonus"):
         store.read()
 
@@ -141,7 +189,7 @@ def test_nothing_is_lost_between_archiving_and_appending(tmp_path, store):
         assert process.exitcode == 0
     archived = [path.read_bytes() for path in (tmp_path / "archive").iterdir()]
     lines = (store.path.read_bytes() + b"".join(archived)).splitlines()
-    found = [from_json(Record, line).spec for line in lines]
+    found = [from_json(Record, undigested(line, "line"), "line").spec for line in lines]
     assert sorted((spec.strategy, spec.repeat) for spec in found) == [(n, i) for n in "abc" for i in range(20)]
 
 

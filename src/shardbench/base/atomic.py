@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all."""
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -21,6 +22,9 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             # mkstemp makes files that only the owner can read.
             os.fchmod(file.fileno(), 0o644)
+            # The name must not be there before the content is, whatever happens to the machine.
+            file.flush()
+            os.fsync(file.fileno())
         Path(name).replace(path)
     finally:
         # There only where something went wrong, Ctrl-C included.
@@ -50,3 +54,18 @@ def whole_folder(target: Path) -> Iterator[Path]:
         folder.replace(target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Nobody else has this folder for writing meanwhile; raises BadInput where somebody has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInput(f"another run writes to {folder}: wait for it, or give another --results") from error
+        yield
+    finally:
+        os.close(handle)

@@ -1,11 +1,15 @@
-"""Files of JSON lines: appended whole under a lock, archived, never edited."""
+"""Files of JSON lines: appended whole under a lock, archived, never edited; every line ends in its digest."""
 
+import errno
 import fcntl
+import hashlib
+import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from shardbench.base.atomic import whole_file
 from shardbench.base.errors import BadInput
@@ -13,12 +17,36 @@ from shardbench.base.serialise import content_hash, from_json, to_json
 
 T = TypeVar("T")
 
+TORN = "torn"
+"""Middle of the name of a file that holds what was set aside."""
+_DIGEST = re.compile(rb',"digest":"([0-9a-f]{16})"}$')
+
+
+def digested(line: bytes) -> bytes:
+    """A JSON object's line with the digest of its bytes as the last key."""
+    return line[:-1] + b',"digest":"' + _digest(line) + b'"}'
+
+
+def undigested(line: bytes, where: str) -> bytes:
+    """The line as it was before; raises BadInput where it has no digest, or is not what the digest was made of."""
+    found = _DIGEST.search(line)
+    if found is None:
+        raise BadInput(f"{where}: has no digest at its end: the line was edited, or written by an older version")
+    whole = line[: found.start()] + b"}"
+    if _digest(whole) != found.group(1):
+        raise BadInput(f"{where}: is not what its digest was made of: the line was edited or damaged")
+    return whole
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.sha256(line).hexdigest()[:16].encode()
+
 
 class JsonLines(Generic[T]):
     """Values of one kind, one a line.
 
-    ``read`` raises BadInput for a truncated or edited line and loses nothing: the file is
-    never repaired behind the user's back. ``unit`` is what a line holds, in words.
+    ``read`` raises BadInput for a truncated, damaged or edited line and loses nothing: the file is never repaired
+    behind the user's back. ``unit`` is what a line holds, in words.
     """
 
     def __init__(self, path: Path, kind: type[T], unit: str) -> None:
@@ -34,22 +62,52 @@ class JsonLines(Generic[T]):
         if data and not data.endswith(b"\n"):
             line = data.count(b"\n") + 1
             raise BadInput(
-                f"{self.path}: line {line} is truncated (no line end); "
-                f"delete that line (sed -i '{line}d' {self.path}) and run again: its {self._unit} is repeated"
+                f"{self.path}: line {line} is truncated (no line end): what wrote it was stopped; "
+                f"the next run sets it aside and repeats its {self._unit}"
             )
-        return [from_json(self._kind, line, f"{self.path}: line {i}") for i, line in enumerate(data.splitlines(), 1)]
+        found = []
+        for i, line in enumerate(data.splitlines(), 1):
+            where = f"{self.path}: line {i}"
+            found.append(from_json(self._kind, undigested(line, where), where))
+        return found
 
     def append(self, value: T) -> None:
-        """One atomic write under a lock; refuses to write after a truncated line."""
-        line = to_json(value).encode() + b"\n"
+        """One atomic write under a lock; nothing of it stays where there is no room for all.
+
+        Raises BadInput after a truncated line, and where the system does not take the line.
+        """
+        line = digested(to_json(value).encode()) + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked() as file:
             size = os.fstat(file.fileno()).st_size
             if size and _last_byte(self.path, size) != b"\n":
-                raise BadInput(f"{self.path} ends in a truncated line; delete it before anything is added")
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+                raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError as error:
+                # Shortening needs no room.
+                os.ftruncate(file.fileno(), size)
+                raise BadInput(
+                    f"{self.path}: {error.strerror}: the {self._unit} just done is not recorded, all before it are; "
+                    "make room and run again"
+                ) from error
+
+    def set_aside(self) -> Path | None:
+        """Move a truncated last line to a file beside, whose path it gives; None where there is none."""
+        if not self.path.exists():
+            return None
+        with self._locked() as file:
+            data = self.path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole == len(data):
+                return None
+            target = self.path.with_name(f"{self.path.name}.{TORN}-{content_hash(data[whole:])}")
+            with whole_file(target) as aside:
+                aside.write(data[whole:])
+            os.ftruncate(file.fileno(), whole)
+        return target
 
     def archive(self, folder: Path, moved: Callable[[T], bool]) -> Path | None:
         """Move the lines whose value ``moved`` picks to ``<folder>/<stem>-<hash of these lines>.jsonl``.
@@ -77,9 +135,10 @@ class JsonLines(Generic[T]):
         return target
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
+    def _locked(self) -> Iterator[io.FileIO]:
         while True:
-            with self.path.open("ab") as file:
+            # Without a buffer, so that nothing is left to write when a write has failed.
+            with self.path.open("ab", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 # Another process may have put another file in its place while this one waited.
                 if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):

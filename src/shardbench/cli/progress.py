@@ -40,6 +40,10 @@ class PlainProgress:
     def started(self, piece: str) -> None:
         """See Listener."""
 
+    def noted(self, line: str) -> None:
+        """See Listener."""
+        self.say(ascii_text(line))
+
     def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""
         self.left.finished()
@@ -113,6 +117,10 @@ class JsonProgress(PlainProgress):
         """See Listener."""
         self.left.begin(total - settled)
         self.write({"event": "planned", "work": work, "unit": unit, "total": total, "settled": settled})
+
+    def noted(self, line: str) -> None:
+        """See Listener."""
+        self.write({"event": "noted", "text": line})
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """See Listener."""

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.engine.launch import end_children, end_with, own_lifeline, set_rank_variables, start_server
@@ -28,6 +29,9 @@ class Listener(Protocol):
 
     def started(self, piece: str) -> None:
         """A piece begins; not told of pieces that run side by side."""
+
+    def noted(self, line: str) -> None:
+        """Something that the user should know before the first piece."""
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """The record of the ``number``-th open piece (1, 2, ...) is on disk."""
@@ -76,10 +80,18 @@ class Work(ABC, Generic[I, R]):
 def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     """Run what is open and give the records of all pieces, settled ones too.
 
-    Raises BadInput where two pieces have one key.
+    Raises BadInput where two pieces have one key, and where another run writes to the results.
     """
+    with sole_writer(results):
+        return _run_alone(work, results, listener)
+
+
+def _run_alone(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     set_rank_variables()
     environment = Environment.here()
+    aside = work.store.set_aside()
+    if aside is not None:
+        listener.noted(f"a line that was cut off is set aside: {aside}; its {work.unit} is repeated")
     known = work.store.latest()
     keys = [work.key(piece) for piece in work.pieces]
     if len(set(keys)) < len(keys):
