@@ -19,6 +19,7 @@ from shardbench.engine.trial_folder import read_job, write_job
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs import run_trial as run_trial_module
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.suite import Job
 
@@ -45,6 +46,30 @@ def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     record = run_trial(spec_of(context, strategy, backend, **changes), strategy, context, "e")
     assert record == Record.model_validate_json(record.model_dump_json())
     return record
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        ("step_bound_ms", "the step, .* is below the bound proven for any device moves, "),
+        ("own_step_bound_ms", "the step, .* is below the bound proven for the strategy's moves, "),
+        ("bound", "the slowest device's embedding time, .* is below the bound proven for any device moves, "),
+    ],
+)
+def test_what_is_too_good_to_be_true_is_invalid(context, monkeypatch, field, what):
+    honest = run_trial_module._found
+
+    def too_good(*arguments):
+        found = honest(*arguments)
+        above = replace(found.bound, ms=99.0) if field == "bound" else 99.0
+        return replace(found, **{field: above})
+
+    monkeypatch.setattr(run_trial_module, "_found", too_good)
+    record = outcome(context, misbehaving.Honest)
+    assert record.outcome is Outcome.INVALID
+    assert record.timing is None
+    assert re.search(f"{what}99 ms: too good to be true", record.failure.cause)
+    assert record.failure.rule == "bound"
 
 
 def test_an_honest_trial_is_simulated_and_measured(context):

@@ -32,6 +32,8 @@ from shardbench.runs.suite import EVERY, Job
 from shardbench.workloads.materialise import Batches, materialise, materialise_beside
 from shardbench.workloads.workload import Workload
 
+ROUNDING = 1e-9
+"""Relative difference that sums in another order make."""
 LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
@@ -311,10 +313,27 @@ def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context
         draft["step_bound_ms"], draft["own_step_bound_ms"] = found.step_bound_ms, found.own_step_bound_ms
         draft["mean_step_ms"] = found.mean_step_ms
     if spec.backend is Backend.SIMULATED:
+        _refuse_impossible(found)
         draft["timing"] = draft["predicted"]
         draft["draws"] = found.draws
         return
     _measure(draft, spec, found, context)
+
+
+def _refuse_impossible(found: Found) -> None:
+    """A time below what is proven says that plan, counter or bound is wrong: no number is shown then."""
+    bound_ms = found.bound.ms if found.bound is not None else None
+    held = (
+        ("the step", found.mean_step_ms, found.step_bound_ms, "any device moves"),
+        ("the step", found.mean_step_ms, found.own_step_bound_ms, "the strategy's moves"),
+        ("the slowest device's embedding time", max(found.predicted.embedding_ms), bound_ms, "any device moves"),
+    )
+    for what, ms, least_ms, whose in held:
+        if least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
+            cause = (
+                f"{what}, {ms:.6g} ms, is below the bound proven for {whose}, {least_ms:.6g} ms: too good to be true"
+            )
+            raise failed(Outcome.INVALID, cause, "bound", "bound")
 
 
 def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: JobContext) -> None:
