@@ -1,5 +1,7 @@
 """Folders of prepared samples: a note that says what was prepared and how, and arrays, mapped and held against it."""
 
+import hashlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -43,11 +45,35 @@ def read_model(kind: type[N], path: Path, how: str) -> N:
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...], how: str) -> NDArray[Any]:
-    """A prepared array, mapped; raises BadInput where it is none of this kind and shape."""
+    """A prepared array, mapped; raises BadInput where it is none of this kind and shape, or not what was prepared."""
     try:
         array = mapped(path)
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{path} cannot be read ({type(error).__name__}): {how}") from error
     if array.shape != shape or not np.issubdtype(array.dtype, kind):
         raise BadInput(f"{path} has {array.dtype} {array.shape}, expected {kind.__name__} {shape}: {how}")
+    stat, note = path.stat(), path.parent / NOTE
+    if note.is_file():
+        _verify(path, (stat.st_mtime_ns, stat.st_size), note, note.stat().st_mtime_ns, how)
     return array
+
+
+@lru_cache(maxsize=4096)
+def _verify(path: Path, state: tuple[int, int], note: Path, noted: int, how: str) -> None:
+    """Hold an array against its checksum, once for every state of both files; raises BadInput."""
+    expected = _checksums(note, noted).get(path.name)
+    if expected is None:
+        raise BadInput(f"{path} is not among the files of {note}: {how}")
+    if hashlib.sha256(np.ascontiguousarray(mapped(path)).reshape(-1).view(np.uint8).data).hexdigest() != expected:
+        raise BadInput(f"{path} is not what was prepared (its SHA-256 is not that of {note}): {how}")
+
+
+class _Checked(pydantic.BaseModel):
+    """Of a note whatever it is of, the checksums."""
+
+    checksums: dict[str, str]
+
+
+@lru_cache(maxsize=64)
+def _checksums(note: Path, noted: int) -> dict[str, str]:
+    return from_json(_Checked, note.read_bytes(), str(note)).checksums

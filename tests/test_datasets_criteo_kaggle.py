@@ -180,6 +180,19 @@ def test_workload_refuses_what_is_not_prepared_so(tmp_path: Path) -> None:
         CONFIG().build(tmp_path)
 
 
+def test_an_array_that_was_changed_after_preparing_is_refused_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "criteo_kaggle"
+    prepare(write(tmp_path / "train.txt", made_up()), folder)
+    config, path = CONFIG(batch_size=2), folder / category_file(3)
+    assert config.build(tmp_path).profiles[3].lookups
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BadInput, match=rf"{path.name} is not what was prepared .its SHA-256 is not that of .*prepared"):
+        _ = config.build(tmp_path).profiles
+    path.write_bytes(whole)
+    assert config.build(tmp_path).profiles[3].lookups, "held against its sum again, since the file is another"
+
+
 def test_card_restates_the_published_cardinalities() -> None:
     numbers = load_card("criteo_kaggle").numbers
     assert list(numbers["rows"]) == cardinalities()["kaggle"]["rows"]
