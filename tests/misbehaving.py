@@ -56,6 +56,15 @@ class Hangs(Honest):
         time.sleep(1e6)
 
 
+class Leaves(Honest):
+    """Ends the program, as if all were well."""
+
+    name = "leaves"
+
+    def plan(self, problem, budget, seed):
+        raise SystemExit(0)
+
+
 class Slow(Honest):
     """Overruns its budget, but comes back."""
 

@@ -13,8 +13,9 @@ import pytest
 
 from shardbench import baselines
 from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
 from shardbench.model import discovery
-from shardbench.model.discovery import get_strategy, missing_modules, strategies
+from shardbench.model.discovery import broken_packages, get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -75,9 +76,15 @@ def _boom() -> Any:
     raise RuntimeError("first\nsecond")
 
 
+def _leave() -> Any:
+    sys.exit(0)
+
+
 @pytest.mark.parametrize(
     ("load", "message"),
     [
+        (_leave, "cannot be imported: SystemExit: 0"),
+        (lambda: _leave, "failed to make its strategies: SystemExit: 0"),
         (lambda: Taken, "strategy name 'shuffle' of their-package (entry point x = pkg:obj) is already taken by"),
         (lambda: Spaced, "Spaced must state a name of letters, digits"),
         (lambda: Listed, "Listed must state moves as a frozenset of Move"),
@@ -93,10 +100,23 @@ def test_faults_are_one_line_that_names_the_package(
     monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any], message: str
 ) -> None:
     _install(monkeypatch, load)
-    with pytest.raises(BadInput, match=re.escape(message)) as caught:
-        strategies()
-    assert "their-package" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    (cause,) = broken_packages()
+    assert message in cause
+    assert "their-package" in cause
+    assert "\n" not in cause
+    assert "shuffle" in strategies(), "what is not theirs is there"
+    with pytest.raises(BadInput, match=r"unknown strategy 'mine'.*; left out: .*their-package"):
+        get_strategy("mine")
+
+
+def test_broken_packages_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _install(monkeypatch, _leave)
+    assert run_command(["list", "strategies"]) == 0
+    printed = capsys.readouterr()
+    assert "shuffle" in printed.out
+    assert printed.err.startswith(
+        "left out: package their-package (entry point x = pkg:obj) cannot be imported: SystemE"
+    )
 
 
 def test_a_folder_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,18 +124,16 @@ def test_a_folder_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: 
     broken.mkdir()
     (broken / "__init__.py").write_text("import no_such_module\n")
     monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
-    with pytest.raises(
-        BadInput, match=r"package shardbench.baselines.broken_folder cannot be imported: .*no_such_module"
-    ):
-        strategies()
+    (cause,) = broken_packages()
+    assert re.match(r"package shardbench.baselines.broken_folder cannot be imported: .*no_such_module", cause)
 
 
 def test_a_folder_that_gives_no_strategies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "silent_folder").mkdir()
     (tmp_path / "silent_folder" / "__init__.py").write_text("")
     monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
-    with pytest.raises(BadInput, match=r"^package shardbench.baselines.silent_folder has no strategies\(\): add "):
-        strategies()
+    (cause,) = broken_packages()
+    assert cause.startswith("package shardbench.baselines.silent_folder has no strategies(): add ")
 
 
 def test_code_in_no_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,17 +141,16 @@ def test_code_in_no_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for ignored in ("__pycache__/x.py", ".hidden/x.py", "notes/README.md"):
         (tmp_path / ignored).parent.mkdir()
         (tmp_path / ignored).write_text("")
-    assert strategies()
+    assert broken_packages() == ()
     folder, single = tmp_path / "mine", tmp_path / "single.py"
     folder.mkdir()
     (folder / "plans.py").write_text("")
-    with pytest.raises(BadInput, match=rf"^{re.escape(str(folder))} has Python files but no __init__.py"):
-        strategies()
+    assert broken_packages()[0].startswith(f"{folder} has Python files but no __init__.py")
     (folder / "__init__.py").write_text("def strategies():\n    return []\n")
-    assert strategies()
+    assert broken_packages() == ()
     single.write_text("")
-    with pytest.raises(BadInput, match=rf"^{re.escape(str(single))} is in no folder of its own: make it .*__init__.py"):
-        strategies()
+    (cause,) = broken_packages()
+    assert re.match(rf"{re.escape(str(single))} is in no folder of its own: make it .*__init__.py", cause)
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:

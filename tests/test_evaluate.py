@@ -108,6 +108,7 @@ def test_the_same_rules_hold_in_a_process_of_its_own_and_in_this_one(sealed) -> 
     assert ended(misbehaving.Undeclared) == ("invalid", "declared-moves")
     assert ended(misbehaving.BadPlan) == ("invalid", "round-trip")
     assert ended(misbehaving.Raises) == ("error", None)
+    assert ended(misbehaving.Leaves) == ("error", None)
     assert ended(misbehaving.Slow, plan_s=0.2) == ("timeout", "finishes")
     assert ended(misbehaving.SlowFit, fit_s=0.1) == ("timeout", "finishes")
     # What this process may read it may read again.

@@ -14,6 +14,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
 from shardbench.cost.published.held_out import BEGINS, stated_factor
+from shardbench.model import machine as machine_module
 from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine, scaled, uncertain
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
@@ -193,10 +194,10 @@ def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_machines", raising=False)
-    machine_files.cache_clear()
+    machine_module._machine_files.cache_clear()
     yield install
     sys.modules.pop("their_machines", None)
-    machine_files.cache_clear()
+    machine_module._machine_files.cache_clear()
 
 
 def test_machines_of_an_installed_package_are_known(bring) -> None:
@@ -222,6 +223,7 @@ def test_machines_of_a_faulty_package_are_refused_in_one_line(bring, files, give
         load_machine("mine")
     assert "their-package (entry point x = their_machines)" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert load_machine("cpu-1x2").name == "cpu-1x2", "what is not theirs is there"
 
 
 def test_an_override_replaces_constants_and_shows_in_the_name():

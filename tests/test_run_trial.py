@@ -155,6 +155,7 @@ FAILURES = [
     (misbehaving.Slow, Outcome.TIMEOUT, "plan", "its budget is 1 s"),
     (misbehaving.Declines, Outcome.INFEASIBLE, "plan", "nothing fits"),
     (misbehaving.Raises, Outcome.ERROR, "plan", "ZeroDivisionError: one two (misbehaving.py:"),
+    (misbehaving.Leaves, Outcome.ERROR, "plan", "SystemExit: 0 (misbehaving.py:"),
     (misbehaving.Dies, Outcome.ERROR, "plan", "killed by signal 15"),
     (misbehaving.IsKilled, Outcome.OOM, "plan", "killed by signal 9"),
     (misbehaving.Peeks, Outcome.INVALID, "plan", "without declaring Sees.ACCESS_PROFILE"),

@@ -17,7 +17,7 @@ from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command
 from shardbench.cli.compare import compare_command
-from shardbench.cli.names import completing, strategy_names
+from shardbench.cli.names import completing, say_left_out, strategy_names
 from shardbench.cli.new import new_command
 from shardbench.cli.options import (
     EXIT_BAD_INPUT,
@@ -118,6 +118,7 @@ def list_command(
 
     wanted = [what] if what else list(Listing)
     found = {kind.value: listing.LISTS[kind.value]() for kind in wanted}
+    say_left_out()
     if as_json:
         print_json(found)
         return

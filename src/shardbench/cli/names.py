@@ -1,10 +1,12 @@
 """Names on the command line: what completes them, and which command takes one that another command does not."""
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -52,6 +54,16 @@ def workloads() -> list[str]:
     from shardbench.cli.listing import list_workloads  # noqa: PLC0415
 
     return [entry["name"] for entry in list_workloads()]
+
+
+def say_left_out() -> None:
+    """Print to stderr which packages are left out and why: what they bring is missing from what follows."""
+    from shardbench.model.discovery import broken_packages  # noqa: PLC0415
+    from shardbench.model.machine import broken_machine_packages  # noqa: PLC0415
+    from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
+
+    for cause in (*broken_packages(), *broken_machine_packages(), *broken_dataset_packages()):
+        print(f"left out: {ascii_text(cause)}", file=sys.stderr)
 
 
 def retried() -> list[str]:

@@ -11,7 +11,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
-from shardbench.cli.names import completing, machines, suites, workloads
+from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.cli.options import (
     DEFAULT_DATA,
     EXIT_FAILED,
@@ -74,6 +74,8 @@ def plan_command(
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
     asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
+    if not strategy:
+        say_left_out()
     kept = _constraints(constraints) if constraints is not None else None
     found = best_plan(
         _workload(tables, workload, batch_size, data),

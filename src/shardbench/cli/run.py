@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.names import outcomes, suite_called
+from shardbench.cli.names import outcomes, say_left_out, suite_called
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -61,6 +61,7 @@ def suite_command(
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where, with --work DIR")
     loaded = suite_called(suite)
+    say_left_out()
     # Jobs elsewhere begin in other folders.
     options = RunOptions(
         results=results.resolve() if cluster else results,

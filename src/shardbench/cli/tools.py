@@ -8,7 +8,7 @@ import typer
 from shardbench.base.closest import meant
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
-from shardbench.cli.names import completing, suites_and_papers
+from shardbench.cli.names import completing, say_left_out, suites_and_papers
 from shardbench.cli.options import (
     DEFAULT_DATA,
     DEFAULT_RESULTS,
@@ -131,6 +131,7 @@ def doctor_command(
     from shardbench.cli.doctor import diagnose, lines  # noqa: PLC0415
 
     diagnosis = diagnose(data)
+    say_left_out()
     if as_json:
         print_json({**to_data(diagnosis), "ok": diagnosis.ok})
     else:

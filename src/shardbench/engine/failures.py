@@ -31,7 +31,7 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
     return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
 
 
-def failure_of(error: Exception, phase: str, package: str = "") -> Failure:
+def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
     """The failure that an exception is, in one line.
 
     Its place is the innermost line in ``package`` (a module name with all below it). Errors that are

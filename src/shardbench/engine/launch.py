@@ -130,7 +130,7 @@ def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes, phase: str
     try:
         function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
         answer: tuple[str, Any] = ("ok", function(*args))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
         answer = ("failed", failure_of(error, phase))
     pipe.send(answer)

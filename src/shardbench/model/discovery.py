@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,18 +36,26 @@ class _Found(NamedTuple):
 def strategies() -> dict[str, Strategy]:
     """All strategies by name, sorted; those whose ``requires`` are missing are listed too.
 
-    Raises BadInput, naming the package, where one cannot be imported, gives something that is
-    no strategy, or gives a name that is taken.
+    Packages that cannot be read are left out: ``broken_packages`` says why.
     """
-    return {name: found.strategy for name, found in sorted(_found().items())}
+    return {name: found.strategy for name, found in sorted(_found()[0].items())}
+
+
+def broken_packages() -> tuple[str, ...]:
+    """Why packages are left out, one line each, naming the package.
+
+    One cannot be imported, gives something that is no strategy, or gives a name that is taken.
+    """
+    return _found()[1]
 
 
 def get_strategy(name: str) -> Strategy:
-    """The strategy of that name; raises BadInput that names the closest or all."""
-    known = strategies()
+    """The strategy of that name; raises BadInput that names the closest or all, and packages that are broken."""
+    known, broken = _found()
     if name not in known:
-        raise BadInput(unknown("strategy", name, known, "shardbench list strategies"))
-    return known[name]
+        text = unknown("strategy", name, sorted(known), "shardbench list strategies")
+        raise BadInput("; ".join([text, *(f"left out: {cause}" for cause in broken)]))
+    return known[name].strategy
 
 
 def reproduction_names() -> list[str]:
@@ -64,22 +73,31 @@ def reproduction_home(owner: str) -> str:
 
 def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
     """Hash of the code of each strategy by its name; None of one that is not here or has no file to read."""
-    known = _found()
+    known, _ = _found()
     return {
         name: class_code(found.strategy, Strategy, found.module) if (found := known.get(name)) else None
         for name in set(names)
     }
 
 
-def _found() -> dict[str, _Found]:
+def _found() -> tuple[dict[str, _Found], tuple[str, ...]]:
+    """Strategies by name, and why packages are left out: a broken one must not stop what has nothing to do with it."""
     found: dict[str, _Found] = {}
-    for package, module, provided in _providers():
-        for strategy in _strategies_of(provided, package):
-            name = strategy.name
-            if name in found:
-                raise BadInput(f"strategy name '{name}' of {package} is already taken by {found[name].package}")
-            found[name] = _Found(strategy, package, module)
-    return found
+    broken: list[str] = []
+    for package, module, provide in _providers():
+        try:
+            members = _strategies_of(provide(), package)
+            own: dict[str, _Found] = {}
+            for one in members:
+                other = found.get(one.name) or own.get(one.name)
+                if other is not None:
+                    raise BadInput(f"strategy name '{one.name}' of {package} is already taken by {other.package}")
+                own[one.name] = _Found(one, package, module)
+        except BadInput as error:
+            broken.append(str(error))
+            continue
+        found |= own
+    return found, tuple(broken)
 
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:
@@ -94,32 +112,44 @@ def _importable(module: str) -> bool:
         return False
 
 
-def _providers() -> Iterator[tuple[str, str, object]]:
+def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
+    """Who gives strategies, by which module, and what loads them; that raises BadInput where it cannot."""
     parent = importlib.import_module(GROUP)
     for place in parent.__path__:
-        _refuse_strays(Path(place))
+        for path, cause in _strays(Path(place)):
+            yield str(path), "", partial(_refuse, f"{path} {cause}")
     for module in sorted(pkgutil.iter_modules(parent.__path__), key=lambda m: m.name):
         package = f"{GROUP}.{module.name}"
-        try:
-            imported = importlib.import_module(package)
-        except Exception as error:
-            raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
-        provided = getattr(imported, "strategies", None)
-        if provided is None:
-            raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
-        yield package, package, provided
-    yield from brought(GROUP)
+        if (Path(str(getattr(module.module_finder, "path", ""))) / module.name).is_dir():
+            yield package, package, partial(_load, package)
+    for package, module, load in brought(GROUP):
+        yield package, module, load
 
 
-def _refuse_strays(place: Path) -> None:
-    """Raises BadInput for Python files in ``place`` that are in no package: their strategies would not be seen."""
+def _load(package: str) -> object:
+    try:
+        imported = importlib.import_module(package)
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
+    provided = getattr(imported, "strategies", None)
+    if provided is None:
+        raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
+    return provided
+
+
+def _refuse(cause: str) -> object:
+    raise BadInput(cause)
+
+
+def _strays(place: Path) -> Iterator[tuple[Path, str]]:
+    """Python files in ``place`` that are in no package, and what to do: their strategies would not be seen."""
     for path in sorted(place.iterdir()):
         if path.name.startswith((".", "__pycache__")):
             continue
         if path.is_dir() and not (path / "__init__.py").is_file() and any(path.rglob("*.py")):
-            raise BadInput(f"{path} has Python files but no __init__.py: add one with a function strategies()")
+            yield path, "has Python files but no __init__.py: add one with a function strategies()"
         if path.suffix == ".py" and path.name != "__init__.py":
-            raise BadInput(f"{path} is in no folder of its own: make it {path.with_suffix('') / '__init__.py'}")
+            yield path, f"is in no folder of its own: make it {path.with_suffix('') / '__init__.py'}"
 
 
 def _strategies_of(provided: object, package: str) -> list[Strategy]:
@@ -128,7 +158,7 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
     elif callable(provided):
         try:
             given = provided()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInput(f"package {package} failed to make its strategies: {one_line(error)}") from error
         given = [given] if isinstance(given, Strategy) else given
     else:

@@ -4,7 +4,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -291,27 +291,44 @@ def _source_name(key: str) -> str:
     return _FIELDS[key][0] if key in _FIELDS else key
 
 
-@cache
 def machine_files() -> dict[str, tuple[str, Traversable]]:
     """Who brings each machine, and its file, by the machine's name, sorted.
 
     They are the TOML files of shardbench.machines, and of every package that an entry point of
-    the group ``shardbench.machines`` names. Raises BadInput, naming the package, where one is no
-    package with machine files, or brings a name that is taken.
+    the group ``shardbench.machines`` names, but for ``broken_machine_packages``.
     """
+    return _machine_files()[0]
+
+
+def broken_machine_packages() -> tuple[str, ...]:
+    """Why packages are left out, one line each: no package with machine files, or with a name that is taken."""
+    return _machine_files()[1]
+
+
+@cache
+def _machine_files() -> tuple[dict[str, tuple[str, Traversable]], tuple[str, ...]]:
     found: dict[str, tuple[str, Traversable]] = {}
-    for package, _, folder in ((GROUP, GROUP, import_module(GROUP)), *brought(GROUP)):
-        if not (isinstance(folder, ModuleType) and hasattr(folder, "__path__")):
-            raise BadInput(f"package {package} gives {folder!r}, not a package that holds machine files")
-        files = [file for file in resources.files(folder).iterdir() if file.name.endswith(".toml")]
-        if not files:
-            raise BadInput(f"package {package} holds no machine file (*.toml)")
-        for file in files:
-            name = file.name.removesuffix(".toml")
-            if name in found:
-                raise BadInput(f"machine '{name}' of {package} is already taken by {found[name][0]}: rename it")
-            found[name] = package, file
-    return dict(sorted(found.items()))
+    broken: list[str] = []
+    for package, _, load in ((GROUP, GROUP, partial(import_module, GROUP)), *brought(GROUP)):
+        try:
+            found |= _files_of(package, load(), found)
+        except BadInput as error:
+            broken.append(str(error))
+    return dict(sorted(found.items())), tuple(broken)
+
+
+def _files_of(
+    package: str, folder: object, others: Mapping[str, tuple[str, Traversable]]
+) -> dict[str, tuple[str, Traversable]]:
+    if not (isinstance(folder, ModuleType) and hasattr(folder, "__path__")):
+        raise BadInput(f"package {package} gives {folder!r}, not a package that holds machine files")
+    files = {f.name.removesuffix(".toml"): f for f in resources.files(folder).iterdir() if f.name.endswith(".toml")}
+    if not files:
+        raise BadInput(f"package {package} holds no machine file (*.toml)")
+    for name in files:
+        if name in others:
+            raise BadInput(f"machine '{name}' of {package} is already taken by {others[name][0]}: rename it")
+    return {name: (package, file) for name, file in files.items()}
 
 
 def load_machine(name: str) -> Machine:
@@ -326,7 +343,8 @@ def load_machine(name: str) -> Machine:
             raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
         return parse_machine(text, name)
     if name not in machine_files():
-        raise BadInput(unknown("machine", name, machine_files(), "shardbench list machines, or give a .toml file"))
+        text = unknown("machine", name, machine_files(), "shardbench list machines, or give a .toml file")
+        raise BadInput("; ".join([text, *(f"left out: {cause}" for cause in broken_machine_packages())]))
     package, file = machine_files()[name]
     machine = parse_machine(file.read_text(encoding="utf-8"), f"machine {name} of {package}")
     if machine.name != name:

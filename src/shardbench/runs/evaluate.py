@@ -272,7 +272,7 @@ def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, 
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
         if not isinstance(plan, Plan):
             raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TrialFailed(failure_of(error, "plan", owner_of(type(strategy).__module__))) from error
     return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
