@@ -1,6 +1,7 @@
 """Plans: what is valid, what is refused and with which words; JSON round trips."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.model import validate as validate_module
 from shardbench.model.plan import (
     BatchSchedule,
     Host,
@@ -28,7 +30,7 @@ from shardbench.model.plan import (
     whole_tables,
 )  # fmt: skip
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer
+from shardbench.model.table import Optimizer, Table
 from shardbench.model.validate import dealt, memory_bytes, used_moves, validate
 
 EVERY = frozenset(Move)
@@ -255,6 +257,25 @@ def test_random_tilings_are_valid_and_any_hole_or_overlap_is_not(data):
         validate(plan(*(s for i, s in enumerate(segments) if i != victim), SECOND), PROBLEM, EVERY)
     with pytest.raises(InvalidPlan, match="overlap"):
         validate(plan(*segments, segments[victim], SECOND), PROBLEM, EVERY)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(*[st.integers(0, 6)] * 4), max_size=7))
+def test_rectangles_overlap_where_any_two_do(corners):
+    boxes = [(min(a, b), max(a, b) + 1, min(c, d), max(c, d) + 1) for a, b, c, d in corners]
+    pairs = combinations(boxes, 2)
+    meet = any(a < f and e < b and c < h and g < d for (a, b, c, d), (e, f, g, h) in pairs)
+    segments = [
+        Segment(
+            table="t", row_start=a, row_stop=b, column_start=c, column_stop=d, placement=OnRank(rank=0),
+        )
+        for a, b, c, d in boxes
+    ]  # fmt: skip
+    try:
+        validate_module._check_overlap(segments, Table(name="t", rows=7, dim=8))
+        assert not meet
+    except InvalidPlan:
+        assert meet
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Whether a plan is one: coverage, overlap, capacity, declared moves, the engine's limits."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -98,18 +100,34 @@ def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
 
 def _check_tiling(segments: list[Segment], table: Table, world_size: int) -> None:
     rectangles = _merge_replicas(segments, table, world_size)
-    boxes = np.array([(s.row_start, s.row_stop, s.column_start, s.column_stop) for s in rectangles], dtype=object)
-    area = sum((b[1] - b[0]) * (b[3] - b[2]) for b in boxes)
-    bounds = boxes.astype(np.int64)
-    for i, (row, row_stop, column, column_stop) in enumerate(bounds[:-1]):
-        rest = bounds[i + 1 :]
-        hit = (rest[:, 0] < row_stop) & (rest[:, 1] > row) & (rest[:, 2] < column_stop) & (rest[:, 3] > column)
-        if hit.any():
-            other = rest[int(np.flatnonzero(hit)[0])]
-            raise InvalidPlan(f"table '{table.name}': rows {row}..{row_stop} and {other[0]}..{other[1]} overlap")
+    _check_overlap(rectangles, table)
+    area = sum(segment.rows * segment.columns for segment in rectangles)
     if area != table.rows * table.dim:
         missing = table.rows * table.dim - area
         raise InvalidPlan(f"table '{table.name}': {missing} of {table.rows * table.dim} weights are not placed")
+
+
+def _check_overlap(rectangles: list[Segment], table: Table) -> None:
+    """Row by row: those that a row is in lie side by side, so that a new one meets its neighbours alone."""
+    ending: list[tuple[int, int]] = []
+    starts: list[int] = []
+    there: dict[int, Segment] = {}
+    for segment in sorted(rectangles, key=lambda s: (s.row_start, s.column_start)):
+        while ending and ending[0][0] <= segment.row_start:
+            _, gone = heappop(ending)
+            starts.pop(bisect_left(starts, gone))
+            del there[gone]
+        at = bisect_left(starts, segment.column_start)
+        left, right = starts[max(at - 1, 0) : at], starts[at : at + 1]
+        met = [there[start] for start in left if there[start].column_stop > segment.column_start]
+        met += [there[start] for start in right if start < segment.column_stop]
+        if met:
+            one, other = met[0], segment
+            text = f"rows {one.row_start}..{one.row_stop} and {other.row_start}..{other.row_stop} overlap"
+            raise InvalidPlan(f"table '{table.name}': {text}")
+        starts.insert(at, segment.column_start)
+        there[segment.column_start] = segment
+        heappush(ending, (segment.row_stop, segment.column_start))
 
 
 def _merge_replicas(segments: list[Segment], table: Table, world_size: int) -> list[Segment]:
