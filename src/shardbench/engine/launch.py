@@ -22,9 +22,8 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shardbench.engine.blame import OutOfMemory, died, fault, stalled, without_result
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
-from shardbench.engine.job import RankError
-from shardbench.engine.trial_folder import phase_of
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
@@ -43,6 +42,8 @@ def set_rank_variables() -> None:
         os.environ.setdefault(name, value)
 
 
+SAYS_MORE_S = 2.0
+"""How long a lost connection waits for a report of why it was lost."""
 _contexts: dict[str, Any] = {}
 _lifelines: list[tuple[Connection, Connection]] = []
 _starting = threading.Lock()
@@ -146,7 +147,7 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_CAUSE]
         cause = f"cannot be pickled for a process of its own: {text}"
         raise failed(Outcome.ERROR, cause, phase) from error
-    context = _context(PRELOAD)
+    context, memory = _context(PRELOAD), OutOfMemory.now()
     ours, theirs = context.Pipe(duplex=False)
     # No daemon: a strategy may start processes of its own, which end with its group.
     process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload, phase))
@@ -162,7 +163,7 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         try:
             outcome, value = ours.recv()
         except EOFError as error:
-            raise TrialFailed(_died(_exit_code(process, 5.0), phase, None)) from error
+            raise TrialFailed(died(_exit_code(process, 5.0), phase, None, memory)) from error
     finally:
         _kill(process)
         with _starting:
@@ -172,17 +173,6 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         raise TrialFailed(value)
     result: T = value
     return result
-
-
-def _died(exit_code: int | None, phase: str, rank: int | None) -> Failure:
-    killed = exit_code == -signal.SIGKILL
-    who = f"rank {rank}" if rank is not None else "the process"
-    how = (
-        f"was killed by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exited with {exit_code}"
-    )
-    # On Linux an unexplained SIGKILL is the kernel's out-of-memory killer.
-    outcome = Outcome.OOM if killed else Outcome.ERROR
-    return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
 def end_children() -> None:
@@ -236,7 +226,7 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
-    context = _context(PRELOAD)
+    context, memory = _context(PRELOAD), OutOfMemory.now()
     deadline = time.monotonic() + timeout_s
     processes = [
         context.Process(target=_rank, args=(own_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
@@ -245,43 +235,36 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     try:
         for process in processes:
             process.start()
-        _watch(folder, processes, deadline, timeout_s)
+        _watch(folder, processes, deadline, timeout_s, memory)
     finally:
         for process in processes:
             if process.pid is not None:
                 _kill(process)
 
 
-def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float) -> None:
+def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory) -> None:
     running = dict(enumerate(processes))
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
-            where = {rank: phase_of(folder, rank) for rank in running}
-            rank = min(running)
-            cause = f"no result after {timeout_s:g} s; ranks still in: {_listing(where)}"
-            raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=where[rank], rank=rank))
+            raise TrialFailed(stalled(folder, {rank: process.pid for rank, process in running.items()}, timeout_s))
         wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
         for rank, process in list(running.items()):
             if process.exitcode is None:
                 continue
             del running[rank]
             if process.exitcode != 0:
-                raise TrialFailed(_cause(folder, rank, process.exitcode, processes))
+                raise TrialFailed(_fault(folder, processes, memory))
+            if not (folder / f"rank{rank}.json").is_file():
+                raise TrialFailed(without_result(folder, rank))
 
 
-def _cause(folder: Path, rank: int, exit_code: int, processes: list[Any]) -> Failure:
-    # A rank that lost its peer reports a broken connection: prefer the rank that died first or said why.
+def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
+    """As soon as it is sure, or nobody says more for a while."""
+    until = time.monotonic() + SAYS_MORE_S
     time.sleep(0.2)
-    dead = [r for r, process in enumerate(processes) if process.exitcode not in (None, 0)]
-    for other in dead:
-        if processes[other].exitcode is not None and processes[other].exitcode < 0:
-            return _died(processes[other].exitcode, phase_of(folder, other), other)
-    reports = [r for r in (rank, *dead) if (folder / f"rank{r}.error.json").exists()]
-    if reports:
-        return RankError.model_validate_json((folder / f"rank{reports[0]}.error.json").read_text()).failure
-    return _died(exit_code, phase_of(folder, rank), rank)
-
-
-def _listing(where: dict[int, str]) -> str:
-    return ", ".join(f"rank {rank} {phase}" for rank, phase in sorted(where.items()))
+    while True:
+        found, sure = fault(folder, {rank: process.exitcode for rank, process in enumerate(processes)}, memory)
+        if sure or time.monotonic() > until or all(process.exitcode is not None for process in processes):
+            return found
+        time.sleep(0.1)

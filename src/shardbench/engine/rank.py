@@ -22,6 +22,7 @@ from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
+from shardbench.engine.progress import CountedClock, Progress
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.trial_folder import holds_results, read_job
 from shardbench.engine.turns import take_turns
@@ -40,6 +41,7 @@ class Rank:
         self.folder = folder
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
+        self.progress = Progress(folder, self.rank)
         self.phase("start")
         job, self.job_hash = read_job(folder)
         self.job = job.model_copy(update={"batches": str((folder / job.batches).resolve())})
@@ -60,6 +62,7 @@ class Rank:
     def phase(self, name: str) -> None:
         """Leave a note for the launcher: where this rank is."""
         self.current = name
+        self.progress.step()
         (self.folder / f"rank{self.rank}.phase").write_text(name)
 
     def _join(self) -> torch.device:
@@ -73,7 +76,7 @@ class Rank:
         """The whole trial of this rank."""
         job = self.job
         self.phase("build")
-        clock = clock_of(self.device)
+        clock = CountedClock(clock_of(self.device), self.progress)
         place = (self.rank, self.world, self.device)
         # First, while all ranks have made the same groups: of a plan that one rank trains alone only it makes some.
         control = [build(job, job.control, place, clock).contender] if job.control is not None else []

@@ -1,0 +1,81 @@
+"""Ranks that go wrong; importable by child processes."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from shardbench.engine.job import RankError
+from shardbench.engine.progress import Progress
+from shardbench.records.trial import Failure, Outcome
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567"
+
+
+def report(folder: Path, rank: int, cause: str, outcome: Outcome = Outcome.ERROR) -> None:
+    """What a rank says of its end."""
+    failure = Failure(outcome=outcome, cause=cause, phase="time", rank=rank)
+    (folder / f"rank{rank}.error.json").write_text(RankError(failure=failure, ran=None).model_dump_json())
+
+
+def _begin(folder: Path, rank: int, stamps: int) -> None:
+    (folder / f"rank{rank}.phase").write_text("time")
+    progress = Progress(folder, rank)
+    for _ in range(stamps):
+        progress.step()
+
+
+def _peer_is_lost(folder: Path, rank: int) -> None:
+    report(folder, rank, LOST)
+    sys.exit(1)
+
+
+def leaves_quietly(lifeline, log, folder, rank, world):
+    """Rank 1 ends as if all were well, its peer waits."""
+    _begin(folder, rank, 3)
+    if rank == 1:
+        return
+    time.sleep(60)
+
+
+def exits_with_3(lifeline, log, folder, rank, world):
+    """Rank 1 ends without a word, a moment after its peer says that it lost it."""
+    _begin(folder, rank, 3)
+    if rank == 1:
+        time.sleep(0.5)
+        os._exit(3)
+    _peer_is_lost(folder, rank)
+
+
+def says_why_late(lifeline, log, folder, rank, world):
+    """Rank 1 has a cause, which it writes after its peer lost it."""
+    _begin(folder, rank, 3)
+    if rank == 1:
+        time.sleep(1)
+        report(folder, rank, "ValueError: the cause")
+        sys.exit(1)
+    _peer_is_lost(folder, rank)
+
+
+def is_killed(lifeline, log, folder, rank, world):
+    """Rank 1 is killed by somebody, for no want of memory."""
+    _begin(folder, rank, 3)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+    _peer_is_lost(folder, rank)
+
+
+def stops(lifeline, log, folder, rank, world):
+    """Rank 1 is stopped where its peer is, too."""
+    _begin(folder, rank, 5)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+def stays_behind(lifeline, log, folder, rank, world):
+    """Rank 1 hangs before the others."""
+    _begin(folder, rank, 4 if rank == 1 else 9)
+    time.sleep(60)

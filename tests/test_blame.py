@@ -1,0 +1,103 @@
+"""Which rank is at fault: of ranks that end badly, silently or not at all."""
+
+import os
+
+import pytest
+import rank_faults
+from rank_faults import LOST, report
+
+from shardbench.engine import blame, launch
+from shardbench.engine.blame import OutOfMemory, died, fault, lost_peer, stalled
+from shardbench.engine.failures import TrialFailed
+from shardbench.engine.progress import Progress
+from shardbench.records.trial import Failure, Outcome
+
+NOBODY = OutOfMemory(())
+
+
+def run(tmp_path, monkeypatch, kind, timeout_s=30.0):
+    monkeypatch.setattr(launch, "_rank", kind)
+    with pytest.raises(TrialFailed) as caught:
+        launch.run_ranks(tmp_path, 3, timeout_s)
+    return caught.value.failure
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "cause"),
+    [
+        (rank_faults.leaves_quietly, Outcome.ERROR, "rank 1 exited with 0 in phase time and left no result"),
+        (rank_faults.exits_with_3, Outcome.ERROR, "rank 1 exited with 3 in phase time"),
+        (rank_faults.says_why_late, Outcome.ERROR, "ValueError: the cause"),
+        (rank_faults.is_killed, Outcome.ERROR, "rank 1 was killed by signal 9 (not by the kernel for want of memory)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_rank_that_began_it_is_named(tmp_path, monkeypatch, kind, outcome, cause):
+    found = run(tmp_path, monkeypatch, kind)
+    assert (found.outcome, found.rank, found.phase) == (outcome, 1, "time")
+    assert found.cause.startswith(cause)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(rank_faults.stops, "; rank 1 is stopped"), (rank_faults.stays_behind, "rank 1 time (stamp 4)")]
+)
+def test_a_stall_names_the_rank_that_is_stopped_or_behind(tmp_path, monkeypatch, kind, says):
+    found = run(tmp_path, monkeypatch, kind, timeout_s=4.0)
+    assert (found.outcome, found.rank) == (Outcome.TIMEOUT, 1)
+    assert says in found.cause
+
+
+def test_ranks_that_stand_at_one_point_are_all_named_and_none_blamed(tmp_path):
+    for rank in (0, 1):
+        Progress(tmp_path, rank).step()
+    found = stalled(tmp_path, {0: None, 1: None}, 5.0)
+    assert found.rank is None
+    assert found.cause == "no result after 5 s; ranks still in: rank 0 start (stamp 1), rank 1 start (stamp 1)"
+    assert stalled(tmp_path, {1: os.getpid()}, 5.0).rank == 1, "the only one left"
+
+
+def test_a_lost_connection_is_believed_last_and_only_where_nobody_says_more(tmp_path):
+    report(tmp_path, 0, LOST)
+    found, sure = fault(tmp_path, {0: 1, 1: None}, NOBODY)
+    assert (found.rank, sure) == (0, False)
+    report(tmp_path, 1, "RuntimeError: out of range")
+    found, sure = fault(tmp_path, {0: 1, 1: 1}, NOBODY)
+    assert (found.rank, found.cause, sure) == (1, "RuntimeError: out of range", True)
+
+
+def test_the_earliest_telling_report_wins(tmp_path):
+    for second, rank in enumerate((2, 0, 1)):
+        report(tmp_path, rank, f"ValueError: {rank}")
+        os.utime(tmp_path / f"rank{rank}.error.json", (second, second))
+    assert fault(tmp_path, {0: 1, 1: 1, 2: 1}, NOBODY)[0].rank == 2
+
+
+def test_a_report_that_is_cut_off_still_names_its_rank(tmp_path):
+    report(tmp_path, 1, "ValueError: long")
+    path = tmp_path / "rank1.error.json"
+    path.write_bytes(path.read_bytes()[:20])
+    found, _ = fault(tmp_path, {0: None, 1: 1}, NOBODY)
+    assert found.rank == 1
+    assert found.cause.endswith("what it says of it in rank1.error.json cannot be read")
+
+
+@pytest.mark.parametrize("cause", [
+    LOST, "RuntimeError: Broken pipe", "DistNetworkError: Connection reset by peer",
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv",
+    "DistBackendError: NCCL error: remote process exited or there was a network error",
+])  # fmt: skip
+def test_what_peers_say_of_a_lost_rank(cause):
+    assert lost_peer(Failure(outcome=Outcome.ERROR, cause=cause, phase="time", rank=0))
+
+
+@pytest.mark.parametrize("cause", ["ValueError: 3", "RuntimeError: index out of range", "AssertionError"])
+def test_what_is_more_than_a_lost_peer(cause):
+    assert not lost_peer(Failure(outcome=Outcome.ERROR, cause=cause, phase="time", rank=0))
+
+
+@pytest.mark.parametrize(("after", "outcome"), [((4, 8), Outcome.OOM), ((3, 8), Outcome.ERROR), ((), Outcome.OOM)])
+def test_out_of_memory_is_what_the_kernel_counts(monkeypatch, after, outcome):
+    monkeypatch.setattr(blame.OutOfMemory, "now", classmethod(lambda cls: OutOfMemory(after)))
+    assert died(-9, "build", 0, OutOfMemory((3, 8))).outcome is outcome
+    assert died(-15, "build", 0, OutOfMemory((3, 8))).outcome is Outcome.ERROR
+    assert died(7, "build", 0, OutOfMemory((3, 8))).cause == "rank 0 exited with 7 in phase build"
