@@ -10,6 +10,7 @@ from typing import ClassVar
 from problems import RandomWorkload
 
 from shardbench.base.errors import Infeasible
+from shardbench.engine import launch
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
@@ -246,3 +247,36 @@ class UsesProcesses(Honest):
         with multiprocessing.Pool(2) as pool:
             assert pool.map(abs, [-1, -2]) == [1, 2]
         return super().plan(problem, budget, seed)
+
+
+class SetsTheClock(Honest):
+    """Takes its time, and makes its process's clocks say that it took none."""
+
+    name = "sets-the-clock"
+
+    def plan(self, problem, budget, seed):
+        real = time.sleep
+        for clock in ("perf_counter", "monotonic", "time"):
+            setattr(time, clock, lambda: 0.0)
+        real(0.6)
+        return super().plan(problem, budget, seed)
+
+
+class SaysHalf(Honest):
+    """Writes the beginning of an answer and hangs."""
+
+    name = "says-half"
+
+    def plan(self, problem, budget, seed):
+        os.write(launch._answers[0].fileno(), (1000).to_bytes(8, "big") + b"half")
+        time.sleep(1e6)
+
+
+class SaysTooMuch(Honest):
+    """Says that its answer is as long as no memory."""
+
+    name = "says-too-much"
+
+    def plan(self, problem, budget, seed):
+        os.write(launch._answers[0].fileno(), (1 << 60).to_bytes(8, "big"))
+        time.sleep(1e6)

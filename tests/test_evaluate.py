@@ -18,6 +18,7 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.strategy import Budget, Move
 from shardbench.records.trial import Failure, Outcome
+from shardbench.runs import evaluate as evaluate_module
 from shardbench.runs.evaluate import answer_of, evaluate
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.contest import Placed, judge, place_all
@@ -93,6 +94,28 @@ def test_an_infeasible_problem_is_a_failure_with_a_reason() -> None:
     assert "fits on no device" in answer.cause
     with pytest.raises(BadInput, match=r"greedy-size on .*: infeasible: .* fits on no device"):
         answer_of(small, get_strategy("greedy-size"))
+
+
+def test_the_parent_takes_the_time_of_a_process_of_its_own() -> None:
+    answer = evaluate(question(), misbehaving.SetsTheClock(), Budget(plan_s=0.5), 0)
+    assert isinstance(answer, Failure)
+    assert re.fullmatch(r"planning took 0\.[6-9] s, its budget is 0\.5 s", answer.cause)
+    given = evaluate(question(), misbehaving.SetsTheClock(), Budget(plan_s=5.0), 0)
+    assert not isinstance(given, Failure)
+    assert given.spent.plan_s > 0.6
+    fitted = evaluate(question(), misbehaving.Learner(), Budget(plan_s=5.0), 0)
+    assert not isinstance(fitted, Failure)
+    assert 0.2 <= fitted.spent.fit_s < 5.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [(misbehaving.SaysHalf, Outcome.TIMEOUT), (misbehaving.SaysTooMuch, Outcome.ERROR)]
+)
+def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind, outcome) -> None:
+    monkeypatch.setattr(evaluate_module, "START_S", 2.0)
+    answer = evaluate(question(), kind(), Budget(plan_s=0.5), 0)
+    assert isinstance(answer, Failure)
+    assert answer.outcome is outcome
 
 
 @pytest.mark.parametrize("sealed", [True, False])

@@ -47,6 +47,12 @@ SAYS_MORE_S = 2.0
 _contexts: dict[str, Any] = {}
 _lifelines: list[tuple[Connection, Connection]] = []
 _starting = threading.Lock()
+_answers: list[Connection] = []
+"""In a child, where its answer goes."""
+_MARK, _NONE = "mark", "none"
+_LENGTH_BYTES = 8
+LONGEST_ANSWER = 1 << 31
+"""Bytes; a process that says it has more to tell is not believed."""
 _children: set[Any] = set()
 """Processes of call_in_child that somebody waits for."""
 
@@ -126,20 +132,64 @@ def _end_alone_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
+def mark(name: str) -> None:
+    """In a child of ``call_in_child``: tell the parent that this point is reached, whose clock takes the time."""
+    if _answers:
+        _write_frame(_answers[0], bytes(ForkingPickler.dumps((_MARK, name))))
+
+
 def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes, phase: str) -> None:
     _become_leader(log, lifeline)
+    _answers.append(pipe)
     try:
         function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
         answer: tuple[str, Any] = ("ok", function(*args))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         answer = ("failed", failure_of(error, phase))
-    pipe.send(answer)
+    _write_frame(pipe, bytes(ForkingPickler.dumps(answer)))
     pipe.close()
 
 
-def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_s: float, phase: str, log: Path) -> T:
-    """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns."""
+def _write_frame(pipe: Connection, data: bytes) -> None:
+    left = memoryview(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    while left:
+        left = left[os.write(pipe.fileno(), left) :]
+
+
+def _read_frame(pipe: Connection, deadline: float) -> bytes | None:
+    """What the other end wrote whole; None where that is not there at the deadline. Raises EOFError at its end."""
+    size = _read_bytes(pipe, _LENGTH_BYTES, deadline)
+    return None if size is None else _read_bytes(pipe, int.from_bytes(size, "big"), deadline)
+
+
+def _read_bytes(pipe: Connection, size: int, deadline: float) -> bytes | None:
+    if size > LONGEST_ANSWER:
+        raise EOFError
+    data = bytearray()
+    while len(data) < size:
+        if not pipe.poll(max(deadline - time.monotonic(), 0.0)):
+            return None
+        some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
+        if not some:
+            raise EOFError
+        data += some
+    return bytes(data)
+
+
+def call_in_child(
+    function: Callable[..., T],
+    args: tuple[Any, ...],
+    *,
+    timeout_s: float,
+    phase: str,
+    log: Path,
+    marks: list[tuple[str, float]] | None = None,
+) -> T:
+    """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns.
+
+    ``marks`` gets the points that the function marks, each with the seconds of this process's clock.
+    """
     try:
         # Not left to start(): what cannot be read back must end as an answer, not as a dead child.
         payload = bytes(ForkingPickler.dumps((function, args)))
@@ -157,13 +207,13 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
             process.start()
             _children.add(process)
         theirs.close()
-        if not ours.poll(timeout_s):
-            cause = f"no result from {phase} after {timeout_s:g} s"
-            raise failed(Outcome.TIMEOUT, cause, phase)
+        deadline = time.monotonic() + timeout_s
         try:
-            outcome, value = ours.recv()
+            outcome, value = _answer(ours, deadline, marks)
         except EOFError as error:
             raise TrialFailed(died(_exit_code(process, 5.0), phase, None, memory)) from error
+        if outcome == _NONE:
+            raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase)
     finally:
         _kill(process)
         with _starting:
@@ -173,6 +223,20 @@ def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_
         raise TrialFailed(value)
     result: T = value
     return result
+
+
+def _answer(pipe: Connection, deadline: float, marks: list[tuple[str, float]] | None) -> tuple[str, Any]:
+    """What a child gave, after the marks that it set."""
+    while True:
+        frame = _read_frame(pipe, deadline)
+        now = time.perf_counter()
+        if frame is None:
+            return _NONE, None
+        kind, value = pickle.loads(frame)  # noqa: S301 - written by _call
+        if kind != _MARK:
+            return kind, value
+        if marks is not None:
+            marks.append((value, now))
 
 
 def end_children() -> None:

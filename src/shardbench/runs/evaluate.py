@@ -5,7 +5,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,7 +15,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import call_in_child
+from shardbench.engine.launch import call_in_child, mark
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -27,6 +27,8 @@ from shardbench.workloads.trace import closed_test_split, seal_test_split
 J = TypeVar("J")
 T = TypeVar("T")
 
+FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
+"""Points that a process of its own marks."""
 CHANGED = "the strategy changed the problem it was given"
 START_S = 20.0
 """Grace for starting a process, on top of a strategy's own budget."""
@@ -197,7 +199,9 @@ def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: i
     seen = [problem.restricted_to(strategy.sees) for problem in problems]
     with closed_test_split():
         wall, cpu = time.perf_counter(), time.process_time()
+        mark(FIT)
         strategy.fit(seen, budget, seed)
+        mark(FITTED)
         return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
 
 
@@ -236,12 +240,26 @@ def _plan(
     with tempfile.TemporaryDirectory(prefix="shardbench-plan-") as private:
         printed = Path(private) / "log"
         try:
-            return call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed)
+            marks: list[tuple[str, float]] = []
+            text, spent = call_in_child(
+                _plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks
+            )
+            return text, _by_parents_clock(spent, marks)
         finally:
             if limits is not None and printed.is_file():
                 shutil.copyfile(printed, limits.log)
             if question.restored():
                 raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
+
+
+def _by_parents_clock(spent: Spent, marks: Sequence[tuple[str, float]]) -> Spent:
+    """Wall seconds from the marks, first beginning to last end: a strategy could set the clock of its own process."""
+
+    def between(begin: str, end: str) -> float:
+        began, ended = [at for name, at in marks if name == begin], [at for name, at in marks if name == end]
+        return ended[-1] - began[0] if began and ended else 0.0
+
+    return replace(spent, fit_s=between(FIT, FITTED), plan_s=between(PLAN, PLANNED))
 
 
 def _plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
@@ -266,7 +284,9 @@ def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, 
         seen = problem.restricted_to(strategy.sees)
         before = _fields(seen)
         wall, cpu = time.perf_counter(), time.process_time()
+        mark(PLAN)
         plan: object = strategy.plan(seen, budget, seed)
+        mark(PLANNED)
         plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         if _fields(seen) != before:
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
