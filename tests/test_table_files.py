@@ -8,6 +8,7 @@ import records as make
 
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
+from shardbench.records.trial import Outcome
 from shardbench.report.files import check_tables, json_rows, markdown_text, table_csv, write_tables
 from shardbench.report.tables import balance, throughput, traffic
 from shardbench.report.terminal import plain_text
@@ -51,6 +52,18 @@ def test_markdown_marks_simulation_noise_and_failures():
     assert text.isascii()
     body = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in body[:6]}) == 1
+
+
+def test_other_peoples_words_are_shown_as_they_are():
+    wild = "<img src=x onerror=alert(1)> | \x1b[31mred\x07"
+    failure = make.failed(Outcome.ERROR, "mine").failure.model_copy(update={"cause": wild})
+    record = make.failed(Outcome.ERROR, "mine").model_copy(update={"failure": failure})
+    frame = throughput([make.ok("theirs"), record])
+    text = markdown_text("throughput", frame, "quick")
+    assert "&lt;img src=x onerror=alert(1)&gt; \\| \\x1b[31mred\\x07" in text
+    for written in (text, table_csv(frame)):
+        assert "\x1b" not in written
+    assert "<img" not in text
 
 
 def test_equal_marks_and_order():

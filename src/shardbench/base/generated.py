@@ -2,10 +2,14 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+"""Characters that are none to be seen, but for tabs and line ends."""
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -41,8 +45,9 @@ def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()
 
 
 def ascii_text(text: str) -> str:
-    """The text with everything else than ASCII escaped."""
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+    """The text with everything else than ASCII escaped, and what a terminal would obey."""
+    escaped = text.encode("ascii", "backslashreplace").decode("ascii")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escaped)
 
 
 def _first_difference(on_disk: str, expected: str) -> str:

@@ -1,5 +1,6 @@
 """The tables as files: CSV for programs, Markdown for people; the same bytes for the same records."""
 
+import html
 import math
 from pathlib import Path
 from typing import Any
@@ -146,13 +147,18 @@ def _decimals(column: str) -> int:
 
 def _grid(section: Section) -> list[str]:
     cells = [section.headers, *section.rows]
-    escaped = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in cells]
+    escaped = [[_as_text(text) for text in row] for row in cells]
     widths = [max(3, *(len(row[i]) for row in escaped)) for i in range(len(section.headers))]
     rule = [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, section.numeric)]
     return [
         "| " + " | ".join(_pad(text, width, right) for text, width, right in zip(row, widths, section.numeric)) + " |"
         for row in (escaped[0], rule, *escaped[1:])
     ]
+
+
+def _as_text(text: str) -> str:
+    """A cell that Markdown shows as it is: other people's names and causes may be anything."""
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 def _pad(text: str, width: int, right: bool) -> str:
