@@ -57,8 +57,9 @@ class Listing(StrEnum):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Console script: runs a command and exits with its code; SIGTERM interrupts like ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Console script: runs a command and exits with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
+    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ending, signal.default_int_handler)
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 
