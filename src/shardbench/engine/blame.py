@@ -6,6 +6,7 @@ report is the last to be believed.
 
 import re
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ _LOST_PEER = re.compile(
     re.IGNORECASE,
 )
 """What gloo, NCCL and the rendezvous say of a rank that is gone."""
+
+LOOK_S = 0.5
+"""How long a rank is looked at to see whether it goes on."""
 
 
 def lost_peer(failure: Failure) -> bool:
@@ -130,16 +134,24 @@ def _read(path: Path, rank: int) -> Failure:
 
 
 def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -> Failure:
-    """Of ranks (with their process ids) that have not ended: a stopped one, or the one that came least far."""
-    where = {rank: phase_of(folder, rank) for rank in running}
+    """Of ranks (with their process ids) that have not ended: a stopped one, or of those that stand the least far one.
+
+    No rank is to blame where all go on, or several stand at one point.
+    """
+    before = {rank: progress_of(folder, rank) for rank in running}
+    time.sleep(LOOK_S)
     came = {rank: progress_of(folder, rank) for rank in running}
+    where = {rank: phase_of(folder, rank) for rank in running}
+    stand = [rank for rank in running if came[rank] == before[rank]]
     stopped = [rank for rank, pid in running.items() if pid is not None and _is_stopped(pid)]
-    least = [rank for rank in running if came[rank] == min(came.values())]
-    rank = stopped[0] if stopped else least[0] if len(least) == 1 or len(running) == 1 else None
+    least = [rank for rank in stand if came[rank] == min(came[one] for one in stand)]
+    rank = stopped[0] if stopped else least[0] if len(least) == 1 else None
     places = ", ".join(f"rank {one} {phase} (stamp {came[one]})" for one, phase in sorted(where.items()))
     cause = f"no result after {timeout_s:g} s; ranks still in: {places}"
     if stopped:
         cause += f"; rank {rank} is stopped"
+    elif not stand:
+        cause += "; all go on: slow, not stuck"
     phase = where[rank if rank is not None else min(where)]
     return Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase, rank=rank)
 
