@@ -66,9 +66,9 @@ class JsonLines(Generic[T]):
                 f"the next run sets it aside and repeats its {self._unit}"
             )
         found = []
-        for i, line in enumerate(data.splitlines(), 1):
+        for i, text in enumerate(data.splitlines(), 1):
             where = f"{self.path}: line {i}"
-            found.append(from_json(self._kind, undigested(line, where), where))
+            found.append(from_json(self._kind, undigested(text, where), where))
         return found
 
     def append(self, value: T) -> None:

@@ -122,8 +122,7 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
         package = f"{GROUP}.{module.name}"
         if (Path(str(getattr(module.module_finder, "path", ""))) / module.name).is_dir():
             yield package, package, partial(_load, package)
-    for package, module, load in brought(GROUP):
-        yield package, module, load
+    yield from brought(GROUP)
 
 
 def _load(package: str) -> object:

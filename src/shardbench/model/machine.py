@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
 from importlib import import_module, resources
@@ -309,7 +309,8 @@ def broken_machine_packages() -> tuple[str, ...]:
 def _machine_files() -> tuple[dict[str, tuple[str, Traversable]], tuple[str, ...]]:
     found: dict[str, tuple[str, Traversable]] = {}
     broken: list[str] = []
-    for package, _, load in ((GROUP, GROUP, partial(import_module, GROUP)), *brought(GROUP)):
+    ours: tuple[str, str, Callable[[], object]] = (GROUP, GROUP, partial(import_module, GROUP))
+    for package, _, load in (ours, *brought(GROUP)):
         try:
             found |= _files_of(package, load(), found)
         except BadInput as error:
