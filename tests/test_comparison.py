@@ -129,6 +129,8 @@ def test_simulated_is_never_held_against_measured(tmp_path):
     found = compared(tmp_path, ([simulated()],), (measured("a", 8.0),))
     assert found.simulated["where"].tolist() == ["this run only"]
     assert found.measured["where"].tolist() == ["committed only"]
+    assert "simulated: none in both; 1 this run only, 0 committed only" in text_lines(found)
+    assert "measured: none in both; 0 this run only, 1 committed only" in text_lines(found)
 
 
 def test_measured_rows_have_a_ratio_whose_interval_is_of_the_noise_of_repeats(tmp_path):

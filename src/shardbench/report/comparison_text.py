@@ -21,6 +21,11 @@ def text_lines(found: Comparison) -> list[str]:
     return lines if len(lines) > 1 else [*lines, "nothing in either to compare"]
 
 
+def _head(kind: str, alike: str, both: pd.DataFrame, differing: pd.DataFrame, frame: pd.DataFrame) -> str:
+    equal = f"{len(both) - len(differing)} of {len(both)} {alike}" if len(both) else "none in both"
+    return f"{kind}: {equal}; {_only(frame)}"
+
+
 def _only(frame: pd.DataFrame) -> str:
     counts = frame["where"].value_counts()
     return f"{counts.get(ONLY, 0)} {ONLY}, {counts.get(COMMITTED_ONLY, 0)} {COMMITTED_ONLY}"
@@ -44,8 +49,10 @@ def _simulated(found: Comparison) -> list[str]:
     both = frame[frame["where"] == BOTH]
     differing = both[~both["equal"].astype(bool)]
     differing = differing.sort_values("difference_pct", key=lambda column: -column.astype(float).abs(), kind="stable")
-    head = f"simulated: {len(both) - len(differing)} of {len(both)} rows equal; {_only(frame)}"
-    return [head, *_listed(_difference(row) for _, row in differing.iterrows())]
+    return [
+        _head("simulated", "rows equal", both, differing, frame),
+        *_listed(_difference(row) for _, row in differing.iterrows()),
+    ]
 
 
 def _difference(row: "pd.Series[object]") -> str:
@@ -63,7 +70,7 @@ def _measured(found: Comparison) -> list[str]:
         return []
     first = frame[frame["quantity"] == STEP]
     both = first[first["where"] == BOTH]
-    lines = [f"measured: {len(both)} rows in both; {_only(first)}"]
+    lines = [f"measured: {f'{len(both)} rows' if len(both) else 'none'} in both; {_only(first)}"]
     for quantity, rows in frame[frame["ratio"].notna()].groupby("quantity", sort=False):
         known = rows[rows["beyond_noise"].notna()]
         beyond = known[known["beyond_noise"].astype(bool)].sort_values("ratio")
@@ -106,8 +113,10 @@ def _claims(found: Comparison) -> list[str]:
         return []
     both = frame[frame["where"] == BOTH]
     differing = both[~both["equal"].astype(bool)]
-    head = f"claims: {len(both) - len(differing)} of {len(both)} with the same answers; {_only(frame)}"
-    return [head, *_listed(_claim(row) for _, row in differing.iterrows())]
+    return [
+        _head("claims", "with the same answers", both, differing, frame),
+        *_listed(_claim(row) for _, row in differing.iterrows()),
+    ]
 
 
 def _claim(row: "pd.Series[object]") -> str:
