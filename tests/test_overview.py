@@ -127,6 +127,19 @@ def test_a_table_of_budgets_has_a_chart_each():
     assert cells[0][1][0].sure == "next is b (1 s) +9.1 %, beyond the model's error", "a's other budget is no rival"
 
 
+def test_where_a_reference_leads_its_ties_are_not_the_competitors():
+    told = (("search", "search", 1.0, ""), ("a", "competitor", 1.02, "~"), ("b", "competitor", 1.5, ""))
+    problem = {"workload": "u", "machine": "m", "backend": "simulated", "budget": "1 s", "outcome": "ok"}
+    rows = [
+        {**dict.fromkeys(COLUMNS), **problem, "strategy": s, "role": r, "step_ms": ms, "over_best_pct": 100 * ms - 100,
+         "tie": tie}
+        for s, r, ms, tie in told
+    ]  # fmt: skip
+    (_, (found,)) = matrix(numbered(pd.DataFrame(rows))).rows[0]
+    assert (found.best, found.ties, found.certain) == ("a (1 s)", "", False)
+    assert found.sure == "+2.0 % over search (1 s) (reference), tie ~; order of the others not judged"
+
+
 def test_a_budget_has_the_problems_that_were_asked_with_it():
     rows = [
         {**dict.fromkeys(COLUMNS), "workload": w, "machine": "m", "backend": "simulated", "strategy": s, "budget": b,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from shardbench.model.strategy import Role
 from shardbench.report.standing import Standing
-from shardbench.report.standings import AS_RUN, AT, PROBLEM, is_measured, ok_rows
+from shardbench.report.standings import AS_RUN, AT, PROBLEM, TO_ANY, is_measured, ok_rows
 from shardbench.report.view import percent, significant
 
 _NAMED = 4
@@ -73,14 +73,24 @@ def _entry(part: pd.DataFrame) -> Entry:
     ties = [row for row in others if row["tie"] in (Standing.SAME, Standing.OPEN)]
     unknown = [row for row in competing if row["tie"] == Standing.UNKNOWN]
     rest = [row for row in others if row not in ties]
+    # Where a reference is ahead and ties are with it, they say nothing of the competitors among each other.
+    led = bool(part[TO_ANY].iloc[0]) and ok[0]["role"] != Role.COMPETITOR
+    limit = "the noise" if is_measured(backend) else "the model's error"
     return Entry(
         at=at,
         best=_named(best),
         step=f"{significant(best['step_ms'])} ms{_interval(best)}",
-        ties=_listed(ties),
-        sure=_sure(best, ties, unknown, rest, "the noise" if is_measured(backend) else "the model's error"),
-        certain=not ties and not unknown,
+        ties="" if led else _listed(ties),
+        sure=_led(ok[0], best) if led else _sure(best, ties, unknown, rest, limit),
+        certain=not ties and not unknown and not led,
         failed=failed,
+    )
+
+
+def _led(reference: Mapping[Any, Any], best: Mapping[Any, Any]) -> str:
+    known = f", tie {best['tie']}" if best["tie"] else ""
+    return (
+        f"{percent(best['over_best_pct'])} over {_named(reference)} (reference){known}; order of the others not judged"
     )
 
 

@@ -21,6 +21,8 @@ AT = "at"
 """Id of the section of the page that is about the problem."""
 RECORD = "record"
 """Key of the record that a row is of, where a table has that column; empty where it is not known."""
+TO_ANY = "to_any"
+"""Whether ties are with the best row of any role, not with the best competitor."""
 AS_RUN = "as run"
 """The budget where there is but one."""
 _TIES = (Standing.SAME, Standing.OPEN, Standing.UNKNOWN)
@@ -41,14 +43,14 @@ def standings(throughput: pd.DataFrame) -> pd.DataFrame:
             step_ms=part["step_ms_p50"],
             over_best_pct=100.0 * (ratios / known.min() - 1.0) if len(known) else np.nan,
             tie=[place.value if (place := standing(row)) in _TIES else "" for row in rows],
-            **{AT: f"group-{number}"},
+            **{AT: f"group-{number}", TO_ANY: False},
         )
         parts.append(found)
     if not parts:
-        return pd.DataFrame(columns=[*COLUMNS, AT])
+        return pd.DataFrame(columns=[*COLUMNS, AT, TO_ANY])
     table = pd.concat(parts, ignore_index=True)
     table["workload"] = _told_apart(table)
-    return table[[*COLUMNS, AT]]
+    return table[[*COLUMNS, AT, TO_ANY]]
 
 
 def _told_apart(table: pd.DataFrame) -> "pd.Series[str]":
@@ -71,7 +73,7 @@ def is_standings(table: pd.DataFrame) -> bool:
 def numbered(table: pd.DataFrame) -> pd.DataFrame:
     """A table of another origin with its problems numbered in ``AT`` as ``problem-0``, ``problem-1`` ..."""
     numbers = table.groupby(list(PROBLEM), sort=False).ngroup()
-    return table.assign(**{AT: "problem-" + numbers.astype(str)})
+    return table.assign(**{AT: "problem-" + numbers.astype(str), TO_ANY: True})
 
 
 def ok_rows(table: pd.DataFrame) -> pd.DataFrame:
