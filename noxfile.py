@@ -26,6 +26,7 @@ ENVIRONMENT = {
 }
 DEFAULT_SUITE = "quick"
 LEADERBOARD = "leaderboard"
+EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
@@ -64,17 +65,27 @@ def is_paper(name: str) -> bool:
     return (ROOT / "baselines" / name / "reproduction").is_dir() or name == LEADERBOARD
 
 
+def everything() -> list[str]:
+    """The suite quick, every paper and the leaderboard."""
+    papers = sorted(folder.parent.name for folder in (ROOT / "baselines").glob("*/reproduction"))
+    return [DEFAULT_SUITE, *papers, LEADERBOARD]
+
+
 @nox.session
 def reproduce(session: nox.Session) -> None:
     """Run a suite (default: quick), or a paper's suite, studies and claims (such as recshard). Records go to runs/.
 
-    Options go to `shardbench run` or `shardbench reproduce`.
+    `all` is the suite quick, every paper and the leaderboard, with `--quick` in under 45 minutes on two cores. Options
+    go to `shardbench run` or `shardbench reproduce`.
     """
     install(session)
     arguments = list(session.posargs)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else DEFAULT_SUITE
-    options = [] if "--results" in arguments else ["--results", "runs"]
-    run(session, "shardbench", "reproduce" if is_paper(name) else "run", name, "--page", *options, *arguments)
+    results = [] if "--results" in arguments else ["--results", "runs"]
+    for each in everything() if name == EVERYTHING else (name,):
+        # A suite has no short form: quick is one.
+        options = arguments if is_paper(each) or name != EVERYTHING else [a for a in arguments if a != "--quick"]
+        run(session, "shardbench", "reproduce" if is_paper(each) else "run", each, "--page", *results, *options)
 
 
 @nox.session

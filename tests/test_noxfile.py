@@ -38,7 +38,8 @@ def jobs(monkeypatch):
     nox = SimpleNamespace(options=SimpleNamespace(), session=lambda job: job, Session=Session)
     monkeypatch.setitem(sys.modules, "nox", nox)
     found = runpy.run_path(str(ROOT / "noxfile.py"))
-    monkeypatch.setitem(found["publish"].__globals__, "install", lambda session: None)
+    for job in ("publish", "reproduce"):
+        monkeypatch.setitem(found[job].__globals__, "install", lambda session: None)
     return found
 
 
@@ -79,3 +80,15 @@ def test_publish_writes_the_page_of_the_leaderboard(publish):
     session = Session("leaderboard")
     publish(session)
     assert session.ran[1][1:] == ("reproduce", "leaderboard", "--page", "--results", "results")
+
+
+def test_everything_is_the_suite_quick_the_papers_and_the_leaderboard(jobs):
+    session = Session("all", "--quick")
+    jobs["reproduce"](session)
+    asked = [(command[1], command[2]) for command in session.ran]
+    assert asked[0] == ("run", "quick")
+    assert asked[-1] == ("reproduce", "leaderboard")
+    assert {name for _, name in asked[1:-1]} >= {"recshard", "autoshard", "dreamshard", "flexshard", "fae", "joint"}
+    assert all(command == "reproduce" for command, _ in asked[1:])
+    assert ["--quick" in command for command in session.ran] == [False] + [True] * (len(asked) - 1)
+    assert all(command[3:6] == ("--page", "--results", "runs") for command in session.ran)

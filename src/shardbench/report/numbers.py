@@ -25,7 +25,7 @@ from shardbench.report.claim_text import NOT_STATED, VERDICTS, claim_text, ledge
 from shardbench.report.profile_picture import profile_svg
 from shardbench.report.view import significant
 
-FOLDERS = ("baselines", "docs")
+FOLDERS = ("baselines", "benchmarks", "docs")
 """Where ``numbers.toml`` files lie, at any depth; ``NAME.numbers.toml`` where a folder has several documents."""
 TABLES = Path("results/tables")
 LEADERBOARD = "leaderboard"
