@@ -29,6 +29,7 @@ _BACKENDS = {
     "prediction/points": _BOTH,
     "prediction/summary": _BOTH,
     "published/points": _BOTH,
+    "regression/noise": "measured",
     "scale/counting": "measured",
     "scale/prepare": "measured",
 }
