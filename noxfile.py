@@ -75,8 +75,7 @@ def everything() -> list[str]:
 def reproduce(session: nox.Session) -> None:
     """Run a suite (default: quick), or a paper's suite, studies and claims (such as recshard). Records go to runs/.
 
-    `all` is the suite quick, every paper and the leaderboard, with `--quick` in under 45 minutes on two cores. Options
-    go to `shardbench run` or `shardbench reproduce`.
+    `all` is the suite quick, every paper and the leaderboard. Options go to `shardbench run` or `shardbench reproduce`.
     """
     install(session)
     arguments = list(session.posargs)

@@ -100,8 +100,8 @@ def without_result(folder: Path, rank: int) -> Failure:
 def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) -> tuple[Failure, bool]:
     """The failure of ranks whose exit codes are these (None: still running), and whether it is sure.
 
-    Signals first, then the earliest report that is more than a lost peer, then who ended without a report; else the
-    earliest report, of which it is not sure that no other rank has more to say.
+    The earliest report that is more than a lost peer; then who was killed by a signal; then who ended without a report;
+    else the earliest report, of which it is not sure that no other rank has more to say.
     """
     ended = {rank: code for rank, code in codes.items() if code not in (None, 0)}
     killed = [rank for rank, code in ended.items() if code is not None and code < 0]

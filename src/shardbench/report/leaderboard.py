@@ -15,17 +15,15 @@ from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.groups import Group, Row, groups
+from shardbench.report.standings import AS_RUN
 from shardbench.report.tables import SAME
 
-PROBLEM = ["workload", "machine", "backend"]
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
     "over_bound_pct", "over_best_pct", "tie", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
     "step_ms_high", "bound_ms", "bounded_by", "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
-AS_RUN = "as run"
-"""Budget of measured rows: what their suite gives."""
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
 """At which performance profiles are tabulated: the share of problems whose step is within the factor of the best."""
 SCORES = (
