@@ -317,6 +317,22 @@ def test_what_is_larger_than_a_device_is_halved_until_it_fits(trained):
         assert by_table.tolist() == [table.dim for table in problem.tables]
 
 
+def test_few_narrow_tables_are_halved_until_nothing_is_left_to_halve(trained):
+    problem = random_problem(3, 1, on=machine(devices=4), batch_size=24_000)
+    tables = tuple(replace(table, dim=dim) for table, dim in zip(problem.tables, (8, 16, 4)))
+    placer = placer_of(trained, table_set(replace(problem, tables=tables)))
+    beam = placer.shards.whole[None]
+    for shards in (4, 5, 6, 7):  # 8 is halved once, 16 into two and four, 4 not at all
+        beam = beam_search.halved(beam, placer, 10)
+        assert beam.shape[1] == shards
+    assert beam_search.halved(beam, placer, 10).shape == (0, 8)
+    found = beam_search.search(placer, effort.Effort())
+    assert np.isfinite(found.ms)
+    assert found.splits <= 4
+    least = beam_search.search(placer, effort.Effort(splits=4))
+    assert (found.ms, found.ranks.tolist()) == (least.ms, least.ranks.tolist())
+
+
 def test_a_small_planning_budget_halves_less(trained):
     tables = TASKS[2]
     _, once = planning.sharded(trained, tables, effort.Effort(), plan_s=1e-9)

@@ -46,14 +46,17 @@ def search(placer: Placer, effort: Effort, affordable: float = float("inf")) -> 
 
 
 def halved(beam: Ints, placer: Placer, candidates: int) -> Ints:
-    """Every different plan with one candidate shard of a kept plan halved, int64 [plans, shards + 1], sorted."""
+    """Every different plan with one candidate shard of a kept plan halved, int64 [plans, shards + 1], sorted.
+
+    No plan where every shard is as narrow as it may be.
+    """
     made: dict[tuple[int, ...], None] = {}
     for plan in beam:
         for shard in candidates_of(plan, placer, candidates).tolist():
             half = int(placer.shards.half[shard])
             rest = np.delete(plan, int(np.flatnonzero(plan == shard)[0]))
             made[tuple(np.sort(np.append(rest, (half, half))).tolist())] = None
-    return np.array(list(made), dtype=np.int64).reshape(len(made), -1)
+    return np.array(list(made), dtype=np.int64).reshape(len(made), beam.shape[1] + 1)
 
 
 def candidates_of(plan: Ints, placer: Placer, candidates: int) -> Ints:
