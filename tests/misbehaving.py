@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from problems import RandomWorkload
 
 from shardbench.base.errors import Infeasible
+from shardbench.base.memory import free_memory_bytes
 from shardbench.engine import launch
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
@@ -280,3 +282,64 @@ class SaysTooMuch(Honest):
     def plan(self, problem, budget, seed):
         os.write(launch._answers[0].fileno(), (1 << 60).to_bytes(8, "big"))
         time.sleep(1e6)
+
+
+class TakesAllMemory(Honest):
+    """Asks for nearly all memory of the machine, of which the harness keeps a share; touches none of it."""
+
+    name = "takes-all-memory"
+
+    def plan(self, problem, budget, seed):
+        np.zeros(int(0.97 * free_memory_bytes()), dtype=np.uint8)
+        return super().plan(problem, budget, seed)
+
+
+class TorchHasNone(Honest):
+    name = "torch-has-none"
+
+    def plan(self, problem, budget, seed):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried")
+
+
+class EndsForWantOfMemory(Honest):
+    """What a library of C++ does that no exception leaves."""
+
+    name = "ends-for-want-of-memory"
+
+    def plan(self, problem, budget, seed):
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
+        os.abort()
+
+
+class FillsTheDisk(Honest):
+    """Prints more than is kept of anything; a hole, so that no disk is filled."""
+
+    name = "fills-the-disk"
+
+    def plan(self, problem, budget, seed):
+        os.ftruncate(1, 1 << 40)
+
+
+class NotesWithoutEnd(Honest):
+    name = "notes-without-end"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        object.__setattr__(plan, "notes", {"all": "x" * 1_000_000})
+        return plan
+
+
+class SegmentsWithoutEnd(Honest):
+    name = "segments-without-end"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        object.__setattr__(plan, "segments", plan.segments * 300_000)
+        return plan
+
+
+class SaysMuchOfItsEnd(Honest):
+    name = "says-much-of-its-end"
+
+    def plan(self, problem, budget, seed):
+        raise Infeasible("x" * 1_000_000)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from shardbench.base import host as environment
+from shardbench.base import memory
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, load
 from shardbench.base.serialise import to_json
@@ -87,3 +88,22 @@ def test_missing_and_edited_are_refused(tmp_path):
     path.write_text("{")
     with pytest.raises(BadInput, match=str(path)):
         load(tmp_path, here.hash)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_that_of_the_tightest_control_group(tmp_path, version):
+    own, root = tmp_path / "cgroup", tmp_path / "groups"
+    limit, used = (
+        ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    )
+    own.write_text("1:name=systemd:/\n" + ("0::/batch/job\n" if version == 2 else "4:cpu,memory:/batch/job\n"))
+    job = (root if version == 2 else root / "memory") / "batch" / "job"
+    job.mkdir(parents=True)
+    (job / limit).write_text("max\n" if version == 2 else f"{1 << 63}\n")
+    (job / used).write_text("400\n")
+    (job.parent / limit).write_text("1000\n")
+    (job.parent / used).write_text("700\n")
+    (job.parent / "memory.stat").write_text("anon 600\ninactive_file 100\n")
+    assert min(memory._free_in_groups(own, root)) == 1000 - 700 + 100
+    assert memory._free_in_groups(tmp_path / "none", root) == []
+    assert 0 < memory.free_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -20,7 +20,7 @@ from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs import run_trial as run_trial_module
-from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
 from shardbench.runs.suite import Job
 
 
@@ -166,6 +166,13 @@ FAILURES = [
     (misbehaving.BadPlan, Outcome.INVALID, "validate", "world_size: "),
     (misbehaving.Unpicklable, Outcome.ERROR, "plan", "cannot be pickled for a process of its own: "),
     (misbehaving.OnlyPicklesHere, Outcome.ERROR, "plan", "ValueError: invalid literal"),
+    (misbehaving.TakesAllMemory, Outcome.OOM, "plan", "Unable to allocate"),
+    (misbehaving.TorchHasNone, Outcome.OOM, "plan", "can't allocate memory"),
+    (misbehaving.EndsForWantOfMemory, Outcome.OOM, "plan", "signal 6 for want of memory (std::bad_alloc)"),
+    (misbehaving.FillsTheDisk, Outcome.ERROR, "plan", "OSError: [Errno 27] File too large"),
+    (misbehaving.NotesWithoutEnd, Outcome.INVALID, "validate", "note 'all' is too long: 1000 characters at most"),
+    (misbehaving.SegmentsWithoutEnd, Outcome.INVALID, "validate", "segments; a plan has 100000 at most"),
+    (misbehaving.SaysMuchOfItsEnd, Outcome.INFEASIBLE, "plan", "xxx ..."),
     (misbehaving.NeedsMore, Outcome.SKIPPED, "start", "a_module_that_is_not_there"),
     (misbehaving.CannotRun, Outcome.SKIPPED, "count", "row-wise runs over all ranks or all ranks of one node"),
 ]
@@ -177,6 +184,7 @@ def test_failures_are_outcomes(context, kind, ended, phase, cause):
     assert (record.outcome, record.failure.phase) == (ended, phase)
     assert cause in record.failure.cause
     assert "\n" not in record.failure.cause
+    assert len(record.failure.cause) <= 1_000
     assert record.timing is None
 
 
@@ -312,3 +320,13 @@ def test_keys_depend_on_everything_in_a_spec(context):
     assert content_hash(base) == base.key
     for change in ({"seed": 1}, {"repeat": 1}, {"iterations": 3}, {"plan_s": 2.0}, {"machine_hash": "x"}):
         assert base.model_copy(update=change).key != base.key
+
+
+def test_of_a_long_log_the_end_is_kept(tmp_path):
+    printed = tmp_path / "k.log"
+    printed.write_bytes(b"first" + bytes(KEPT_LOG_BYTES) + b"last")
+    keep_log(tmp_path, "k", [printed, tmp_path / "none"])
+    kept = (tmp_path / "logs" / "k.log").read_bytes()
+    assert kept.startswith(b"== k.log\n(9 bytes before this are left out)\n\0")
+    assert kept.endswith(b"last")
+    assert len(kept) < KEPT_LOG_BYTES + 100

@@ -26,6 +26,10 @@ _LOST_PEER = re.compile(
 )
 """What gloo, NCCL and the rendezvous say of a rank that is gone."""
 
+_BAD_ALLOC = b"std::bad_alloc"
+"""What the runtime of C++ prints when it ends a process that got no memory."""
+_END_BYTES = 1 << 14
+
 LOOK_S = 0.5
 """How long a rank is looked at to see whether it goes on."""
 
@@ -74,8 +78,8 @@ def _count(path: Path, name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory) -> Failure:
-    """Of a process that left no report."""
+def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory, log: Path | None = None) -> Failure:
+    """Of a process that left no report; ``log`` is what it printed."""
     who = f"rank {rank}" if rank is not None else "the process"
     if exit_code is None or exit_code >= 0:
         return Failure(
@@ -87,7 +91,18 @@ def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemor
         # Where nobody counts, an unexplained SIGKILL is taken for the out-of-memory killer's.
         outcome = Outcome.ERROR if full is False else Outcome.OOM
         how += " (not by the kernel for want of memory)" if full is False else ""
+    elif exit_code == -signal.SIGABRT and log is not None and _BAD_ALLOC in _end(log):
+        how, outcome = f"{how} for want of memory (std::bad_alloc)", Outcome.OOM
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
+
+
+def _end(log: Path) -> bytes:
+    """The last of what a process printed."""
+    if not log.is_file():
+        return b""
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - _END_BYTES, 0))
+        return file.read(_END_BYTES)
 
 
 def without_result(folder: Path, rank: int) -> Failure:

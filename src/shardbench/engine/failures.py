@@ -11,9 +11,9 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (InvalidPlan, Outcome.INVALID),
     (Undeclared, Outcome.INVALID),
     (Unsupported, Outcome.SKIPPED),
-    (MemoryError, Outcome.OOM),
     (TimeoutError, Outcome.TIMEOUT),
 )
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
@@ -31,6 +31,13 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
     return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it says that there was no memory, of a device or of this machine."""
+    # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
+    full = isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    return full or isinstance(error, MemoryError)
+
+
 def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
     """The failure that an exception is, in one line.
 
@@ -40,17 +47,24 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     if isinstance(error, TrialFailed):
         return error.failure
     outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
-    text = " ".join(str(error).split())
+    if out_of_memory(error):
+        outcome = Outcome.OOM
+    text = _one_line(str(error))
     rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
     places = _places(error.__traceback__)
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""
     if not isinstance(error, ShardBenchError):
-        text = f"{type(error).__name__}: {text}"[:LONGEST_CAUSE]
+        text = f"{type(error).__name__}: {text}"
         place = place or (places[-1][1] if places else "")
     # A strategy that declines has nothing to mend.
     text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""
     return Failure(outcome=outcome, cause=text or outcome.value, phase=phase, rule=rule)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text[: 10 * LONGEST_CAUSE].split())
+    return line if len(line) <= LONGEST_CAUSE else f"{line[:LONGEST_CAUSE]} ..."
 
 
 def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:

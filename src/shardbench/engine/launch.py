@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from shardbench.engine.blame import OutOfMemory, died, fault, stalled, without_result
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
+from shardbench.engine.limits import lift_memory_limit, limit_this_process
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ _answers: list[Connection] = []
 """In a child, where its answer goes."""
 _MARK, _NONE = "mark", "none"
 _LENGTH_BYTES = 8
-LONGEST_ANSWER = 1 << 31
+LONGEST_ANSWER = 1 << 28
 """Bytes; a process that says it has more to tell is not believed."""
 _children: set[Any] = set()
 """Processes of call_in_child that somebody waits for."""
@@ -143,8 +144,10 @@ def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes, phase: str
     _answers.append(pipe)
     try:
         function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
+        limit_this_process()
         answer: tuple[str, Any] = ("ok", function(*args))
     except (Exception, SystemExit) as error:
+        lift_memory_limit()
         traceback.print_exc()
         answer = ("failed", failure_of(error, phase))
     _write_frame(pipe, bytes(ForkingPickler.dumps(answer)))
@@ -211,7 +214,7 @@ def call_in_child(
         try:
             outcome, value = _answer(ours, deadline, marks)
         except EOFError as error:
-            raise TrialFailed(died(_exit_code(process, 5.0), phase, None, memory)) from error
+            raise TrialFailed(died(_exit_code(process, 5.0), phase, None, memory, log)) from error
         if outcome == _NONE:
             raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase)
     finally:

@@ -19,6 +19,7 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import PlanOnRank, build
+from shardbench.engine.failures import out_of_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
@@ -131,11 +132,7 @@ def outcome_of(error: BaseException) -> Outcome:
     """Outcome for an exception that ended a rank."""
     if isinstance(error, Unsupported):
         return Outcome.SKIPPED
-    # Kernels of managed memory and NCCL say it in errors of other types.
-    full = any(words in str(error).lower() for words in ("can't allocate memory", "out of memory"))
-    if full or isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return Outcome.OOM
-    return Outcome.ERROR
+    return Outcome.OOM if out_of_memory(error) else Outcome.ERROR
 
 
 def run_rank(folder: Path, ran: Ran | None = None) -> int:

@@ -6,11 +6,12 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
+from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT, from_json, to_json
-from shardbench.model.table import Table
+from shardbench.model.table import MAX_ROWS, Table
 
 
 class Tier(StrEnum):
@@ -20,7 +21,33 @@ class Tier(StrEnum):
     UVM = "uvm"
 
 
-Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+MAX_RANKS = 1 << 16
+"""No world has more devices."""
+MAX_SEGMENTS = 100_000
+"""856 tables of 128 columns in pieces of four numbers are 27,392."""
+MAX_PHASES = 100_000
+MAX_JSON_BYTES = 1 << 25
+"""Of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
+Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
+Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS)]
+First = Annotated[int, Field(ge=0, le=MAX_ROWS)]
+Stop = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+MAX_NOTES, MAX_NOTE = 100, 1_000
+"""How many a plan may have, and characters of one's name and value."""
+
+
+def _check_notes(notes: dict[str, float | int | str]) -> dict[str, float | int | str]:
+    if len(notes) > MAX_NOTES:
+        raise ValueError(f"{len(notes)} notes; a plan may have {MAX_NOTES}")
+    for name, note in notes.items():
+        large = isinstance(note, int) and note.bit_length() > 64
+        if large or len(name) > MAX_NOTE or (isinstance(note, str) and len(note) > MAX_NOTE):
+            raise ValueError(f"note '{name[:40]}' is too long: {MAX_NOTE} characters at most, or a number of 64 bits")
+    return notes
+
+
+Notes = Annotated[dict[str, float | int | str], AfterValidator(_check_notes)]
+"""A strategy's own words on its plan."""
 
 
 def deal_start(table: str, ways: int) -> int:
@@ -41,7 +68,7 @@ class OnRank:
     """The segment lives on one device."""
 
     kind: Literal["on_rank"] = "on_rank"
-    rank: NonNegativeInt
+    rank: Rank
     tier: Tier = Tier.HBM
 
 
@@ -85,7 +112,7 @@ class OnLocalRank:
     """One copy a node, whole on the node's device number ``local_rank``; copies are all-reduced."""
 
     kind: Literal["on_local_rank"] = "on_local_rank"
-    local_rank: NonNegativeInt
+    local_rank: Rank
     tier: Tier = Tier.HBM
 
 
@@ -94,7 +121,7 @@ class Host:
     """Held in a node's host memory and looked up by its CPU."""
 
     kind: Literal["host"] = "host"
-    node: NonNegativeInt
+    node: Rank
 
 
 Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | OnLocalRank | Host, Field(discriminator="kind")]
@@ -104,11 +131,11 @@ Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | OnLocalRank 
 class Segment:
     """Rows [row_start, row_stop) of the frequency order, columns [column_start, column_stop)."""
 
-    table: str
-    row_start: NonNegativeInt = 0
-    row_stop: PositiveInt
-    column_start: NonNegativeInt = 0
-    column_stop: PositiveInt
+    table: Annotated[str, Field(max_length=1_000)]
+    row_start: First = 0
+    row_stop: Stop
+    column_start: First = 0
+    column_stop: Stop
     placement: Placement
 
     def __post_init__(self) -> None:
@@ -140,7 +167,7 @@ class Phase:
     """A run of mini-batches of one kind; hot rows are synchronised where the kind changes."""
 
     kind: PhaseKind
-    batches: PositiveInt
+    batches: Stop
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -151,7 +178,7 @@ class BatchSchedule:
     cold phases: there a cold batch looks them up, while a hot one uses the replicas alone.
     """
 
-    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1, max_length=MAX_PHASES)]
 
     @property
     def has_cold(self) -> bool:
@@ -187,10 +214,10 @@ class DenseHome(StrEnum):
 class Plan:
     """All segments placed on a world of ``world_size`` devices; ``notes`` are the strategy's own words."""
 
-    world_size: PositiveInt
-    segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
+    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1, max_length=MAX_SEGMENTS)]
     schedule: BatchSchedule | None = None
-    notes: dict[str, float | int | str] = Field(default_factory=dict)
+    notes: Notes = Field(default_factory=dict)
     dense: DenseHome = DenseHome.DEVICES
 
     @model_serializer(mode="wrap")
@@ -212,7 +239,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes, what: str = "plan") -> "Plan":
-        """Parse; raises BadInput that names the first wrong field."""
+        """Parse; raises BadInput that names the first wrong field, or where it is longer than any plan."""
+        if len(text) > MAX_JSON_BYTES:
+            raise BadInput(f"{what}: {len(text)} bytes of JSON; a plan has {MAX_JSON_BYTES} at most")
         return from_json(cls, text, what)
 
 

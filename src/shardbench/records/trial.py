@@ -70,13 +70,21 @@ class TrialSpec(pydantic.BaseModel):
         return f"{self.backend} {self.workload} {self.machine} {self.strategy}{seed} r{self.repeat}"
 
 
+LONGEST_FAILURE = 1_000
+"""Characters that a record keeps of a cause, whoever wrote it."""
+
+
+def _shortened(cause: str) -> str:
+    return cause if len(cause) <= LONGEST_FAILURE else f"{cause[: LONGEST_FAILURE - 4]} ..."
+
+
 class Failure(pydantic.BaseModel):
     """Why a trial did not end ``ok``: one line, and where."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     outcome: Outcome
-    cause: Annotated[str, Field(min_length=1)]
+    cause: Annotated[str, Field(min_length=1), pydantic.AfterValidator(_shortened)]
     phase: str
     """start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own fault."""
     rank: int | None = None

@@ -16,7 +16,7 @@ from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
 from shardbench.engine.launch import call_in_child, mark
-from shardbench.model.plan import Plan
+from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
@@ -300,6 +300,8 @@ def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, 
 def _written(plan: Plan) -> str:
     """JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
     try:
+        if len(plan.segments) > MAX_SEGMENTS:
+            raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")
         text = plan.to_json()
         same = Plan.from_json(text, "plan") == plan
     except (ValueError, TypeError, BadInput) as error:

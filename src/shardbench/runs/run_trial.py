@@ -34,6 +34,8 @@ from shardbench.workloads.workload import Workload
 
 ROUNDING = 1e-9
 """Relative difference that sums in another order make."""
+KEPT_LOG_BYTES = 1 << 20
+"""Of what each process of a failed trial printed, the last."""
 LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
@@ -218,8 +220,12 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
     with kept.open("wb") as file:
         for part in there:
             file.write(f"== {part.name}\n".encode())
+            before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
+            if before:
+                file.write(f"({before} bytes before this are left out)\n".encode())
             with part.open("rb") as text:
-                shutil.copyfileobj(text, file)
+                text.seek(before)
+                file.write(text.read(KEPT_LOG_BYTES))
 
 
 def run_trial(

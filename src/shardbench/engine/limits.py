@@ -1,0 +1,45 @@
+"""What a process that runs other people's code may take of this machine; to ask for more is an outcome."""
+
+import resource
+from pathlib import Path
+
+from shardbench.base.memory import free_memory_bytes
+
+MEMORY_SHARE = 0.8
+"""Of the memory that is free when the process begins: the harness must be able to go on and say what happened."""
+FILE_BYTES = 1 << 30
+"""Of each file that it writes, what it prints included."""
+_FIRST_TO_GO = "1000"
+
+
+def limit_this_process(memory_bytes: int | None = None) -> None:
+    """Memory beyond ``memory_bytes`` more than it has now is refused to this process; so are larger files.
+
+    The default is a share of what is free. Processes that it starts have the same limits, each for itself; where all
+    together fill the machine, they are what its kernel ends first.
+    """
+    more = memory_bytes if memory_bytes is not None else int(MEMORY_SHARE * free_memory_bytes())
+    _lower(resource.RLIMIT_DATA, _data_bytes() + more)
+    _lower(resource.RLIMIT_FSIZE, FILE_BYTES)
+    score = Path("/proc/self/oom_score_adj")
+    if score.is_file():
+        score.write_text(_FIRST_TO_GO)
+
+
+def lift_memory_limit() -> None:
+    """Of this process, which has little left to do: to say that it had no memory."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _lower(kind: int, most: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (min(most, soft) if soft != resource.RLIM_INFINITY else most, hard))
+
+
+def _data_bytes() -> int:
+    """Memory that this process asked for, touched or not; what the limit is held against."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
