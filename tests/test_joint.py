@@ -180,6 +180,54 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
     assert fresh.base - before == pytest.approx(float(rated[0]), abs=1e-9)
 
 
+@pytest.mark.parametrize("scope", [Scope.RANK, Scope.NODE])
+def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Scope) -> None:
+    problem = RandomWorkload([(5000, 32), *[(300, 8)] * 6], 240).problem(machine(4, 2))
+    menu = Menu(problem, [None] * 7, MOVES)
+    planner = Planner(problem, menu, Effort(30.0, time.monotonic() + 30.0))
+    assert planner.construct(np.array([menu.of(index)[0] for index in range(7)]))
+    planner._put(0, planner.placed[0], -1)
+    planner.ruler.refresh()
+    ways = {
+        menu.options[option].shards: option
+        for option in menu.of(0)
+        if {group[0].scope for group in menu.form(option)} == {scope} and len(menu.options[option].groups) == 1
+    }
+    assert {1, 2, 4} <= set(ways)
+    before, scale = planner._score(), planner.ruler.scale
+    for shards in (1, 2, 4):
+        rated, placed = planner._rated(ways[shards])
+        assert placed is not None and len(set(placed.places)) == shards
+        planner._put(0, placed)
+        # The norms are rated as shares of the slowest device's times of before.
+        fresh = Ruler(planner.state)
+        fresh.scale = scale
+        fresh.powers = fresh._power(fresh.phases)
+        after = float(fresh._norm(fresh.powers.sum(axis=1))) + fresh.shared_ms() + planner.state.latencies_ms()
+        assert after - before == pytest.approx(rated, abs=1e-9)
+        planner._put(0, placed, -1)
+
+
+def test_tables_of_few_rows_do_not_keep_the_others_from_being_dealt_in_their_nodes() -> None:
+    """No table of fewer rows than a node has devices can be dealt: the rest is, if that is best for the rest."""
+    shapes, kinds = [(5000, 32)] * 8, {Scope.NODE, Scope.COPIES, Scope.RANK}
+
+    def scopes(few: int) -> set[Scope]:
+        problem = RandomWorkload([*shapes, *[(few, 32)] * 2], 240).problem(machine(3, 4))
+        menu = Menu(problem, [None] * 10, MOVES)
+        relaxation = relaxation_of(problem, menu)
+        dealt = np.array([kind[0] is Scope.NODE for kind in menu.contributions.kinds])
+        alone = relaxation.choose(dealt, np.inf)
+        assert (alone is None) == (few < 4)
+        tried = [relaxation.choose(start, np.inf) for start in relaxation.starts(np.inf)]
+        found = [choice for choice in tried if choice is not None]
+        forms = [{group[0].scope for table in range(8) for group in menu.form(int(c.options[table]))} for c in found]
+        assert {Scope.NODE} in forms
+        return set().union(*forms)
+
+    assert scopes(4) >= kinds and scopes(3) >= kinds
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_an_exchange_of_dealt_tables_between_full_nodes_overflows_no_device(seed: int) -> None:
     problem, menu, planner = planner_of(seed, (2, 2))

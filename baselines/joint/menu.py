@@ -22,7 +22,9 @@ class Extent(NamedTuple):
     """How many options a menu has."""
 
     shards: tuple[int, ...]
-    """Equal column ranges that a table may be in."""
+    """Equal column ranges that a table may be in, each on a device of its own."""
+    dealt_shards: tuple[int, ...]
+    """The same, each dealt to the devices of a node of its own."""
     ranges: tuple[int, ...]
     """Ranges of rows of alike lookups, each on a device of its own."""
     break_evens: tuple[float, ...]
@@ -37,13 +39,19 @@ TIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0)
 LUMPS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, np.inf)
 FULL_MENU = Extent(
     shards=(1, 2, 4, 8, 16),
+    dealt_shards=(1, 2, 4),
     ranges=(2, 3, 4, 6, 8),
     break_evens=(0.5, 1.0, 2.0, 4.0, 16.0),
     tiers=TIERS,
     lumps=LUMPS,
 )
 LEAN_MENU = Extent(
-    shards=(1, 2, 4), ranges=(2, 4), break_evens=(1.0,), tiers=(0.5, 1.0, 2.0), lumps=(0.35, 1.0, np.inf)
+    shards=(1, 2, 4),
+    dealt_shards=(1,),
+    ranges=(2, 4),
+    break_evens=(1.0,),
+    tiers=(0.5, 1.0, 2.0),
+    lumps=(0.35, 1.0, np.inf),
 )
 """For budgets that are short for the number of tables."""
 WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
@@ -153,19 +161,22 @@ class Menu:
 
     def _rests(self, index: int, first: int) -> list[tuple[tuple[int, ...], int]]:
         """Ways to keep rows from ``first`` on, and their column ranges."""
-        table, world = self.problem.tables[index], self.problem.world_size
-        found = []
-        for shards in self.extent.shards:
-            columns = Move.COLUMNS in self.moves and table.dim % (shards * COLUMN_MULTIPLE) == 0 and shards <= world
-            if shards > 1 and not columns:
-                continue
-            rest = self._rest(index, first, Scope.RANK, table.dim // shards)
-            if rest is not None:
-                found.append((rest, shards))
-        for scope in (Scope.NODE, Scope.WORLD, Scope.NODES):
-            rest = self._rest(index, first, scope)
-            if rest is not None:
-                found.append((rest, 1))
+        table, topology, found = self.problem.tables[index], self.problem.topology, []
+        for scope, ways, places in (
+            (Scope.RANK, self.extent.shards, topology.world_size),
+            (Scope.NODE, self.extent.dealt_shards, topology.nodes),
+            (Scope.WORLD, (1,), 1),
+            (Scope.NODES, (1,), 1),
+        ):
+            for shards in ways:
+                columns = (
+                    Move.COLUMNS in self.moves and table.dim % (shards * COLUMN_MULTIPLE) == 0 and shards <= places
+                )
+                if shards > 1 and not columns:
+                    continue
+                rest = self._rest(index, first, scope, table.dim // shards)
+                if rest is not None:
+                    found.append((rest, shards))
         return found
 
     def _rest(self, index: int, first: int, scope: Scope, width: int | None = None) -> tuple[int, ...] | None:

@@ -129,18 +129,17 @@ class Planner:
         form, groups = self.menu.form(option), self.sums(option)
         self.effort.nominal_s -= CALL_S * len(groups) + PLACE_S * self.state.world
         kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
-        total, places = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form), list[int]()
-        shards = self.menu.options[option].shards
-        for sums in groups[: len(groups) - shards]:
-            rates = self._free(self.ruler.rate(sums), sums, places, groups)
-            places.append(int(rates.argmin()))
-            total += float(rates.min())
-        rates = self._free(self.ruler.rate(groups[-1]), groups[-1], places, groups)
-        best = np.argsort(rates, kind="stable")[:shards] if shards > 1 else np.array([rates.argmin()])
-        total += float(rates[best].sum())
-        if not np.isfinite(total):
-            return np.inf, None
-        return total, Placed(option, (*places, *best.tolist()))
+        places, powers, shards = list[int](), np.zeros(4), self.menu.options[option].shards
+        for sums, times in [(sums, 1) for sums in groups[: len(groups) - shards]] + [(groups[-1], shards)]:
+            rates, grown = self.ruler.rate(sums)
+            rates = self._free(rates, sums, places, groups)
+            best = np.argsort(rates, kind="stable")[:times] if times > 1 else np.array([rates.argmin()])
+            if not np.isfinite(rates[best]).all():
+                return np.inf, None
+            places += best.tolist()
+            powers += grown[:, best].sum(axis=1)
+        total = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form) + float(self.ruler.grown(powers))
+        return total, Placed(option, tuple(places))
 
     @staticmethod
     def _free(rates: Floats, sums: Sums, places: list[int], groups: tuple[Sums, ...]) -> Floats:

@@ -15,22 +15,22 @@ def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
     ``cost``, ``size`` and ``table`` are of all choices [choices], table by table, and every table has one. Where no
     price makes them fit, the smallest are chosen.
     """
-    chosen = least(cost, table)
+    first = np.flatnonzero(np.diff(table, prepend=-1) > 0)
+    chosen = least(cost, table, first)
     if size[chosen].sum() <= room:
         return chosen
     low, high = 0.0, FIRST_PRICE
-    while size[least(cost + high * size, table)].sum() > room and high < LARGEST_PRICE:
+    while size[least(cost + high * size, table, first)].sum() > room and high < LARGEST_PRICE:
         low, high = high, high * RAISE
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
-        fits = size[least(cost + middle * size, table)].sum() <= room
+        fits = size[least(cost + middle * size, table, first)].sum() <= room
         low, high = (low, middle) if fits else (middle, high)
-    return least(cost + high * size, table)
+    return least(cost + high * size, table, first)
 
 
-def least(cost: Floats, table: Ints) -> Ints:
-    """The first choice of least cost of each table, [tables]."""
-    first = np.flatnonzero(np.diff(table, prepend=-1) > 0)
+def least(cost: Floats, table: Ints, first: Ints) -> Ints:
+    """The first choice of least cost of each table, [tables]; ``first`` is where each table's choices begin."""
     lowest = np.repeat(np.minimum.reduceat(cost, first), np.diff(first, append=len(table)))
     at = np.flatnonzero(cost <= lowest)
     return np.asarray(at[np.diff(table[at], prepend=-1) > 0])

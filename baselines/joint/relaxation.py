@@ -59,11 +59,10 @@ class Relaxation:
         return different
 
     def _best_kinds(self, lump: float) -> Choice | None:
-        """The best set of kinds: one scope for all tables, then kinds put in or left out while the step shrinks."""
-        kinds = self.parts.kinds
-        starts = [np.array([kind[0] is scope for kind in kinds]) for scope in Scope]
-        starts.append(np.ones(len(kinds), dtype=np.bool_))
-        rated = [(choice, allowed) for allowed in starts if (choice := self.choose(allowed, lump)) is not None]
+        """The best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
+        rated = [
+            (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
+        ]
         if not rated:
             return None
         best, allowed = min(rated, key=lambda pair: pair[0].ms)
@@ -76,6 +75,15 @@ class Relaxation:
                     best, allowed, better = choice, other, True
                     break
         return best
+
+    def starts(self, lump: float) -> list[Bools]:
+        """Sets of kinds that the search begins with: a scope for all tables, or two, or all kinds."""
+        kinds = self.parts.kinds
+        starts = [np.array([kind[0] is scope for kind in kinds]) for scope in Scope]
+        # A scope that some table cannot have, as one of fewer rows than a node has devices cannot, begins with another.
+        alone = [start for start in starts if self.choose(start, lump) is None]
+        starts += [one | other for one in alone for other in starts if other is not one]
+        return [*starts, np.ones(len(kinds), dtype=np.bool_)]
 
     def _neighbours(self, allowed: Bools) -> Iterator[Bools]:
         for at in range(len(allowed)):

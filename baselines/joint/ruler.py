@@ -85,8 +85,11 @@ class Ruler:
         forward, backward, received, output = (norm * scale for norm, scale in zip(norms, self.scale))
         return np.asarray(forward + backward + received + 2.0 * output)
 
-    def rate(self, sums: Sums) -> Floats:
-        """How much the norms grow with a group, [places]; infinite where there is no room."""
+    def rate(self, sums: Sums) -> tuple[Floats, Floats]:
+        """How much the norms grow with a group, [places], infinite where there is no room, and powers, [4, places].
+
+        Norms of powers are concave: what several groups add is ``grown`` of their powers' sum, not the sum of norms.
+        """
         state, scope = self.state, sums.scope
         ranked = scope <= Scope.WORLD
         returned = sums.returned + sums.pooled * state.sample_bytes * (scope is Scope.RANK)
@@ -101,8 +104,12 @@ class Ruler:
             grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
         elif scope is not Scope.RANK:
             grown = grown.sum(axis=1, keepdims=True)
-        rated = self._norm(self.sums[:, None] + grown) - self.base
-        return np.where(self._full(sums), np.inf, rated)
+        return np.where(self._full(sums), np.inf, self.grown(grown)), grown
+
+    def grown(self, powers: Floats) -> Floats:
+        """How much the norms grow with ``powers`` [4, ...] of the phases."""
+        sums = self.sums.reshape(4, *(1,) * (powers.ndim - 1))
+        return np.asarray(self._norm(sums + powers) - self.base)
 
     def shared_ms(self) -> float:
         """What all devices pay alike: for copies a node beside the slowest device's exchanges, sums and all-reduces."""

@@ -7,6 +7,7 @@ rows cost what their number of *distinct* counts costs.
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from operator import gt, mul
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,12 @@ class AccessProfile:
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.row_counts):
             raise ValueError("counts and row_counts differ in length")
-        if any(a <= b for a, b in zip(self.counts, self.counts[1:])):
+        if not all(map(gt, self.counts, self.counts[1:])):
             raise ValueError("counts must be strictly descending")
         if self.present > self.samples:
             raise ValueError(f"present {self.present} exceeds samples {self.samples}")
-        if sum(self.row_counts) > self.rows:
-            raise ValueError(f"{sum(self.row_counts)} rows were seen but the table has {self.rows}")
+        if self.seen_rows > self.rows:
+            raise ValueError(f"{self.seen_rows} rows were seen but the table has {self.rows}")
         if self.lookups and not self.present:
             raise BadInput(f"{self.lookups} lookups but no sample that has one: present must be at least 1")
 
@@ -74,7 +75,7 @@ class AccessProfile:
     @cached_property
     def lookups(self) -> int:
         """Lookups seen in all samples."""
-        return sum(c * n for c, n in zip(self.counts, self.row_counts))
+        return sum(map(mul, self.counts, self.row_counts))
 
     @cached_property
     def seen_rows(self) -> int:
