@@ -1,13 +1,12 @@
 """Simulated trials as jobs of submitit's local engine: the same records, and a job that dies is one trial's outcome."""
 
 import os
-import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cluster_jobs import fails_at_two, hangs_or_ends
 from kept_folders import Silent
 from test_launch import runs, within
 from test_parallel import Order, facts, tiny  # noqa: F401 - a fixture
@@ -27,25 +26,13 @@ def local(tmp_path, monkeypatch):
     return Cluster(engine=Engine.LOCAL, folder=tmp_path / "jobs", at_once=2)
 
 
-def fails_at_two(number: int) -> int:
-    """Which process it was."""
-    if number == 2:
-        raise ZeroDivisionError("two is not to be had")
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
-
-
-def hangs(folder: str) -> None:
-    (Path(folder) / f"{os.getpid()}.pid").touch()
-    time.sleep(1e6)
-
-
-def test_a_job_that_dies_is_a_failure_and_the_next_runs(local):
+def test_a_job_that_dies_is_a_failure_and_the_next_runs(local, monkeypatch):
+    # submitit waits so many seconds for the result of a job that ended, should the file system be slow.
+    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)
     done = {one.number: one.value for one in submitted(fails_at_two, [(3,), (2,), (1,)], local)}
     assert done[2] != os.getpid()
     assert isinstance(done[1], Failure)
-    assert done[1].cause.startswith("ZeroDivisionError: two is not to be had (test_cluster.py:")
+    assert done[1].cause.startswith("ZeroDivisionError: two is not to be had (cluster_jobs.py:")
     assert isinstance(done[0], Failure)
     assert "its job ended without a result" in done[0].cause
     assert {done[0].outcome, done[1].outcome} == {Outcome.ERROR}
@@ -59,11 +46,6 @@ def test_who_reads_no_further_cancels_what_runs(local, tmp_path):
     going.close()
     (pid,) = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert within(60, lambda: not runs(pid))
-
-
-def hangs_or_ends(folder: str) -> None:
-    if folder:
-        hangs(folder)
 
 
 @pytest.mark.slow

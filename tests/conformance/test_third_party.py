@@ -18,6 +18,18 @@ check(get_strategy("rank-zero"))
 print("conforms")
 """
 
+COMMANDS = """
+import contextlib, io, json, sys
+from shardbench.cli.main import run_command
+said = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = run_command(arguments)
+    assert code == 0, (arguments, code)
+    said.append(out.getvalue())
+print(json.dumps(said))
+"""
+
 SUITE = """
 name = "tiny"
 description = "a data set and a machine of the package, every strategy"
@@ -33,6 +45,20 @@ iterations = 1
 """
 
 
+def beside(site: Path) -> dict[str, str]:
+    """The environment in which packages of a folder are installed as well."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
+
+
+def said_by(environment: dict[str, str], *commands: list[str]) -> list[str]:
+    """What commands print, one after the other in one fresh process: imports take most of their time."""
+    program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said: list[str] = json.loads(done.stdout)
+    return said
+
+
 def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     # Built from a copy, because setuptools leaves build folders in the source.
     source = shutil.copytree(HERE / "third_party", tmp_path / "source")
@@ -40,28 +66,24 @@ def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), str(source)]
     subprocess.run(pip, check=True, capture_output=True, text=True, timeout=120)
-    paths = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": paths}
+    environment = beside(site)
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "conforms"
 
-    shardbench = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
-
-    def command_line(*arguments: str) -> str:
-        done = subprocess.run(
-            [*shardbench, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "rank-zero" in command_line("list", "strategies")
-    assert "desk-1x2" in command_line("list", "machines")
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)
     chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
-    assert "rank-zero" in command_line("run", str(suite), "--results", str(tmp_path / "results"), *chosen)
+    strategies, machines, run_lines = said_by(
+        environment,
+        ["list", "strategies"],
+        ["list", "machines"],
+        ["run", str(suite), "--results", str(tmp_path / "results"), *chosen],
+    )
+    assert "rank-zero" in strategies
+    assert "desk-1x2" in machines
+    assert "rank-zero" in run_lines
     for table in ("throughput", "balance", "traffic"):
         rows = (tmp_path / "results" / "tables" / "tiny" / f"{table}.csv").read_text().splitlines()
         assert [row.split(",")[:5] for row in rows[1:]] == [
@@ -85,38 +107,34 @@ def test_an_edited_strategy_is_planned_again_and_said_to_have_been_edited(tmp_pa
     source = strategy.read_text()
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
-
-    def command_line(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from shardbench.cli.main import main; main()", *arguments, *results]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def begins(text: str) -> str:
-        strategy.write_text(text)
-        chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
-        return command_line("run", str(suite), *chosen).splitlines()[0]
-
-    assert begins(source) == "suite tiny: 2 trials, 0 settled, 2 to run"
-    assert (
-        begins(source.replace('"""The plan; ', '"""A plan; ') + "# a comment\n")
-        == "suite tiny: 2 trials, 2 settled, 0 to run"
-    )
+    begins = ["run", str(suite), *results, "--strategy", "rank-zero", "--strategy", "shuffle"]
+    (first,) = said_by(beside(site), begins)
+    assert first.splitlines()[0] == "suite tiny: 2 trials, 0 settled, 2 to run"
+    strategy.write_text(source.replace('"""The plan; ', '"""A plan; ') + "# a comment\n")
+    (second,) = said_by(beside(site), begins)
+    assert second.splitlines()[0] == "suite tiny: 2 trials, 2 settled, 0 to run"
     edited = source.replace("[0] * len(problem.tables)", "[1] * len(problem.tables)")
     assert edited != source
     strategy.write_text(edited)
-    state = json.loads(command_line("status", str(suite), "--json", "--strategy", "rank-zero"))
+    status = ["status", str(suite), *results, "--strategy", "rank-zero"]
+    before, reported, as_json, third, after = said_by(
+        beside(site),
+        [*status, "--json"],
+        ["report", str(suite), *results, "--page"],
+        ["report", str(suite), *results, "--json"],
+        begins,
+        status,
+    )
+    state = json.loads(before)
     assert (state["settled"], state["open"], state["other_code"]["own"]) == (0, 1, {"rank-zero": 1})
-    reported = command_line("report", str(suite), "--page")
     assert "1 of 2 records were recorded with other code than this:" in reported
     assert "other code of their own: rank-zero (1); a run makes these again" in reported
     page = (tmp_path / "results" / "pages" / "tiny.html").read_text(encoding="utf-8")
     assert "other code of their own: rank-zero (1)" in page
-    assert json.loads(command_line("report", str(suite), "--json"))["other_code"]["own"] == {"rank-zero": 1}
+    assert json.loads(as_json)["other_code"]["own"] == {"rank-zero": 1}
 
-    assert begins(edited) == "suite tiny: 2 trials, 1 settled, 1 to run"
+    assert third.splitlines()[0] == "suite tiny: 2 trials, 1 settled, 1 to run"
     lines = (tmp_path / "results" / "records" / "tiny.jsonl").read_text().splitlines()
     plans = [json.loads(line)["planned"]["plan_hash"] for line in lines if '"strategy":"rank-zero"' in line]
     assert len(set(plans)) == len(plans) == 2, "the old line stays, the new one has the new plan"
-    assert "other code" not in command_line("status", str(suite), "--strategy", "rank-zero")
+    assert "other code" not in after
