@@ -309,9 +309,13 @@ def test_a_hanging_planner_is_killed(context, monkeypatch):
 
 def test_ranks_that_hang_are_killed_and_their_logs_kept(context, tmp_path):
     context.results = tmp_path / "kept"
-    # Long enough for ranks to begin on a busy machine, where importing torch alone takes ten seconds.
-    record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=20)
-    assert (record.outcome, record.failure.phase) == (Outcome.TIMEOUT, "time")
+    # On a busy machine ranks may need longer to begin.
+    for timeout_s in (4, 12, 36):
+        record = outcome(context, misbehaving.Honest, Backend.MEASURED, iterations=10**7, timeout_s=timeout_s)
+        assert record.outcome is Outcome.TIMEOUT
+        if record.failure.phase == "time":
+            break
+    assert record.failure.phase == "time"
     assert "== rank1.log" in (context.results / "logs" / f"{record.key}.log").read_text()
 
 

@@ -2,9 +2,11 @@
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,10 @@ import kept_folders
 import pytest
 from kept_folders import Silent, content, only, without_times
 
+from shardbench.cli.main import run_command
+from shardbench.engine.job import Ran
+from shardbench.engine.launch import call_in_child, start_server
+from shardbench.engine.rank import run_rank
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import run_suite
 
@@ -65,10 +71,61 @@ def test_two_agents_run_a_folder_from_the_slurm_script_and_it_equals_a_local_run
     assert content(folder) == before
 
 
-def test_the_page_runs_as_it_stands(tmp_path):
+def the_page() -> tuple[str, list[str], str]:
+    """Its suite, its commands, and what it shows of the last one."""
     text = PAGE.read_text()
     (suite,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     console = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)[0].replace("\\\n    ", "").splitlines()
+    shown = "\n".join(console[console.index("$ shardbench collect work") + 1 :])
+    return suite, [line[2:] for line in console if line.startswith("$ ")], shown
+
+
+def but_for_keys_and_times(said: str) -> str:
+    return re.sub(r"[0-9a-f]{16}|[0-9.]+ ms", "...", said).strip()
+
+
+def a_rank(folder: Path, rank: int, world: int, here: int) -> int:
+    """In a process of its own: what torchrun starts."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(here), GLOO_SOCKET_IFNAME="lo")
+    return run_rank(folder, Ran.begin())
+
+
+def ranks_of(torchrun: list[str], log: Path) -> None:
+    """The ranks of such a command of every machine, but from processes that have their imports done."""
+    options = dict(zip(torchrun, torchrun[1:]))
+    here = int(options["--nproc-per-node"])
+    world = int(options["--nnodes"]) * here
+    assert options["-m"] == "shardbench.engine.rank"
+    ranks = [(Path(torchrun[-1]), rank, world, here) for rank in range(world)]
+    start_server()
+    with ThreadPoolExecutor(world) as pool:
+        codes = pool.map(lambda rank: call_in_child(a_rank, rank, timeout_s=100, phase="rank", log=log), ranks)
+    assert list(codes) == [0] * world, log.read_text()
+
+
+def test_the_pages_commands_give_what_it_shows(tmp_path, monkeypatch, capsys):
+    """The ranks' own start apart, which test_runs_under_torchrun has, and the slow test below for two machines."""
+    suite, commands, shown = the_page()
+    monkeypatch.chdir(tmp_path)
+    Path("two-nodes.toml").write_text(suite)
+    for line in commands:
+        program, *arguments = shlex.split(line.replace("$(cat folders.txt)", "FOLDERS"))
+        if program == "torchrun":
+            (folder,) = Path("folders.txt").read_text().split()
+            ranks_of([folder if word == "FOLDERS" else word for word in arguments], tmp_path / "log")
+            continue
+        assert program == "shardbench"
+        to = arguments.index(">") if ">" in arguments else len(arguments)
+        assert run_command(arguments[:to]) == 0
+        said = capsys.readouterr().out
+        for name in arguments[to + 1 :]:
+            Path(name).write_text(said)
+    assert but_for_keys_and_times(said) == but_for_keys_and_times(shown)
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(tmp_path):
+    suite, commands, shown = the_page()
     (tmp_path / "two-nodes.toml").write_text(suite)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -83,7 +140,7 @@ def test_the_page_runs_as_it_stands(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     said = ""
-    for line in (line[2:].replace("29400", port) for line in console if line.startswith("$ ")):
+    for line in (line.replace("29400", port) for line in commands):
         # Every machine starts torchrun; here are two agents.
         agents = 2 if line.startswith("torchrun ") else 1
         started = [
@@ -96,10 +153,7 @@ def test_the_page_runs_as_it_stands(tmp_path):
         ended = [process.communicate(timeout=150) for process in started]
         assert [process.returncode for process in started] == [0] * agents, (line, ended)
         said = ended[0][0]
-    # What the page shows of the last one, but for keys and times.
-    shown = "\n".join(console[console.index("$ shardbench collect work") + 1 :])
-    vague = r"[0-9a-f]{16}|[0-9.]+ ms"
-    assert re.sub(vague, "...", said).strip() == re.sub(vague, "...", shown).strip()
+    assert but_for_keys_and_times(said) == but_for_keys_and_times(shown)
 
 
 def test_the_slurm_script_starts_every_folder_of_its_task(tmp_path):

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# TorchRec imports it late, and it compiles for half a second: here it is done once, before ranks are forked.
+import torch.distributed.optim
 from torch.distributed.remote_device import _remote_device
 from torch.nn.parallel import DistributedDataParallel
 from torchrec import (

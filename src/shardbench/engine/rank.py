@@ -69,7 +69,8 @@ class Rank:
     def _join(self) -> torch.device:
         # A step of SLURM that ended left its file behind, in which the next would find no peer.
         step = [os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if name in os.environ]
-        meeting = self.folder / ".".join(["rendezvous", *step])
+        # Whole: of a path that begins nowhere torch takes the first folder for a host, and waits.
+        meeting = self.folder.resolve() / ".".join(["rendezvous", *step])
         method = "env://" if "MASTER_ADDR" in os.environ else f"file://{meeting}"
         return join_group(self.job.device, self.rank, self.job.topology, method, self.job.timeout_s)
 
