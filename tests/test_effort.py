@@ -60,20 +60,20 @@ def test_contenders_place_every_task_and_keep_to_the_calls(spent):
     for name, answer in found.items():
         for task, placement in zip(test, answer.placements, strict=True):
             task.check(placement[None])
-        if name in ("dreamshard", "dreamshard-search", "greedy-network"):
+        if name in ("dreamshard", "dreamshard-search", "greedy-network", "joint-network"):
             assert (answer.learning_calls, answer.task_calls) == (20, 0)
     # At least one update of 8 environments of 100 steps, who finish the episodes that they have begun.
     assert 20 <= found["autoshard"].learning_calls <= 8 * (100 // 6 + 1)
     assert found["search-a-task"].task_calls == 20
     assert found["search-in-all"].task_calls == 20 // len(test)
     assert found["greedy-cost"].task_calls == 6
-    assert found["search-unlimited"].task_calls is None
+    assert found["search-unlimited"].task_calls is None and found["joint-whole-tables"].task_calls is None
 
 
 def test_the_network_is_asked_only_where_it_searches(spent):
     _, found = spent
     rated = {name for name, answer in found.items() if answer.network_rated}
-    assert rated == {"dreamshard-search", "greedy-network"}
+    assert rated == {"dreamshard-search", "greedy-network", "joint-network"}
 
 
 def row(contender, calls, seed, task, costs):

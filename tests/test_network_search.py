@@ -9,6 +9,7 @@ import pytest
 from learned_tasks import random_problem, random_task
 from problems import machine
 
+from shardbench.base.errors import Infeasible
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.validate import validate
@@ -81,6 +82,24 @@ def test_a_descent_ends_where_no_move_and_no_swap_is_predicted_to_help(learned):
         changed = found.copy()
         changed[[one, two]] = changed[[two, one]]
         assert search.cost_ms(changed) >= least * (1 - 2 * searches.GAIN)
+
+
+def test_the_network_packs_each_table_where_it_predicts_least_and_says_what_has_no_room(learned):
+    task = random_task(9, 5)
+    search = searches.NetworkSearch(learned, task)
+    found = search.packed()
+    assert search.rated == 9 * task.devices
+    assert np.bincount(found, weights=task.sizes_bytes, minlength=task.devices).max() <= task.capacity_bytes
+    # The last one to be placed was the cheapest of all, beside devices without tables.
+    alone = search._predicted(np.maximum(search._encoded, search._empty))
+    last = int(np.argsort(-alone, kind="stable")[-1])
+    for device in range(task.devices):
+        changed = found.copy()
+        changed[last] = device
+        assert search.cost_ms(changed) >= search.cost_ms(found) * (1 - 2 * searches.GAIN)
+    small = replace(task.problem.topology, hbm_bytes=int(task.sizes_bytes.max()) - 1)
+    with pytest.raises(Infeasible, match="has no room"):
+        searches.NetworkSearch(learned, replace(task, problem=replace(task.problem, topology=small))).packed()
 
 
 def test_a_limit_of_ratings_ends_a_descent_early(learned):

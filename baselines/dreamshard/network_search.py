@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats32, Ints
+from shardbench.base.errors import Infeasible
 from shardbench.learning.clocks import one_thread
 from shardbench.learning.training import Trained
 from shardbench.learning.weights import linear_arrays
@@ -42,6 +43,32 @@ class NetworkSearch:
         """Predicted cost of a placement int64 [tables]."""
         sums, held = self._sums(placement)
         return float(self._predicted(self._occupied(sums, held).max(axis=0)[None])[0])
+
+    def packed(self) -> Ints:
+        """A placement int64 [tables] that the network alone makes: dearest tables first, each where least is predicted.
+
+        Of devices that make the same of the whole, which waits for the largest sums, the one that is cheapest itself.
+        Raises Infeasible where a table has no room.
+        """
+        devices, sizes = self.task.devices, self.task.sizes_bytes
+        sums, used = np.zeros((devices, LATENT), dtype=np.float32), np.zeros(devices, dtype=np.int64)
+        occupied = np.tile(self._empty, (devices, 1))
+        placement = np.full(len(self._encoded), -1, dtype=np.int64)
+        alone = np.maximum(self._encoded, self._empty) if devices > 1 else self._encoded
+        for table in np.argsort(-self._predicted(alone), kind="stable").tolist():
+            grown = sums + self._encoded[table]
+            ranked = np.sort(occupied, axis=0)
+            second = ranked[-2] if devices > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
+            rest = np.where(occupied >= ranked[-1], second, ranked[-1])
+            whole, own = self._predicted(np.maximum(grown, rest)), self._predicted(grown)
+            self.rated += devices
+            full = used + sizes[table] > self.task.capacity_bytes
+            if full.all():
+                raise Infeasible(f"table {table} has no room on any device when it is its turn")
+            device = int(np.lexsort((own, whole, full))[0])
+            placement[table], used[device] = device, used[device] + sizes[table]
+            sums[device] = occupied[device] = grown[device]
+        return placement
 
     def descend(self, placement: Ints) -> Ints:
         """A placement int64 [tables] that fits and is predicted to cost no more than ``placement``, which must fit.

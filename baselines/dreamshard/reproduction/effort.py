@@ -12,7 +12,7 @@ from shardbench.studies.contest_study import SEEDS
 from shardbench.studies.contest_tasks import over_rows, task_table
 from shardbench.studies.study import Cell, Study
 
-from .contenders import BUDGETED, CONTENDERS, FIXED
+from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE
 from .contenders import Effort as Given
 from .contests import ROWS
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
@@ -28,10 +28,10 @@ ALL_ROWS = "all rows"
 
 
 class Effort(Study):
-    """DreamShard, its search, AutoShard and plain searches at equal oracle calls, on unseen tasks."""
+    """DreamShard, its search, AutoShard, joint and plain searches at equal oracle calls, on unseen tasks."""
 
     name = "effort"
-    uses = (LOOKUP, COST_GREEDY, OURS, SEARCH, AUTOSHARD)
+    uses = (LOOKUP, COST_GREEDY, JOINT_WHOLE, OURS, SEARCH, AUTOSHARD)
     columns = ("backend", "cost_ms", "bound_ms", "learning_calls", "task_calls", "network_rated")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
