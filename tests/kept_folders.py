@@ -9,7 +9,7 @@ from toy_machine import MADE_UP, machine_file
 
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import Ran, RankResult
-from shardbench.engine.trial_folder import read_job
+from shardbench.engine.trial_folder import read_job, result_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.runs.collect import collect
@@ -79,7 +79,7 @@ def results_of(folder: Path, ran: Ran | None = None) -> list[RankResult]:
 def leave(folder: Path, results: list[RankResult]) -> None:
     for result in results:
         (folder / f"rank{result.rank}.phase").write_text("bytes")
-        (folder / f"rank{result.rank}.json").write_text(result.model_dump_json())
+        (folder / f"rank{result.rank}.json").write_text(result_text(result))
 
 
 def content(folder: Path) -> dict[str, bytes]:

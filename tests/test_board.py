@@ -45,10 +45,15 @@ class Places(Study):
         return {"places": table.reindex(columns=[*COLUMNS, "headroom_pct", "cause"])}
 
 
+def find_made(owner: str) -> Reproduction:
+    """What a worker, which knows nothing of a test's patches, finds too."""
+    return Reproduction(owner=owner, studies=(Places(),), claims=(), observe=lambda _: {}, defined={})
+
+
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
-    reproduction = Reproduction(owner="contest", studies=(Places(),), claims=(), observe=lambda _: {}, defined={})
-    monkeypatch.setattr(session, "find_reproduction", lambda owner: reproduction)
+    reproduction = find_made("contest")
+    monkeypatch.setattr(session, "find_reproduction", find_made)
     for suite, workloads in (("other", ("else",)), ("timed", ("mixed", "sequence"))):
         store = trial_store(tmp_path, suite)
         for workload in workloads:

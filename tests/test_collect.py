@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.engine.job import Ran, RankError
 from shardbench.engine.rank import run_rank
-from shardbench.engine.trial_folder import attempts, next_attempt, write_job
+from shardbench.engine.trial_folder import attempts, next_attempt, result_text, write_job
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.collect import State, collect, open_folders
@@ -112,7 +112,7 @@ def test_results_that_do_not_hold_are_recorded_as_failures(kept, change, ended, 
 def test_a_result_under_another_ranks_name_is_found(kept):
     folder, results = kept
     for result in swapped(results_of(folder)):
-        (folder / f"rank{1 - result.rank}.json").write_text(result.model_dump_json())
+        (folder / f"rank{1 - result.rank}.json").write_text(result_text(result))
     assert "rank0.json is of rank 1" in only(folder, results).record.failure.cause
 
 
@@ -127,6 +127,11 @@ def test_a_truncated_result_and_one_too_many_are_found(kept):
     found = only(folder, results)
     assert (found.record.outcome, found.record.failure.rank) == (Outcome.ERROR, 1)
     assert "rank1.json: " in found.text
+    flipped = bytearray(whole)
+    flipped[whole.index(b"1.0")] ^= 2
+    (folder / "rank1.json").write_bytes(flipped)
+    cause = only(folder, results).record.failure.cause
+    assert cause == "rank1.json: is not what its digest was made of: the line was edited or damaged"
     # A better copy takes its place.
     (folder / "rank1.json").write_bytes(whole)
     assert only(folder, results).record.outcome is Outcome.OK

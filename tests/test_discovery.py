@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from shardbench import baselines
+from shardbench.base import plugins
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.model import discovery
@@ -70,6 +72,17 @@ def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: A
     _install(monkeypatch, lambda: provided)
     assert isinstance(strategies()["mine"], Mine)
     assert list(strategies()) == sorted(strategies())
+
+
+def test_a_package_that_takes_for_ever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(strategies())
+    monkeypatch.setattr(plugins, "LOADS_S", 1.0)
+    for provided, what in ((lambda: time.sleep(1e6), "be imported"), (lambda: lambda: time.sleep(1e6), "strategies")):
+        _install(monkeypatch, provided)
+        assert list(strategies()) == whole
+        (cause,) = broken_packages()
+        assert "their-package" in cause and what in cause
+        assert cause.endswith("TimeoutError: took more than 1 s")
 
 
 def _boom() -> Any:

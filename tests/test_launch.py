@@ -1,16 +1,23 @@
 """Child processes: what crosses to them, what they inherit, and that none outlives its starter."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from shardbench.base.errors import BadInput
+from shardbench.engine import launch, server
+from shardbench.engine.descendants import state_of
 from shardbench.engine.failures import TrialFailed
+from shardbench.engine.frames import write_frame
 from shardbench.engine.launch import call_in_child
+from shardbench.engine.server import Standing, process_context
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -68,31 +75,125 @@ def test_children_hash_text_alike_in_every_run(tmp_path):
     assert int(other.communicate(timeout=60)[0]) == here
 
 
-def sleep_long(pid_file: str) -> None:
-    Path(f"{pid_file}.partial").write_text(str(os.getpid()))
-    Path(f"{pid_file}.partial").rename(pid_file)
+def leave_behind(pids: str, *, ends: bool) -> None:
+    """Starts a process in a session of its own, whose parent ends; leaves the id."""
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork() == 0:
+            Path(f"{pids}.partial").write_text(str(os.getpid()))
+            Path(f"{pids}.partial").rename(pids)
+            time.sleep(1e6)
+        os._exit(0)
+    os.waitpid(middle, 0)
+    while not Path(pids).exists():
+        time.sleep(0.01)
+    if ends:
+        os._exit(3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives left-over processes to whom they descend from")
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
+    pids = tmp_path / "pids"
+    call = functools.partial(leave_behind, str(pids), ends=ends)
+    if ends:
+        with pytest.raises(TrialFailed, match="the process exited with 3 in phase plan"):
+            call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+    else:
+        call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+    assert not runs(int(pids.read_text()))
+
+
+def end_answering() -> None:
+    os.close(launch._answers[0].fileno())
     time.sleep(1e6)
 
 
-def test_a_pools_workers_end_with_a_killed_starter(tmp_path):
-    pids = [tmp_path / f"pid{i}" for i in range(2)]
-    program = started(f"""
-import multiprocessing as mp
-from concurrent.futures import ProcessPoolExecutor
-import test_launch
-from shardbench.engine.launch import end_with, own_lifeline
-context = mp.get_context("forkserver")
-with ProcessPoolExecutor(2, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
-    list(pool.map(test_launch.sleep_long, {[str(path) for path in pids]!r}))
-""")
-    try:
-        assert within(60, lambda: all(path.exists() for path in pids))
-        workers = [int(path.read_text()) for path in pids]
-        assert all(runs(pid) for pid in workers)
-    finally:
-        program.kill()
-        said = program.communicate(timeout=20)
-    assert within(60, lambda: not any(runs(pid) for pid in workers)), said
+def answer_nonsense() -> None:
+    write_frame(launch._answers[0], b"no pickle")
+    time.sleep(1e6)
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (end_answering, "the process closed the pipe for its answer in phase plan and went on"),
+        (answer_nonsense, "an answer that cannot be read: UnpicklingError"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, cause):
+    monkeypatch.setattr(launch, "ENDS_S", 1.0)
+    with pytest.raises(TrialFailed, match=cause):
+        call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+
+
+class PicklesForEver:
+    def __getstate__(self):
+        time.sleep(1e6)
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_takes_for_ever_to_pickle_is_a_timeout(tmp_path, monkeypatch, aside):
+    monkeypatch.setattr(launch, "PICKLING_S", 0.5)
+    call = functools.partial(
+        call_in_child, text_hash, (PicklesForEver(),), timeout_s=60, phase="plan", log=tmp_path / "log"
+    )
+    with pytest.raises(TrialFailed, match=r"cannot be pickled .* took more than 0.5 s") as caught:
+        if aside:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(call).result()
+        else:
+            call()
+    assert caught.value.failure.outcome is Outcome.TIMEOUT
+
+
+def how_it_runs() -> tuple[frozenset[int], int]:
+    standing = Standing.of(os.getpid())
+    return standing.cores, standing.niceness
+
+
+def nice(pid: int) -> None:
+    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + 1)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    while state_of(pid) != ("T", os.getpid()):
+        time.sleep(0.01)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("harm", [nice, stop, kill])
+def test_a_fork_server_that_was_changed_is_made_anew(tmp_path, harm):
+    before = call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+    old = server._server()
+    harm(old)
+    assert call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log") == before
+    assert server._server() != old
+    assert not runs(old)
+
+
+def test_cores_and_niceness_are_set_back(tmp_path, monkeypatch):
+    own = Standing.of(os.getpid())
+    process_context()
+    # As on a machine with more cores than this process may use now.
+    set_to = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: set_to.append((pid, cores)))
+    monkeypatch.setitem(server._standing, "own", Standing(own.cores | {10_000}, own.niceness))
+    server._set_back()
+    assert set_to == [(os.getpid(), own.cores | {10_000})]
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    monkeypatch.setitem(server._standing, "own", Standing(own.cores, own.niceness - 5))
+    with pytest.raises(BadInput, match=f"changed from {own.niceness - 5} to {own.niceness} while it ran"):
+        server._set_back()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

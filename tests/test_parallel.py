@@ -47,7 +47,7 @@ def facts(records):
     found = {}
     for record in records:
         data = record.model_dump(mode="json", exclude={"provenance"})
-        for name in ("plan_s", "fit_s") if data["planned"] else ():
+        for name in ("plan_s", "fit_s", "plan_cpu_s", "fit_cpu_s") if data["planned"] else ():
             del data["planned"][name]
         found[record.key] = data
     return found

@@ -15,7 +15,7 @@ from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import RankJob, RankResult
-from shardbench.engine.trial_folder import read_job, write_job
+from shardbench.engine.trial_folder import read_job, result_text, write_job
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
@@ -133,7 +133,7 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
         for rank in range(world_size):
             bytes_ = {known: (size * rank, 0.0) for known, size in sent.items()}
             result = RankResult(rank=rank, **left, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
-            (folder / f"rank{rank}.json").write_text(result.model_dump_json())
+            (folder / f"rank{rank}.json").write_text(result_text(result))
 
     monkeypatch.setattr("shardbench.runs.run_trial.run_ranks", ran)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)

@@ -1,16 +1,20 @@
 """A session runs what is open, in this process or in others, and settles work by code, place and wish."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
+from shardbench.engine.launch import mark
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
-from shardbench.runs.session import Work, run_session, side_by_side
+from shardbench.records.trial import Outcome
+from shardbench.runs.session import BEGUN, Work, run_session, side_by_side
 
 
 class Squares(Work):
@@ -155,12 +159,46 @@ def test_a_piece_listed_twice_is_refused(work, tmp_path):
     assert not work.store.path.exists()
 
 
-def _where(number: int) -> tuple[int, int]:
+def _square(number: int) -> tuple[int, int]:
+    mark(BEGUN)
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 4:
+        print("still here")
+        time.sleep(1e6)
+    if number == 5:
+        raise SystemExit(0)
     return number * number, os.getpid()
 
 
-@pytest.mark.parametrize(("workers", "here"), [(1, True), (2, False)])
-def test_calls_side_by_side(workers, here):
-    given = list(side_by_side(_where, [(1,), (2,), (3,)], workers))
-    assert sorted(square for square, _ in given) == [1, 4, 9]
-    assert all((process == os.getpid()) is here for _, process in given)
+def _burn(seconds: float) -> str:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    time.sleep(0.3)
+    return "done"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_side_by_side_each_end_in_an_answer_or_a_failure(tmp_path, workers):
+    numbers = [(n,) for n in (1, 2, 3, 4, 5, 6)]
+    answers = {done.number: done for done in side_by_side(_square, numbers, workers, timeout_s=5.0, logs=tmp_path)}
+    assert [answers[i].value[0] for i in (0, 1, 5)] == [1, 4, 36]
+    killed, hung, left = (answers[i].value for i in (2, 3, 4))
+    assert (killed.outcome, killed.phase) == (Outcome.ERROR, "run")
+    assert killed.cause == "the process was killed by signal 9 (not by the kernel for want of memory) in phase run"
+    assert (hung.outcome, hung.cause) == (Outcome.TIMEOUT, "no result from run after 5 s")
+    assert answers[3].log.read_text() == "still here\n", "and nothing of the calls before"
+    assert (left.outcome, left.cause.split()[0]) == (Outcome.ERROR, "SystemExit:")
+    pids = {answers[i].value[1] for i in (0, 1, 5)}
+    assert os.getpid() not in pids
+    if workers == 1:
+        assert answers[0].value[1] == answers[1].value[1] != answers[5].value[1], "one process as long as it lives"
+        assert answers[3].wall_s >= 5.0
+
+
+def test_what_a_call_took_is_told_by_the_kernel(tmp_path):
+    (done,) = side_by_side(_burn, [(0.5,)], 1, timeout_s=60.0, logs=tmp_path)
+    assert done.value == "done"
+    assert 0.5 <= done.cpu_s < done.wall_s
+    assert done.wall_s >= 0.8

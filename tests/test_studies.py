@@ -1,7 +1,10 @@
 """Studies: every cell one record, resumed, failures recorded, tables and page from records only."""
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.model import discovery
 from shardbench.records.store import cell_store
+from shardbench.records.trial import Outcome
 from shardbench.report.study_chart import plot_chart
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
@@ -45,26 +49,78 @@ judged_by = ["doubling"]
 """
 
 
+NOT_FULL = "(not by the kernel for want of memory)"
+THREE = 'raise ValueError("three is\\nno good")'
+
+
 class Doubling(Study):
     """Twice a number."""
 
     name = "doubling"
     columns = ("backend",)
 
-    def __init__(self) -> None:
-        self.ran: list[Cell] = []
-
     def cells(self, quick: bool) -> Sequence[Cell]:
         return [{"number": n} for n in range(1, 3 if quick else 5)]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        self.ran.append(cell)
         if cell["number"] == 3:
             raise ValueError("three is\nno good")
         return [{"backend": "counted", "twice": 2.0 * float(cell["number"] or 0)}]
 
     def plots(self, tables):
         return [Plot(title="Twice a number.", table="doubling", x="number", y="twice")]
+
+
+class Giving(Doubling):
+    """Gives one row, whatever the cell."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        return [self.row]
+
+
+class Using(Giving):
+    """Names the strategy that it asks."""
+
+    uses = ("shuffle",)
+
+
+class Failing(Doubling):
+    """Cells that end in every way; the last one is well."""
+
+    timeout_s = 3.0
+    kinds = ("killed", "hangs", "exits", "leaves", "full", "well")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        return [{"kind": kind} for kind in self.kinds]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        kind = cell["kind"]
+        print(f"this is {kind}")
+        if kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "hangs":
+            time.sleep(1e6)
+        if kind == "exits":
+            os._exit(3)
+        if kind == "leaves":
+            raise SystemExit(0)
+        if kind == "full":
+            raise MemoryError
+        return [{"backend": "counted", "pid": os.getpid()}]
+
+
+class Growing(RegionStudy):
+    """A gain that one knob decides."""
+
+    knobs = (Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen"))
+    outcomes = ("gain_x",)
+    backend = "counted"
+
+    def measure(self, cell, folder):
+        return {"gain_x": float(cell["size"])}
 
 
 class Heard:
@@ -93,15 +149,29 @@ def observe(evidence: Evidence) -> dict[str, list[float]]:
     return {"doubles": (rows["twice"] / rows["number"]).tolist()}
 
 
+def reproduction(owner: str, *studies: Study, claims: str = CLAIMS) -> Reproduction:
+    return Reproduction(owner=owner, studies=studies, claims=parse_claims(claims, "x"), observe=observe, defined={})
+
+
+def find_made(owner: str) -> Reproduction:
+    """What a worker, which knows nothing of a test's patches, finds too."""
+    return {
+        "mine": lambda: reproduction("mine", Doubling(), Growing()),
+        "shuffles": lambda: reproduction("shuffles", Giving({"backend": "counted", "strategy": "shuffle"})),
+        "uses": lambda: reproduction("uses", Using({"backend": "counted", "strategy": "shuffle"})),
+        "no-backend": lambda: reproduction("no-backend", Giving({"twice": 1})),
+        "twice": lambda: reproduction("twice", Giving({"backend": "counted", "number": 1})),
+        "faults": lambda: reproduction("faults", Failing()),
+    }[owner]()
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
-    reproduction = Reproduction(
-        owner="mine", studies=(Doubling(),), claims=parse_claims(CLAIMS, "x"), observe=observe, defined={}
-    )
-    monkeypatch.setattr(session, "find_reproduction", lambda owner: reproduction)
-    monkeypatch.setattr(ledger, "find_reproduction", lambda owner: reproduction)
+    monkeypatch.setattr(session, "find_reproduction", find_made)
+    mine = reproduction("mine", Doubling())
+    monkeypatch.setattr(ledger, "find_reproduction", lambda owner: mine)
     monkeypatch.setattr(ledger, "reproduction_names", lambda: ["mine"])
-    return reproduction
+    return mine
 
 
 def run(reproduction: Reproduction, results: Path, **options: object) -> Heard:
@@ -114,25 +184,24 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
-    assert heard.cells == ["ValueError: three is no good (test_studies.py:63)", None]
+    assert heard.cells == [f"ValueError: three is no good (test_studies.py:{_line(THREE)})", None]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
-    assert run(made, tmp_path, retry=True).studies == [("doubling", 4, 3)]
+    assert run(made, tmp_path, retry=frozenset({Outcome.ERROR})).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
 
 
 def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_it_names(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = made.studies[0]
-    rows = [{"backend": "counted", "strategy": "shuffle"}]
-    monkeypatch.setattr(study, "run", lambda cell, folder: rows)
+    shuffles = reproduction("shuffles", Giving({"backend": "counted", "strategy": "shuffle"}))
     assert (
-        run(made, tmp_path, quick=True).cells
+        run(shuffles, tmp_path, quick=True).cells
         == ["study doubling used shuffle, which is not among its strategies: add it to uses"] * 2
     )
-    monkeypatch.setattr(study, "uses", ("shuffle",), raising=False)
-    run(made, tmp_path, retry=True, quick=True)
-    store = cell_store(tmp_path, "mine", "doubling")
+    made = find_made("uses")
+    study = made.studies[0]
+    run(made, tmp_path, quick=True)
+    store = cell_store(tmp_path, "uses", "doubling")
     first = store.read()[-2]
     assert first.provenance is not None
     assert first.provenance.strategy_code == session.cell_code(study, first.cell)
@@ -191,24 +260,12 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert claims.rows[0][3:7] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
-class Growing(RegionStudy):
-    """A gain that one knob decides."""
-
-    knobs = (Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen"))
-    outcomes = ("gain_x",)
-    backend = "counted"
-
-    def measure(self, cell, folder):
-        return {"gain_x": float(cell["size"])}
-
-
 def test_a_region_has_a_picture_once_enough_points_ran(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = parse_claims(CLAIMS + 'region = { column = "gain_x" }\n', "x")
     made = replace(made, studies=(*made.studies, Growing()), claims=claims)
-    for module in (session, ledger):
-        monkeypatch.setattr(module, "find_reproduction", lambda owner: made)
+    monkeypatch.setattr(ledger, "find_reproduction", lambda owner: made)
     picture = tmp_path / "pictures" / "mine-doubles.svg"
     run(made, tmp_path, quick=True)
     assert files.write_study_files(made, tmp_path) and not picture.exists()
@@ -236,10 +293,44 @@ def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Pa
 
 
 def test_rows_must_state_their_backend_and_name_nothing_twice(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
-    for row, says in (({"twice": 1}, "backend"), ({"backend": "counted", "number": 1}, "'number' is in the cell")):
-        monkeypatch.setattr(made.studies[0], "run", lambda cell, folder, row=row: [row])
-        for failure in run(made, tmp_path, force=True).cells:
+    for owner, says in (("no-backend", "backend"), ("twice", "'number' is in the cell")):
+        for failure in run(find_made(owner), tmp_path).cells:
             assert says in failure
+
+
+def test_a_cell_that_hangs_or_dies_is_a_record_and_the_next_one_runs(made: Reproduction, tmp_path: Path) -> None:
+    faults = find_made("faults")
+    records = run_studies(faults, SessionOptions(results=tmp_path, workers=1), Heard())
+    ended = {record.cell["kind"]: (record.outcome, record.failure) for record in records}
+    assert ended == {
+        "killed": (
+            Outcome.ERROR,
+            "the process was killed by signal 9 (not by the kernel for want of memory) in phase run",
+        ),
+        "hangs": (Outcome.TIMEOUT, "no result from run after 3 s"),
+        "exits": (Outcome.ERROR, "the process exited with 3 in phase run"),
+        "leaves": (Outcome.ERROR, f"SystemExit: 0 ({Path(__file__).name}:{_line('raise SystemExit(0)')})"),
+        "full": (Outcome.OOM, f"MemoryError ({Path(__file__).name}:{_line('raise MemoryError')})"),
+        "well": (None, None),
+    }
+    assert cell_store(tmp_path, "faults", "doubling").read() == records
+    by_kind = {record.cell["kind"]: record for record in records}
+    assert by_kind["hangs"].wall_s >= 3.0
+    assert by_kind["hangs"].summary.startswith("doubling kind=hangs: failed: timeout: no result from run after 3 s (3.")
+    for kind, record in by_kind.items():
+        log = tmp_path / "logs" / f"{record.key}.log"
+        assert log.is_file() is (kind != "well")
+        assert kind == "well" or f"this is {kind}\n" in log.read_text()
+    again = SessionOptions(results=tmp_path, workers=1, retry=frozenset({Outcome.TIMEOUT}), cell_s=1.0)
+    heard = Heard()
+    hung = {record.cell["kind"]: record for record in run_studies(faults, again, heard)}["hangs"]
+    assert (heard.studies, hung.failure) == ([("doubling", 6, 5)], "no result from run after 1 s")
+
+
+def _line(text: str) -> int:
+    """Number of the only line of this file that is ``text`` alone."""
+    (line,) = [i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.strip() == text]
+    return line
 
 
 def test_unknown_names_are_refused(made: Reproduction) -> None:

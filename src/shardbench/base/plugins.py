@@ -4,13 +4,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
 
+from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
+
+LOADS_S = 120.0
+"""How long a package may take to be imported, and to make what it brings; torch takes ten seconds."""
 
 
 def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
     """Who brings it, its module, and what loads it, of every entry point of the group, sorted by name.
 
-    Loading raises BadInput, naming the package, where it cannot be imported.
+    Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
     """
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
         package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
@@ -19,7 +23,7 @@ def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
 
 def _loaded(point: metadata.EntryPoint, package: str) -> object:
     try:
-        return point.load()
+        return within(LOADS_S, point.load)
     except (Exception, SystemExit) as error:
         raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
 

@@ -1,6 +1,5 @@
 """One calibration: starts the ranks, gathers what they measured, counts what they did."""
 
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.base.temporary import temporary_folder
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
@@ -106,8 +106,7 @@ def measure_machine(order: Order) -> Measurements:
 def measure_ranks(order: Order) -> list[RankTimes]:
     """What every rank measured, each in a process of its own; raises TrialFailed."""
     world = order.machine.topology.world_size
-    with tempfile.TemporaryDirectory(prefix="shardbench-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
 
         def run(rank: int) -> RankTimes:
             log = folder / f"rank{rank}.log"

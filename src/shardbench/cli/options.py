@@ -44,7 +44,7 @@ RetryOption = Annotated[
     str,
     typer.Option(
         "--retry",
-        help="Outcomes to run again, such as oom,timeout; failed: all but ok. A failed cell of a study is an error.",
+        help="Outcomes to run again, such as oom,timeout; failed: all but ok.",
         autocompletion=completing(retried),
     ),
 ]

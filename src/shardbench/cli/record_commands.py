@@ -231,7 +231,7 @@ def _named(name: str) -> "tuple[Suite | None, Reproduction | None]":
 
 def _settled(work: "Work[Any, Any]") -> list[Any]:
     from shardbench.base.host import Environment  # noqa: PLC0415
-    from shardbench.engine.launch import set_rank_variables  # noqa: PLC0415
+    from shardbench.engine.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
     set_rank_variables()

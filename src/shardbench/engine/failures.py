@@ -55,7 +55,7 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""
     if not isinstance(error, ShardBenchError):
-        text = f"{type(error).__name__}: {text}"
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
         place = place or (places[-1][1] if places else "")
     # A strategy that declines has nothing to mend.
     text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""

@@ -1,111 +1,295 @@
 """Fresh processes with a hard deadline: planners, counters and process groups of ranks.
 
-Children come from a fork server that has the heavy imports done (a fresh process costs a
-fork, not ten seconds of imports) and has never seen a workload. Each child leads a process
-group of its own, which is killed as a whole: by this process when it is done with it, and by
-the child itself when this process is gone, however it ended.
+Each comes from the fork server and leads a process group of its own, which is killed as a whole: by this process when
+it is done with it, and by the child itself, or the process above it, when this process is gone, however it ended.
 """
 
-import multiprocessing as mp
+import contextlib
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
+from shardbench.base.deadline import within
 from shardbench.engine.blame import OutOfMemory, died, fault, stalled, without_result
+from shardbench.engine.descendants import descendants, kill_all, leave_like, run_above
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
-from shardbench.engine.limits import lift_memory_limit, limit_this_process
+from shardbench.engine.frames import read_frame, write_frame
+from shardbench.engine.limits import FILE_BYTES, lift_memory_limit, limit_this_process
+from shardbench.engine.server import ANSWERS_S, own_lifeline, process_context, start, starting
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
 
-RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
-"""A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
-
-# A planner that walks a set of names must make the same plan in every run, so that its record
-# can be made again: children hash strings alike.
-HASH_SEED = {"PYTHONHASHSEED": "0"}
-
-
-def set_rank_variables() -> None:
-    """Settings of planners and ranks, for this process and its children, unless the user set them."""
-    for name, value in {**RANK_VARIABLES, **HASH_SEED}.items():
-        os.environ.setdefault(name, value)
-
-
 SAYS_MORE_S = 2.0
 """How long a lost connection waits for a report of why it was lost."""
-_contexts: dict[str, Any] = {}
-_lifelines: list[tuple[Connection, Connection]] = []
-_starting = threading.Lock()
+PICKLING_S = 60.0
+"""How long a call's function and arguments may take to be pickled: they may be somebody else's objects."""
+ENDS_S = 10.0
+"""How long a process may take to end when it is told to."""
 _answers: list[Connection] = []
 """In a child, where its answer goes."""
-_MARK, _NONE = "mark", "none"
-_LENGTH_BYTES = 8
-LONGEST_ANSWER = 1 << 28
-"""Bytes; a process that says it has more to tell is not believed."""
-_children: set[Any] = set()
-"""Processes of call_in_child that somebody waits for."""
+_marked: set[str] = set()
+"""In a child, the points that the parent wants to know of."""
+_BEGAN, _MARK = "began", "mark"
+_workers: "set[Worker]" = set()
+"""Those that somebody waits for."""
 
 
-def _context(preload: tuple[str, ...]) -> Any:
-    """Fork server with ``preload`` imported; spawn where CUDA is about (it does not survive a fork)."""
-    with _starting:
-        if "context" not in _contexts:
-            set_rank_variables()
-            spawns = Path("/dev/nvidiactl").exists()
-            context = mp.get_context("spawn" if spawns else "forkserver")
-            with _silent_descriptors():
-                resource_tracker.ensure_running()
-                if not spawns:
-                    context.set_forkserver_preload(list(preload))
-                    forkserver.ensure_running()
-            _contexts["context"] = context
-    return _contexts["context"]
+@dataclass(frozen=True)
+class Mark:
+    """A point that a call reached."""
+
+    name: str
+    at: float
+    """Seconds of the ``perf_counter`` of the process that waits."""
+    cpu_s: float
+    """CPU seconds that the process spent until then, as the kernel counts them."""
 
 
-@contextmanager
-def _silent_descriptors() -> Iterator[None]:
-    """What starts here must not hold this process's output open: a reader of a pipe waits for its end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+class Worker:
+    """A process of its own that answers calls one after the other, in which what it loaded stays between them.
+
+    It is above no other work: whoever could not answer in time, or died, is ended with all that it started.
+    """
+
+    def __init__(self, log: Path, file_bytes: int | None = FILE_BYTES) -> None:
+        """``log`` gets what the process prints; no file that it writes is larger than ``file_bytes``."""
+        self._log, self._file_bytes = log, file_bytes
+        self._process: Any = None
+        self._leash: Connection | None = None
+        self._pid, self._cpu_s = 0, 0.0
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def call(
+        self,
+        function: Callable[..., T],
+        args: tuple[Any, ...],
+        *,
+        timeout_s: float,
+        phase: str,
+        marks: dict[str, list[Mark]] | None = None,
+        grace_s: float = 0.0,
+    ) -> T:
+        """``function(*args)`` in the process; raises TrialFailed where it fails, dies or overruns.
+
+        ``marks`` gets the points that the function marks, of those that it names. The first may take ``grace_s``
+        more, from which the time then counts.
+        """
+        request = pickle.dumps((phase, tuple(marks or ()), _pickled((function, args), phase)))
+        if self._process is None:
+            self._begin(phase)
+        deadline = time.monotonic() + grace_s + timeout_s
+        try:
+            write_frame(self._requests, request, deadline)
+            kind, value = self._answer(deadline, timeout_s, marks)
+        except (EOFError, BrokenPipeError) as error:
+            failure = self._died(phase)
+            self.end()
+            raise TrialFailed(failure) from error
+        except TimeoutError as error:
+            self.spent()
+            self.end()
+            raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase) from error
+        if kind != "ok":
+            raise TrialFailed(value)
+        result: T = value
+        return result
+
+    def spent(self, name: str = "") -> Mark:
+        """The time, and what the process has spent; as it was when that could last be seen."""
+        if self._pid:
+            with contextlib.suppress(OSError):
+                # The kernel's number of the clock of another process; an ended one has it until it is reaped.
+                self._cpu_s = time.clock_gettime((~self._pid << 3) | 2)
+        return Mark(name, time.perf_counter(), self._cpu_s)
+
+    def end(self) -> None:
+        """End the process with all that it started; the next call begins another."""
+        self.let_go()
+        if self._process is not None and self._code() is None:
+            # Stopped, or killing without end.
+            kill_all([*descendants(self._process.pid), self._process.pid])
+            self._code()
+        self._process, self._pid = None, 0
+        with starting:
+            _workers.discard(self)
+
+    def let_go(self) -> None:
+        """Tell the process to end; from any thread."""
+        with starting:
+            if self._leash is not None:
+                for pipe in (self._requests, self._leash):
+                    pipe.close()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None
+
+    def _begin(self, phase: str) -> None:
+        context, self._memory = process_context(), OutOfMemory.now()
+        requests, self._requests = context.Pipe(duplex=False)
+        self._answers, answers = context.Pipe(duplex=False)
+        leash, self._leash = context.Pipe(duplex=False)
+        # No daemon: a strategy may start processes of its own.
+        process = context.Process(target=_above, args=(requests, answers, leash, self._log, self._file_bytes))
+        try:
+            with starting:
+                start(process)
+                self._process = process
+                _workers.add(self)
+            for pipe in (requests, answers, leash):
+                pipe.close()
+            _, self._pid = self._message(time.monotonic() + ANSWERS_S)
+        except (OSError, EOFError) as error:
+            self.end()
+            cause = f"no process could be started: {error or type(error).__name__}"
+            raise failed(Outcome.ERROR, cause, phase) from error
+
+    def _answer(self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None) -> tuple[str, Any]:
+        """What the process gave, after the marks that it set."""
+        while True:
+            kind, value = self._message(deadline)
+            if kind != _MARK:
+                return kind, value
+            if marks is not None and value in marks:
+                if not any(marks.values()):
+                    deadline = min(deadline, time.monotonic() + timeout_s)
+                marks[value].append(self.spent(value))
+
+    def _message(self, deadline: float) -> tuple[str, Any]:
+        frame = read_frame(self._answers, deadline)
+        try:
+            kind, value = pickle.loads(frame)  # noqa: S301 - written by _serve
+        except Exception as error:
+            raise failed(Outcome.ERROR, f"an answer that cannot be read: {_one_line(error)}", "answer") from error
+        return kind, value
+
+    def _died(self, phase: str) -> Failure:
+        """Of a process that closed its end of the pipe."""
+        self.spent()
+        if hasattr(os, "pidfd_open"):
+            process = os.pidfd_open(self._pid)
+            ended, _, _ = select.select([process], [], [], ENDS_S)
+            os.close(process)
+            if not ended:
+                cause = f"the process closed the pipe for its answer in phase {phase} and went on"
+                return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)
+        self.let_go()
+        return died(self._code(), phase, None, self._memory, self._log)
+
+    def _code(self) -> int | None:
+        """Exit code of a process that ends soon."""
+        wait([self._process.sentinel], ENDS_S)
+        with starting:
+            self._process.join(0)
+            code: int | None = self._process.exitcode
+        return code
+
+
+def call_in_child(
+    function: Callable[..., T],
+    args: tuple[Any, ...],
+    *,
+    timeout_s: float,
+    phase: str,
+    log: Path,
+    marks: dict[str, list[Mark]] | None = None,
+) -> T:
+    """``function(*args)`` in a fresh process that prints to ``log``; see ``Worker.call``."""
+    with Worker(log) as worker:
+        return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks)
+
+
+def mark(name: str) -> None:
+    """In a worker's process: tell the parent that this point is reached, whose clock takes the time."""
+    if name in _marked:
+        _tell(_answers[0], (_MARK, name))
+
+
+def end_workers() -> None:
+    """End the processes of all workers, whichever threads wait for their answers."""
+    with starting:
+        for worker in _workers:
+            worker.let_go()
+
+
+def _pickled(value: object, phase: str) -> bytes:
+    """Not left to start(): what cannot be pickled must end as an answer, and so must what takes for ever."""
     try:
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        for descriptor, copy in enumerate(kept, 1):
-            os.dup2(copy, descriptor)
-            os.close(copy)
-        os.close(nowhere)
+        return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
+    except Exception as error:
+        outcome = Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
+        raise failed(outcome, f"cannot be pickled for a process of its own: {_one_line(error)}", phase) from error
 
 
-def own_lifeline() -> Connection:
-    """Read end of a pipe whose write end only this process holds: its end of file is this process's end."""
-    with _starting:
-        if not _lifelines:
-            _lifelines.append(mp.Pipe(duplex=False))
-    return _lifelines[0][0]
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_CAUSE]
 
 
-PRELOAD = ("shardbench.engine.rank", "shardbench.cost.bounds", "shardbench.model.discovery")
+def _above(requests: Connection, answers: Connection, leash: Connection, log: Path, file_bytes: int | None) -> None:
+    """In a fresh process, which sees that nothing of the next one stays: the worker's."""
+    _print_to(log)
+    leave_like(run_above(lambda: _serve(requests, answers, file_bytes), leash, (requests, answers)))
+
+
+def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
+    """In a worker's process: answer one request after the other."""
+    _answers.append(answers)
+    _tell(answers, (_BEGAN, os.getpid()))
+    while True:
+        try:
+            request = read_frame(requests)
+        except EOFError:
+            return
+        phase = "start"
+        try:
+            phase, marks, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
+            _marked.clear()
+            _marked.update(marks)
+            function, args = pickle.loads(call)  # noqa: S301
+            limit_this_process(file_bytes=file_bytes)
+            answer: tuple[str, Any] = ("ok", function(*args))
+        except (Exception, SystemExit) as error:
+            lift_memory_limit()
+            traceback.print_exc()
+            answer = ("failed", failure_of(error, phase))
+        # The next call's is taken of what is free then.
+        lift_memory_limit()
+        sys.stdout.flush()
+        _tell(answers, answer)
+
+
+def _tell(answers: Connection, message: tuple[str, Any]) -> None:
+    write_frame(answers, bytes(ForkingPickler.dumps(message)))
 
 
 def _become_leader(log: Path, lifeline: Connection) -> None:
     os.setsid()
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
+    _print_to(log)
+
+
+def _print_to(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -120,162 +304,6 @@ def _die_with(lifeline: Connection) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def end_with(lifeline: Connection) -> None:
-    """First thing of a pool's worker: from now on it ends, whatever it does, with the holder of the other end."""
-    threading.Thread(target=_end_alone_with, args=(lifeline,), daemon=True).start()
-
-
-def _end_alone_with(lifeline: Connection) -> None:
-    try:
-        lifeline.poll(None)
-    finally:
-        # Not the group: a pool's worker is in its starter's, which the shell may share.
-        os._exit(1)
-
-
-def mark(name: str) -> None:
-    """In a child of ``call_in_child``: tell the parent that this point is reached, whose clock takes the time."""
-    if _answers:
-        _write_frame(_answers[0], bytes(ForkingPickler.dumps((_MARK, name))))
-
-
-def _call(pipe: Any, lifeline: Connection, log: Path, payload: bytes, phase: str) -> None:
-    _become_leader(log, lifeline)
-    _answers.append(pipe)
-    try:
-        function, args = pickle.loads(payload)  # noqa: S301 - made by call_in_child
-        limit_this_process()
-        answer: tuple[str, Any] = ("ok", function(*args))
-    except (Exception, SystemExit) as error:
-        lift_memory_limit()
-        traceback.print_exc()
-        answer = ("failed", failure_of(error, phase))
-    _write_frame(pipe, bytes(ForkingPickler.dumps(answer)))
-    pipe.close()
-
-
-def _write_frame(pipe: Connection, data: bytes) -> None:
-    left = memoryview(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-    while left:
-        left = left[os.write(pipe.fileno(), left) :]
-
-
-def _read_frame(pipe: Connection, deadline: float) -> bytes | None:
-    """What the other end wrote whole; None where that is not there at the deadline. Raises EOFError at its end."""
-    size = _read_bytes(pipe, _LENGTH_BYTES, deadline)
-    return None if size is None else _read_bytes(pipe, int.from_bytes(size, "big"), deadline)
-
-
-def _read_bytes(pipe: Connection, size: int, deadline: float) -> bytes | None:
-    if size > LONGEST_ANSWER:
-        raise EOFError
-    data = bytearray()
-    while len(data) < size:
-        if not pipe.poll(max(deadline - time.monotonic(), 0.0)):
-            return None
-        some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
-        if not some:
-            raise EOFError
-        data += some
-    return bytes(data)
-
-
-def call_in_child(
-    function: Callable[..., T],
-    args: tuple[Any, ...],
-    *,
-    timeout_s: float,
-    phase: str,
-    log: Path,
-    marks: list[tuple[str, float]] | None = None,
-) -> T:
-    """``function(*args)`` in a fresh process; raises TrialFailed where it fails, dies or overruns.
-
-    ``marks`` gets the points that the function marks, each with the seconds of this process's clock.
-    """
-    try:
-        # Not left to start(): what cannot be read back must end as an answer, not as a dead child.
-        payload = bytes(ForkingPickler.dumps((function, args)))
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_CAUSE]
-        cause = f"cannot be pickled for a process of its own: {text}"
-        raise failed(Outcome.ERROR, cause, phase) from error
-    context, memory = _context(PRELOAD), OutOfMemory.now()
-    ours, theirs = context.Pipe(duplex=False)
-    # No daemon: a strategy may start processes of its own, which end with its group.
-    process = context.Process(target=_call, args=(theirs, own_lifeline(), log, payload, phase))
-    try:
-        # Threads may wait for children of their own: the module multiprocessing has one list of all.
-        with _starting:
-            process.start()
-            _children.add(process)
-        theirs.close()
-        deadline = time.monotonic() + timeout_s
-        try:
-            outcome, value = _answer(ours, deadline, marks)
-        except EOFError as error:
-            raise TrialFailed(died(_exit_code(process, 5.0), phase, None, memory, log)) from error
-        if outcome == _NONE:
-            raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase)
-    finally:
-        _kill(process)
-        with _starting:
-            _children.discard(process)
-        ours.close()
-    if outcome != "ok":
-        raise TrialFailed(value)
-    result: T = value
-    return result
-
-
-def _answer(pipe: Connection, deadline: float, marks: list[tuple[str, float]] | None) -> tuple[str, Any]:
-    """What a child gave, after the marks that it set."""
-    while True:
-        frame = _read_frame(pipe, deadline)
-        now = time.perf_counter()
-        if frame is None:
-            return _NONE, None
-        kind, value = pickle.loads(frame)  # noqa: S301 - written by _call
-        if kind != _MARK:
-            return kind, value
-        if marks is not None:
-            marks.append((value, now))
-
-
-def end_children() -> None:
-    """Kill what ``call_in_child`` started and still runs, whichever thread waits for it."""
-    with _starting:
-        for process in _children:
-            _signal(process)
-
-
-def _kill(process: Any) -> None:
-    if process.pid is not None:
-        _signal(process)
-        _exit_code(process, 10.0)
-
-
-def _signal(process: Any) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        process.kill()
-
-
-def _exit_code(process: Any, wait_s: float) -> int | None:
-    """Of a process that ends within ``wait_s``."""
-    wait([process.sentinel], wait_s)
-    with _starting:
-        process.join(0)
-        code: int | None = process.exitcode
-    return code
-
-
-def start_server() -> None:
-    """Make ready what children come from; for a process that will have threads."""
-    _context(PRELOAD)
-
-
 def _rank(lifeline: Connection, log: Path, folder: Path, rank: int, world: int) -> None:
     _become_leader(log, lifeline)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
@@ -287,13 +315,27 @@ def _rank(lifeline: Connection, log: Path, folder: Path, rank: int, world: int) 
     sys.exit(run_rank(folder))
 
 
+def _kill(process: Any) -> None:
+    if process.pid is not None:
+        _signal(process)
+        wait([process.sentinel], ENDS_S)
+        process.join(0)
+
+
+def _signal(process: Any) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
 def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails.
 
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
-    context, memory = _context(PRELOAD), OutOfMemory.now()
+    context, memory = process_context(), OutOfMemory.now()
     deadline = time.monotonic() + timeout_s
     processes = [
         context.Process(target=_rank, args=(own_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
@@ -301,7 +343,7 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     ]
     try:
         for process in processes:
-            process.start()
+            start(process)
         _watch(folder, processes, deadline, timeout_s, memory)
     finally:
         for process in processes:

@@ -12,15 +12,16 @@ FILE_BYTES = 1 << 30
 _FIRST_TO_GO = "1000"
 
 
-def limit_this_process(memory_bytes: int | None = None) -> None:
-    """Memory beyond ``memory_bytes`` more than it has now is refused to this process; so are larger files.
+def limit_this_process(memory_bytes: int | None = None, file_bytes: int | None = FILE_BYTES) -> None:
+    """Memory beyond ``memory_bytes`` more than it has now is refused to this process; so are larger files, unless None.
 
     The default is a share of what is free. Processes that it starts have the same limits, each for itself; where all
     together fill the machine, they are what its kernel ends first.
     """
     more = memory_bytes if memory_bytes is not None else int(MEMORY_SHARE * free_memory_bytes())
     _lower(resource.RLIMIT_DATA, _data_bytes() + more)
-    _lower(resource.RLIMIT_FSIZE, FILE_BYTES)
+    if file_bytes is not None:
+        _lower(resource.RLIMIT_FSIZE, file_bytes)
     score = Path("/proc/self/oom_score_adj")
     if score.is_file():
         score.write_text(_FIRST_TO_GO)

@@ -7,12 +7,11 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import from_json
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine.failures import TrialFailed
 from shardbench.engine.job import RankJob, RankResult
 from shardbench.engine.launch import run_ranks
-from shardbench.engine.trial_folder import extra_ranks, read_job, write_job
+from shardbench.engine.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
@@ -87,7 +86,7 @@ def _result(folder: Path, rank: int, job: RankJob, digest: str) -> RankResult:
     if not path.exists():
         raise _bad(f"rank {rank} left no result", rank)
     try:
-        result = from_json(RankResult, path.read_bytes(), path.name)
+        result = read_result(path)
     except BadInput as error:
         raise _bad(str(error), rank) from error
     if result.rank != rank:

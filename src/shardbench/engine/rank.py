@@ -25,7 +25,7 @@ from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
 from shardbench.engine.progress import CountedClock, Progress
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.trial_folder import holds_results, read_job
+from shardbench.engine.trial_folder import holds_results, read_job, result_text
 from shardbench.engine.turns import take_turns
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
@@ -162,7 +162,7 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
         _leave(folder / f"rank{rank}.error.json", report.model_dump_json())
         return 1
     left = result.model_copy(update={"ran": ran.ended() if ran else None})
-    _leave(folder / f"rank{rank}.json", left.model_dump_json())
+    _leave(folder / f"rank{rank}.json", result_text(left))
     dist.destroy_process_group()
     return 0
 

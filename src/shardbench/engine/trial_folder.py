@@ -5,8 +5,9 @@ from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.jsonlines import digested, undigested
 from shardbench.base.serialise import content_hash, from_json, to_json
-from shardbench.engine.job import JOB, RankJob
+from shardbench.engine.job import JOB, RankJob, RankResult
 
 
 def holds_results(folder: Path) -> bool:
@@ -38,6 +39,16 @@ def next_attempt(folder: Path) -> Path:
     if not ranks_began(made[-1]):
         return made[-1]
     return folder.with_name(f"{folder.name}.{attempt_number(made[-1]) + 1}")
+
+
+def result_text(result: RankResult) -> str:
+    """What a rank leaves: its result with a digest, as files are copied from machine to machine."""
+    return digested(to_json(result).encode()).decode()
+
+
+def read_result(path: Path) -> RankResult:
+    """The result that a rank left; raises BadInput where it is not whole, or not as the rank left it."""
+    return from_json(RankResult, undigested(path.read_bytes(), path.name), path.name)
 
 
 def write_job(job: RankJob, folder: Path) -> None:

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from shardbench.base import plugins
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, LEADERBOARD, REPRODUCTION, class_code
+from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought, one_line
 from shardbench.model.problem import Sees
@@ -127,7 +129,7 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
 
 def _load(package: str) -> object:
     try:
-        imported = importlib.import_module(package)
+        imported = within(plugins.LOADS_S, partial(importlib.import_module, package))
     except (Exception, SystemExit) as error:
         raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
     provided = getattr(imported, "strategies", None)
@@ -156,7 +158,7 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
         given: object = [provided]
     elif callable(provided):
         try:
-            given = provided()
+            given = _made(provided)
         except (Exception, SystemExit) as error:
             raise BadInput(f"package {package} failed to make its strategies: {one_line(error)}") from error
         given = [given] if isinstance(given, Strategy) else given
@@ -172,6 +174,11 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
         if fault:
             raise BadInput(f"package {package}: {type(member).__name__} {fault}")
     return members
+
+
+def _made(provided: Callable[[], object]) -> object:
+    """What a function of a package gives; a generator runs only when it is read."""
+    return within(plugins.LOADS_S, lambda: list(given) if isinstance(given := provided(), Iterator) else given)
 
 
 def declaration_fault(strategy: Strategy) -> str:

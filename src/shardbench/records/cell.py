@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from shardbench.base.serialise import content_hash
 from shardbench.records.base_record import BaseRecord
+from shardbench.records.trial import Outcome
 
 Scalar = str | int | float | bool | None
 Cell = dict[str, Scalar]
@@ -34,6 +35,8 @@ class CellRecord(BaseRecord):
     rows: tuple[SeriesRow, ...] = ()
     failure: Annotated[str, Field(min_length=1)] | None = None
     """One line; a failed cell has no rows."""
+    outcome: Outcome | None = None
+    """How it failed; None where it did not, and in records of versions that did not say."""
 
     @property
     def expected_key(self) -> str:
@@ -48,7 +51,8 @@ class CellRecord(BaseRecord):
     @property
     def summary(self) -> str:
         """Study, cell, how many rows it gave, and how long it took."""
-        outcome = f"failed: {self.failure}" if self.failure else f"{len(self.rows)} rows"
+        how = "" if self.outcome in (None, Outcome.ERROR) else f"{self.outcome}: "
+        outcome = f"failed: {how}{self.failure}" if self.failure else f"{len(self.rows)} rows"
         return f"{cell_text(self.study, self.cell)}: {outcome} ({self.wall_s:.1f} s)"
 
     @property
@@ -60,6 +64,8 @@ class CellRecord(BaseRecord):
     def _consistent(self) -> "CellRecord":
         if (self.failure is None) != bool(self.rows):
             raise ValueError("a record has either rows or a failure")
+        if self.outcome is not None and (self.failure is None or self.outcome is Outcome.OK):
+            raise ValueError(f"a record with the outcome {self.outcome} must state its failure")
         for row in self.rows:
             if row.get("backend") not in BACKENDS:
                 raise ValueError(f"a row's backend is {row.get('backend')!r}; it must be one of {', '.join(BACKENDS)}")

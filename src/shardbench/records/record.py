@@ -35,6 +35,9 @@ class Planned(pydantic.BaseModel):
     """Wall seconds of ``Strategy.plan``."""
     fit_s: NonNegativeFloat
     """Wall seconds of ``Strategy.fit``; 0 where the strategy learns nothing."""
+    plan_cpu_s: NonNegativeFloat | None = None
+    """CPU seconds of the process that planned, as the kernel counts them; these two are None in earlier records."""
+    fit_cpu_s: NonNegativeFloat | None = None
     segments: NonNegativeInt
     moves: tuple[Move, ...]
     notes: dict[str, float | int | str]

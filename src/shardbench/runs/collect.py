@@ -9,8 +9,8 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import JOB, Ran, RankError, RankJob, RankResult
-from shardbench.engine.trial_folder import attempt_number, holds_results, left_hash, phase_of, ranks_began
+from shardbench.engine.job import JOB, Ran, RankError, RankJob
+from shardbench.engine.trial_folder import attempt_number, holds_results, left_hash, phase_of, ranks_began, read_result
 from shardbench.records.kept import keep_plan
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
@@ -179,7 +179,7 @@ def _ran(folder: Path, rank: int) -> Ran | None:
     result, error = folder / f"rank{rank}.json", folder / f"rank{rank}.error.json"
     try:
         if result.is_file():
-            return from_json(RankResult, result.read_bytes(), result.name).ran
+            return read_result(result).ran
         return from_json(RankError, error.read_bytes(), error.name).ran if error.is_file() else None
     except BadInput:
         # Judged already: the failure says so.

@@ -1,21 +1,21 @@
 """One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
 
 import shutil
-import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
+from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import call_in_child, mark
+from shardbench.engine.launch import Mark, call_in_child, mark
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -237,14 +237,12 @@ def _plan(
     fits = learns(strategy) and not fitted
     limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
     # A planner's open log must not lead it to the test batches.
-    with tempfile.TemporaryDirectory(prefix="shardbench-plan-") as private:
-        printed = Path(private) / "log"
+    with temporary_folder() as private:
+        printed = private / "log"
         try:
-            marks: list[tuple[str, float]] = []
-            text, spent = call_in_child(
-                _plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks
-            )
-            return text, _by_parents_clock(spent, marks)
+            marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
+            text, _ = call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks)
+            return text, _by_parents_clock(marks)
         finally:
             if limits is not None and printed.is_file():
                 shutil.copyfile(printed, limits.log)
@@ -252,14 +250,17 @@ def _plan(
                 raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
 
 
-def _by_parents_clock(spent: Spent, marks: Sequence[tuple[str, float]]) -> Spent:
-    """Wall seconds from the marks, first beginning to last end: a strategy could set the clock of its own process."""
+def _by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
+    """Seconds from the marks, first beginning to last end: a strategy could set the clocks of its own process."""
 
-    def between(begin: str, end: str) -> float:
-        began, ended = [at for name, at in marks if name == begin], [at for name, at in marks if name == end]
-        return ended[-1] - began[0] if began and ended else 0.0
+    def between(begin: str, end: str) -> tuple[float, float]:
+        if not marks[begin] or not marks[end]:
+            return 0.0, 0.0
+        began, ended = marks[begin][0], marks[end][-1]
+        return ended.at - began.at, ended.cpu_s - began.cpu_s
 
-    return replace(spent, fit_s=between(FIT, FITTED), plan_s=between(PLAN, PLANNED))
+    (fit_s, fit_cpu_s), (plan_s, plan_cpu_s) = between(FIT, FITTED), between(PLAN, PLANNED)
+    return Spent(fit_s=fit_s, fit_cpu_s=fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
 def _plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
@@ -329,6 +330,8 @@ def _planned(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> 
         plan_hash=content_hash(plan),
         plan_s=spent.plan_s,
         fit_s=spent.fit_s,
+        plan_cpu_s=spent.plan_cpu_s,
+        fit_cpu_s=spent.fit_cpu_s,
         segments=len(plan.segments),
         moves=tuple(sorted(used_moves(plan, problem))),
         notes=plan.notes,

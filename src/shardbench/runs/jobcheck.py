@@ -1,9 +1,9 @@
 """What can be known of a trial before it runs: that no plan could end well, or that devices are missing."""
 
-import tempfile
 from functools import cache
 from pathlib import Path
 
+from shardbench.base.temporary import temporary_folder
 from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.records.trial import Backend
@@ -52,8 +52,8 @@ def cuda_devices() -> int:
     """CUDA devices that torch can use here, counted without loading torch into this process."""
     if not Path("/dev/nvidiactl").exists():
         return 0
-    with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
-        return call_in_child(_count, (), timeout_s=_COUNT_S, phase="start", log=Path(folder) / "log")
+    with temporary_folder() as folder:
+        return call_in_child(_count, (), timeout_s=_COUNT_S, phase="start", log=folder / "log")
 
 
 def _count() -> int:

@@ -1,6 +1,5 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ import pydantic
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
-from shardbench.engine.launch import set_rank_variables
+from shardbench.base.temporary import temporary_folder
+from shardbench.engine.server import set_rank_variables
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role
 from shardbench.records.provenance import Provenance
@@ -186,8 +186,8 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
 def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext]:
     job, results = listed.job, options.results
     if options.work is None:
-        with tempfile.TemporaryDirectory(prefix="shardbench-") as folder:
-            yield JobContext(job, listed.workload, Path(folder), results=results)
+        with temporary_folder() as folder:
+            yield JobContext(job, listed.workload, folder, results=results)
         return
     facts = (listed.workload.name, job.load_machine().name, job.backend, job.precision, job.optimizer)
     # The ranks of the kept folder may be started from anywhere.

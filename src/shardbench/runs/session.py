@@ -1,24 +1,37 @@
 """A session: the open part of a list of work is run, and every piece ends in a record on disk."""
 
-import multiprocessing as mp
 import os
+import queue
+import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.engine.launch import end_children, end_with, own_lifeline, set_rank_variables, start_server
+from shardbench.base.temporary import clean_left_folders
+from shardbench.engine.failures import TrialFailed
+from shardbench.engine.launch import Mark, Worker, end_workers
+from shardbench.engine.server import set_rank_variables, start_server
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
+from shardbench.records.trial import Failure
+from shardbench.runs.cluster import Done
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R", bound=BaseRecord)
 G = TypeVar("G")
+
+BEGUN = "begun"
+"""Point of a call at which what it needs is loaded."""
+LOADS_S = 300.0
+"""How long that may take, on top of the call's own time."""
 
 
 class Listener(Protocol):
@@ -82,6 +95,7 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
 
     Raises BadInput where two pieces have one key, and where another run writes to the results.
     """
+    clean_left_folders()
     with sole_writer(results):
         return _run_alone(work, results, listener)
 
@@ -110,18 +124,71 @@ def _run_alone(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     return [known[key] for key in keys]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answered(Done[G]):
+    """What became of a call in a worker, and what it took by this process's clocks."""
+
+    wall_s: float
+    cpu_s: float
+    """Of the worker's process."""
+    log: Path
+    """What the call printed."""
+
+
 def side_by_side(
-    call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int
-) -> Generator[G, None, None]:
-    """What ``call`` gives for each of the arguments, as it is done; 1 worker is this process, 0 are one a core."""
-    workers = workers or cores()
-    if workers == 1 or len(arguments) <= 1:
-        yield from (call(*each) for each in arguments)
-        return
-    context = mp.get_context("forkserver")
-    # Workers are not recycled: with max_tasks_per_child the pool of Python 3.11 hangs (CPython issue 115634).
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(own_lifeline(),)) as pool:
-        yield from _as_done(pool, call, arguments)
+    call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int, *, timeout_s: float, logs: Path
+) -> Generator[Answered[G], None, None]:
+    """What ``call`` gives for each of the arguments, as it is done, in ``workers`` processes; 0 are one a core.
+
+    A call that takes longer than ``timeout_s``, or whose process dies, is a Failure, and the next one runs. Time counts
+    from where the call marks BEGUN; one that does not has LOADS_S more. What calls print is kept in ``logs``.
+    """
+    workers = min(workers or cores(), max(len(arguments), 1))
+    every = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
+    idle: queue.SimpleQueue[_LoggedWorker] = queue.SimpleQueue()
+    for worker in every:
+        idle.put(worker)
+
+    def answered(number: int, given: tuple[object, ...]) -> Answered[G]:
+        worker = idle.get()
+        try:
+            return worker.answer(call, number, given, timeout_s)
+        finally:
+            idle.put(worker)
+
+    start_server()
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            yield from _as_done(pool, answered, list(enumerate(arguments)), end_workers)
+    finally:
+        for worker in every:
+            worker.end()
+
+
+class _LoggedWorker(Worker):
+    """A worker that keeps apart what calls print, and says what they took."""
+
+    def __init__(self, log: Path) -> None:
+        # A study may keep what outgrows a planner's files.
+        super().__init__(log, file_bytes=None)
+        self._printed = log
+
+    def answer(self, call: Callable[..., G], number: int, given: tuple[object, ...], timeout_s: float) -> Answered[G]:
+        """One call; whatever goes wrong is a Failure."""
+        if self._printed.is_file():
+            os.truncate(self._printed, 0)
+        marks: dict[str, list[Mark]] = {BEGUN: []}
+        before = self.spent() if self.runs else Mark("", time.perf_counter(), 0.0)
+        try:
+            value: G | Failure = self.call(call, given, timeout_s=timeout_s, phase="run", marks=marks, grace_s=LOADS_S)
+        except TrialFailed as error:
+            value = error.failure
+        after, began = self.spent(), [*marks[BEGUN], before][0]
+        log = self._printed.with_name(f"call{number}.log")
+        if self._printed.is_file():
+            shutil.copyfile(self._printed, log)
+        spent = {"wall_s": after.at - began.at, "cpu_s": max(after.cpu_s - began.cpu_s, 0.0)}
+        return Answered(number=number, value=value, log=log, **spent)
 
 
 def waiting_side_by_side(
@@ -133,7 +200,7 @@ def waiting_side_by_side(
     """
     start_server()
     with ThreadPoolExecutor(workers or cores()) as pool:
-        yield from _as_done(pool, call, arguments, end_children)
+        yield from _as_done(pool, call, arguments, end_workers)
 
 
 def cores() -> int:
@@ -145,7 +212,7 @@ def _as_done(
     pool: Executor,
     call: Callable[..., G],
     arguments: Sequence[tuple[object, ...]],
-    end: Callable[[], None] | None = None,
+    end: Callable[[], None],
 ) -> Generator[G, None, None]:
     """``end`` ends what calls wait for; called where nobody reads further."""
     running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
@@ -159,5 +226,5 @@ def _as_done(
         pool.shutdown(wait=False, cancel_futures=True)
         begun = [future for future in running if not future.cancelled()]
         # A call may go on to a next process.
-        while end is not None and wait(begun, timeout=0.2).not_done:
+        while wait(begun, timeout=0.2).not_done:
             end()

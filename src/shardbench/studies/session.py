@@ -1,19 +1,24 @@
 """A study as work: its cells, run side by side where time is not measured."""
 
-import time
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 
 from shardbench.base.code import class_code
 from shardbench.base.serialise import content_hash
-from shardbench.engine.failures import failure_of
+from shardbench.base.temporary import temporary_folder
+from shardbench.engine.failures import failed, failure_of
+from shardbench.engine.launch import mark
 from shardbench.model.discovery import strategy_codes
-from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key
+from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
-from shardbench.runs.session import Listener, Work, run_session, side_by_side
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.run_trial import keep_log
+from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study import Study
 
@@ -28,10 +33,12 @@ class SessionOptions:
     strategies: tuple[str, ...] = ()
     """Of cells that name a strategy, those of these alone."""
     force: bool = False
-    retry: bool = False
-    """Run failed cells again."""
+    retry: frozenset[Outcome] = frozenset()
+    """Run cells again that failed so; one that does not say how is an error."""
     workers: int = 0
     """Processes; 0 means as many as cores."""
+    cell_s: float | None = None
+    """Deadline of a cell; the study's own where None."""
 
 
 class StudyWork(Work[Cell, CellRecord]):
@@ -61,18 +68,38 @@ class StudyWork(Work[Cell, CellRecord]):
 
     def again(self, record: CellRecord) -> bool:
         """By the options."""
-        return self._options.force or (self._options.retry and record.failure is not None)
+        failed = record.failure is not None and (record.outcome or Outcome.ERROR) in self._options.retry
+        return self._options.force or failed
 
     def run(
         self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]
     ) -> Generator[CellRecord, None, None]:
-        """In any order, or one after the other where time is measured."""
+        """In any order, or one after the other where time is measured, in processes that keep what they loaded."""
         # Whole, for processes that run elsewhere.
-        folder = (self._options.results / "cache" / self._owner).resolve()
+        results = self._options.results.resolve()
+        folder = results / "cache" / self._owner
         folder.mkdir(parents=True, exist_ok=True)
         workers = 1 if self._study.exclusive else self._options.workers
-        arguments = [(self._owner, self._study.name, cell, folder, environment) for cell in pieces]
-        return side_by_side(run_cell, arguments, workers)
+        timeout_s = self._options.cell_s or self._study.timeout_s
+        study = partial(_study, find_reproduction, self._owner, self._study.name)
+        arguments = [(study, cell, folder, environment) for cell in pieces]
+        with temporary_folder() as logs:
+            for done in side_by_side(run_cell, arguments, workers, timeout_s=timeout_s, logs=logs):
+                record = self._record(pieces[done.number], done, environment)
+                printed = done.log.is_file() and done.log.stat().st_size > 0
+                keep_log(results, record.key, [done.log] if record.failure is not None and printed else [])
+                yield record
+
+    def _record(self, cell: Cell, done: Answered[CellRecord], environment: str) -> CellRecord:
+        """What a worker gave, or why it gave nothing; with the time that it took."""
+        record = done.value
+        if isinstance(record, Failure):
+            begun = Provenance.begin(cell_code(self._study, cell))
+            started = begun.started - timedelta(seconds=round(done.wall_s))
+            draft = _draft(self._study, cell, environment, begun.model_copy(update={"started": started}))
+            record = _failed(draft, record)
+        ended = record.provenance.ended() if record.provenance is not None else None
+        return record.model_copy(update={"wall_s": done.wall_s, "cpu_s": done.cpu_s, "provenance": ended})
 
 
 def _wanted(cell: Cell, strategies: tuple[str, ...]) -> bool:
@@ -89,34 +116,45 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
     return [record for work in works for record in run_session(work, options.results, listener)]
 
 
-def run_cell(owner: str, study: str, cell: Cell, folder: Path, environment: str) -> CellRecord:
-    """Run one cell in this process to its record; whatever it raises is its failure."""
-    found = find_reproduction(owner).study(study)
-    draft = {
-        "key": cell_key(found.name, found.version, cell),
-        "study": found.name,
-        "version": found.version,
-        "cell": cell,
-        "environment": environment,
-    }
+def run_cell(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
+    """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
+    found = study()
     # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.
-    begun = Provenance.begin(cell_code(found, cell))
-    wall, cpu = time.perf_counter(), time.process_time()
-
-    def record(rows: Sequence[SeriesRow] = (), failure: str | None = None) -> CellRecord:
-        spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-        outcome = {"rows": rows, "failure": failure, "provenance": begun.ended()}
-        return CellRecord.model_validate({**draft, **spent, **outcome})
-
+    draft = _draft(found, cell, environment, Provenance.begin(cell_code(found, cell)))
+    mark(BEGUN)
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
         unnamed = {name for row in rows if isinstance(name := row.get("strategy"), str)} - found.strategies_of(cell)
         if unnamed:
-            cause = f"study {study} used {min(unnamed)}, which is not among its strategies: add it to uses"
-            return record(failure=cause)
-        return record(rows) if rows else record(failure="the study gave no rows for this cell")
-    except Exception as error:
-        return record(failure=failure_of(error, "run").cause)
+            cause = f"study {found.name} used {min(unnamed)}, which is not among its strategies: add it to uses"
+            raise failed(Outcome.ERROR, cause, "run")
+        if not rows:
+            raise failed(Outcome.ERROR, "the study gave no rows for this cell", "run")
+        return CellRecord.model_validate({**draft, "rows": rows})
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return _failed(draft, failure_of(error, "run"))
+
+
+def _study(find: Callable[[str], Reproduction], owner: str, name: str) -> Study:
+    return find(owner).study(name)
+
+
+def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> dict[str, object]:
+    return {
+        "key": cell_key(study.name, study.version, cell),
+        "study": study.name,
+        "version": study.version,
+        "cell": cell,
+        "environment": environment,
+        "provenance": begun,
+        "wall_s": 0.0,
+        "cpu_s": 0.0,
+    }
+
+
+def _failed(draft: dict[str, object], failure: Failure) -> CellRecord:
+    return CellRecord.model_validate({**draft, "failure": failure.cause, "outcome": failure.outcome})
 
 
 def cell_code(study: Study, cell: Cell) -> str | None:

@@ -25,6 +25,8 @@ class Study(ABC):
     """Order of the rows' columns in tables, after the cells'; those not named follow by name."""
     uses: Sequence[str] = ()
     """Strategies that its cells ask beside the one that a cell names: where one is edited, they run again."""
+    timeout_s: float = 7200.0
+    """Wall seconds of one cell, after which its process is ended; the longest on record took 25 minutes."""
     exclusive: bool = False
     """Whether wall time is measured: cells then run one after the other."""
 

@@ -58,7 +58,7 @@ def check_submission(
     for record in _drawn(store.path, known, again):
         if told is not None:
             told(f"again: {cell_text(STUDY, record.cell)}")
-        made = run_cell(OWNER, STUDY, record.cell, folder or results / "cache" / OWNER, record.environment)
+        made = run_cell(lambda: study, record.cell, folder or results / "cache" / OWNER, record.environment)
         faults += [f"{cell_text(STUDY, record.cell)}: {fault}" for fault in _differences(record, made)]
     return Checked(strategies=tuple(names), cells=len(known), faults=tuple(faults))
 

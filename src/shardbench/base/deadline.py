@@ -1,0 +1,62 @@
+"""Calls of other people's code in this process, which must not be waited for without end."""
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_AGAIN_S = 1.0
+"""An interruption that the code takes for its own is repeated."""
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """What ``call`` gives; raises TimeoutError where it takes longer, and whatever it raises.
+
+    In the main thread it is interrupted. Of other threads' nobody can: there it goes on, and is waited for no longer.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _interrupted(seconds, call)
+    return _left_alone(seconds, call)
+
+
+def _too_long(seconds: float) -> TimeoutError:
+    return TimeoutError(f"took more than {seconds:g} s")
+
+
+def _interrupted(seconds: float, call: Callable[[], T]) -> T:
+    def ring(*_: object) -> None:
+        raise _too_long(seconds)
+
+    others, began = signal.signal(signal.SIGALRM, ring), time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    try:
+        return call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, others)
+        if left:
+            # Somebody else's alarm, such as that of a test.
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), interval)
+
+
+def _left_alone(seconds: float, call: Callable[[], T]) -> T:
+    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((call(), None))
+        except (Exception, SystemExit) as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        value, error = done.get(timeout=seconds)
+    except queue.Empty:
+        raise _too_long(seconds) from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]

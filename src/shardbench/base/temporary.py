@@ -1,0 +1,54 @@
+"""Temporary folders that go with the process that made them; a killed one's are cleaned by the next."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PREFIX = "shardbench.run-"
+_UNFINISHED = ".shardbench.new-"
+"""Not looked at by others: nobody could tell that its maker lives before it is locked."""
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder, locked as long as this process lives, and gone afterwards with all in it."""
+    made = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
+    handle = os.open(made, os.O_RDONLY)
+    folder = made
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(made.name.replace(_UNFINISHED, _PREFIX)))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def clean_left_folders() -> list[Path]:
+    """Remove the folders of processes that are gone, and of no other user; gives what was removed."""
+    left = sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+    return [folder for folder in left if _removed(folder)]
+
+
+def _removed(folder: Path) -> bool:
+    """Whether it is removed, as nobody has it locked."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        # Its maker, or somebody else, was quicker; or it is another user's.
+        return False
+    try:
+        if os.fstat(handle).st_uid != os.getuid():
+            return False
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    finally:
+        os.close(handle)

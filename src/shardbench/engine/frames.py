@@ -1,0 +1,49 @@
+"""Messages of two processes over a pipe, whole or not at all, and never waited for longer than told."""
+
+import os
+import select
+import time
+from multiprocessing.connection import Connection
+
+_LENGTH_BYTES = 8
+LONGEST = 1 << 28
+"""Bytes; a process that says it has more to tell is not believed."""
+FOREVER = float("inf")
+
+
+def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> None:
+    """Write one message; raises BrokenPipeError where nobody reads, TimeoutError where not all is read at ``deadline``.
+
+    Deadlines are seconds of the monotonic clock.
+    """
+    left = memoryview(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    os.set_blocking(pipe.fileno(), deadline == FOREVER)
+    while left:
+        _wait(pipe, select.POLLOUT, deadline)
+        left = left[os.write(pipe.fileno(), left) :]
+
+
+def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
+    """One message; raises TimeoutError where it is not there whole at ``deadline``, EOFError where there is no more."""
+    size = int.from_bytes(_read(pipe, _LENGTH_BYTES, deadline), "big")
+    if size > LONGEST:
+        raise EOFError
+    return _read(pipe, size, deadline)
+
+
+def _read(pipe: Connection, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        _wait(pipe, select.POLLIN, deadline)
+        some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
+        if not some:
+            raise EOFError
+        data += some
+    return bytes(data)
+
+
+def _wait(pipe: Connection, event: int, deadline: float) -> None:
+    ready = select.poll()
+    ready.register(pipe.fileno(), event)
+    if not ready.poll(None if deadline == FOREVER else max(1e3 * (deadline - time.monotonic()), 0.0)):
+        raise TimeoutError
