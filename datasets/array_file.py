@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_HEADER_BYTES = 128
-"""Of a .npy file of one short axis."""
+from shardbench.base.npy import read_header
 
 
 class ArrayFile:
@@ -51,16 +50,9 @@ class ArrayFile:
         return self._digest.hexdigest()
 
 
-def mapped(path: Path) -> NDArray[Any]:
-    """An array as it lies; an empty one cannot be mapped."""
-    array: NDArray[Any] = np.load(path, mmap_mode="r" if path.stat().st_size > _HEADER_BYTES else None)
-    return array
-
-
 def part(path: Path, start: int, stop: int) -> NDArray[Any]:
     """Elements [start, stop) of a flat array file, read: mapped pages would count as memory of the process."""
     with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+        dtype = read_header(file, str(path)).dtype
         file.seek(start * dtype.itemsize, io.SEEK_CUR)
         return np.fromfile(file, dtype, stop - start)

@@ -1,12 +1,12 @@
 """Cards: what a data set is, where it comes from, and the numbers it must keep to."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import toml_file
 from shardbench.base.serialise import from_data
 
 CARDS = Path(__file__).parent / "cards"
@@ -50,4 +50,9 @@ def load_card(kind: str) -> Card:
     path = CARDS / f"{kind}.toml"
     if kind not in kinds():
         raise BadInput(f"no card for '{kind}': there are {', '.join(kinds())}")
-    return from_data(Card, tomllib.loads(path.read_text(encoding="ascii")), path.name)
+    return read_card(path)
+
+
+def read_card(path: Path) -> Card:
+    """The card in a file; raises BadInput that names the first wrong field."""
+    return from_data(Card, toml_file(path), path.name)

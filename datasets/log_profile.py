@@ -6,11 +6,12 @@ The log is read part by part; memory is that of a part and of the distinct rows 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pydantic
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
@@ -21,6 +22,7 @@ from shardbench.datasets.log_reader import Source, times
 from shardbench.datasets.prepared import NOTE, Note, write_model
 from shardbench.datasets.rm_hash import mixed
 from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Name, Rows, Width
 from shardbench.workloads.profiling import RowCounter
 from shardbench.workloads.table_list import ListedTable
 
@@ -36,13 +38,19 @@ class LoggedTable(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    rows: PositiveInt
-    dim: PositiveInt
+    name: Name
+    rows: Rows
+    dim: Width
     pooled: bool
-    features: tuple[str, ...]
+    features: Annotated[tuple[str, ...], Field(min_length=1, max_length=1024)]
     lookups: tuple[NonNegativeInt, ...]
     """Of each feature, train and test."""
+
+    @pydantic.model_validator(mode="after")
+    def _of_each(self) -> "LoggedTable":
+        if len(self.lookups) != len(self.features):
+            raise ValueError(f"{len(self.features)} features but lookups of {len(self.lookups)}")
+        return self
 
 
 class Profiled(Note):

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardbench.base.errors import BadInput
+from shardbench.base.npy import read_header
 from shardbench.datasets.log_reader import one_line
 
 BATCH_ROWS = 1 << 14
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,8 @@ class _Array:
 
     def __init__(self, stream: IO[bytes], name: str, hotness: int) -> None:
         self._stream, self.name, self._hotness = stream, name, hotness
-        try:
-            version = np.lib.format.read_magic(stream)
-            if version not in _HEADERS:
-                raise BadInput(f"{name} is of version {version} of the .npy format, expected (1, 0) or (2, 0)")
-            shape, by_column, self._dtype = _HEADERS[version](stream)
-        except ValueError as error:
-            raise BadInput(f"{name} is no array of numpy's: {error}") from error
+        header = read_header(stream, name)
+        shape, by_column, self._dtype = header.shape, header.by_column, header.dtype
         if not np.issubdtype(self._dtype, np.integer) or len(shape) != 2 or shape[1] != hotness or by_column:
             order = ", by column" if by_column else ""
             raise BadInput(f"{name} is {self._dtype} {list(shape)}{order}, expected int32 [samples, {hotness}]")

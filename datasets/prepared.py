@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.base.errors import BadInput
+from shardbench.base.npy import mapped
+from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import from_json, to_json
-from shardbench.datasets.array_file import mapped
 
 NOTE = "prepared.json"
 
@@ -41,15 +42,15 @@ def read_model(kind: type[N], path: Path, how: str) -> N:
     """What such a file says; raises BadInput that says ``how`` to prepare the folder where it is not there."""
     if not path.is_file():
         raise BadInput(f"no file {path}: {how}")
-    return from_json(kind, path.read_bytes(), str(path))
+    return from_json(kind, file_bytes(path), str(path))
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...], how: str) -> NDArray[Any]:
     """A prepared array, mapped; raises BadInput where it is none of this kind and shape, or not what was prepared."""
     try:
         array = mapped(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read ({type(error).__name__}): {how}") from error
+    except BadInput as error:
+        raise BadInput(f"{error}: {how}") from error
     if array.shape != shape or not np.issubdtype(array.dtype, kind):
         raise BadInput(f"{path} has {array.dtype} {array.shape}, expected {kind.__name__} {shape}: {how}")
     stat, note = path.stat(), path.parent / NOTE
@@ -76,4 +77,4 @@ class _Checked(pydantic.BaseModel):
 
 @lru_cache(maxsize=64)
 def _checksums(note: Path, noted: int) -> dict[str, str]:
-    return from_json(_Checked, note.read_bytes(), str(note)).checksums
+    return from_json(_Checked, file_bytes(note), str(note)).checksums

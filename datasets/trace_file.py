@@ -22,6 +22,9 @@ BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.
 BUILTIN_ROWS = 500_000
 """Rows of the two real tables (their traces' ids are below it)."""
 _DIGITS = b"0123456789"
+_LINES_A_BYTE = 8
+"""Of a packed file: no lookups that mean anything take less than a bit."""
+_ROOM_LINES = 1 << 24
 _MAX_DIGITS = 18
 """Of whole numbers that always fit int64."""
 
@@ -47,6 +50,7 @@ def read_lengths(path: Path, lookups: int) -> Ints:
 def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     parts: list[Ints] = []
     line = 0
+    most = _ROOM_LINES + _LINES_A_BYTE * path.stat().st_size if path.is_file() else 0
     for _, batch in Log(files=(path,), header=(what,), suffix=".tsv").batches([what]):
         texts = batch.column(0)
         at = first_unlike(spans(texts), _DIGITS, range(1, _MAX_DIGITS + 1))
@@ -62,6 +66,8 @@ def _read_numbers(path: Path, limit: int, what: str) -> Ints:
             )
         parts.append(values)
         line += len(values)
+        if line > most:
+            raise BadInput(f"{path.name}: more than {most} lines, which no trace of this size has: unpack it yourself")
     return np.concatenate(parts)
 
 

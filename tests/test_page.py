@@ -203,10 +203,11 @@ def test_written_beside_the_tables(tmp_path):
 def test_a_page_of_many_large_groups_is_small():
     steps = tuple(10.0 + i for i in range(4))
     planned = make.planned(hbm_memory_bytes=tuple(range(1, 1025)), uvm_memory_bytes=(0,) * 1024)
+    traffic = make.totals(distinct_rows=(50.0,) * 1024)
     made = [
         make.ok(
             f"strategy-{s}", steps, tuple(2.0 + rank / 1000 for rank in range(1024)),
-            backend=Backend.SIMULATED, workload=f"workload-{w}", changes={"planned": planned},
+            backend=Backend.SIMULATED, workload=f"workload-{w}", changes={"planned": planned, "traffic": traffic},
         )
         for w in range(12) for s in range(20)
     ]  # fmt: skip

@@ -204,9 +204,10 @@ def any_record(draw):
     bad = draw(st.sampled_from([None, *(outcome for outcome in Outcome if outcome is not Outcome.OK)]))
     if bad is not None:
         return make.failed(bad, rank=draw(st.none() | st.integers(0, 9)), **trial)
+    of_ranks = st.tuples(times, times)
     changes = {
-        "timing": make.timing(draw(many), draw(many), lookup=draw(times)),
-        "traffic": make.totals(collectives=draw(counts), distinct_rows=draw(many)),
+        "timing": make.timing(draw(many), draw(of_ranks), lookup=draw(times)),
+        "traffic": make.totals(collectives=draw(counts), distinct_rows=draw(of_ranks)),
         "measured_bytes": draw(st.none() | st.dictionaries(st.sampled_from(sorted(make.COLLECTIVES)), times)),
         "bound_ms": draw(st.none() | times),
         "provenance": draw(st.none() | st.builds(make.provenance, st.none() | st.just("c" * 16), dirty=st.booleans())),

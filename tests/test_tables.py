@@ -200,7 +200,7 @@ def test_unknown_collective_is_refused():
 
 def test_phases_are_the_cost_models_in_order():
     phases = dict.fromkeys(sorted(StepPhase), 1.0)
-    frame = throughput([make.ok(changes={"timing": make.timing((1.0,), (1.0,), **phases)})])
+    frame = throughput([make.ok(changes={"timing": make.timing((1.0,), (1.0, 1.0), **phases)})])
     assert [c.removesuffix("_ms") for c in frame.columns if c.removesuffix("_ms") in list(StepPhase)] == list(StepPhase)
 
 

@@ -3,9 +3,14 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST = 200
+"""Characters of a name that is compared with others."""
+
 
 def meant(name: str, known: Iterable[str]) -> str | None:
     """The known name that a mistyped one is most like, whatever its case; None where none is near."""
+    if len(name) > _LONGEST:
+        return None
     by_lower = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[close[0]] if close else None
@@ -18,5 +23,6 @@ def unknown(what: str, name: str, known: Iterable[str], see: str = "") -> str:
     """
     names = list(known)
     near = meant(name, names)
-    said = f"unknown {what} '{name}'; " + (f"did you mean '{near}'?" if near else f"known: {', '.join(names)}")
+    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    said = f"unknown {what} '{shown}'; " + (f"did you mean '{near}'?" if near else f"known: {', '.join(names)}")
     return f"{said} (see: {see})" if see else said

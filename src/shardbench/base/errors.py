@@ -1,8 +1,20 @@
 """Every error a user can meet: one line that says what is wrong and what to do."""
 
+LONGEST_ERROR = 2_000
+"""Characters of what is said of one error: words of a file's may be part of it."""
+
+
+def one_line(text: str) -> str:
+    """The text in one line, no longer than ``LONGEST_ERROR``."""
+    line = " ".join(text[: 10 * LONGEST_ERROR].split())
+    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 4]} ..."
+
 
 class ShardBenchError(Exception):
     """Base of all errors raised on purpose; ``str()`` is one line for the user."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class BadInput(ShardBenchError):

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 TORN = "torn"
 """Middle of the name of a file that holds what was set aside."""
+LONGEST_LINE = 1 << 24
+"""Bytes; the longest lines of ours have a thousandth of it."""
 _DIGEST = re.compile(rb',"digest":"([0-9a-f]{16})"}$')
 
 
@@ -68,6 +70,8 @@ class JsonLines(Generic[T]):
         found = []
         for i, text in enumerate(data.splitlines(), 1):
             where = f"{self.path}: line {i}"
+            if len(text) > LONGEST_LINE:
+                raise BadInput(f"{where}: has {len(text)} bytes; {LONGEST_LINE} is the most")
             found.append(from_json(self._kind, undigested(text, where), where))
         return found
 

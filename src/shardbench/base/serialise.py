@@ -15,6 +15,8 @@ T = TypeVar("T")
 STRICT = pydantic.ConfigDict(extra="forbid")
 
 
+_LONGEST = 400
+"""Characters of a field's name, and of what is wrong with it: both may have words of a file's."""
 _adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}
 
 
@@ -55,10 +57,15 @@ def from_data(kind: type[T], data: Any, what: str = "data") -> T:
 def first_error(error: pydantic.ValidationError) -> str:
     """One line out of pydantic's report: field, message, and how many more there are."""
     errors = error.errors(include_url=False)
-    where = ".".join(str(part) for part in errors[0]["loc"]) or "value"
-    message = errors[0]["msg"].removeprefix("Value error, ").replace("\n", " ")
+    where = _short(".".join(str(part) for part in errors[0]["loc"]) or "value")
+    message = _short(errors[0]["msg"].removeprefix("Value error, "))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {message}{more}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text[: 2 * _LONGEST].split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def content_hash(*parts: Any) -> str:

@@ -1,12 +1,12 @@
 """Machine files out of a calibration, and what they are based on."""
 
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import file_text, toml_data
 from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_files, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
@@ -35,7 +35,7 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
     """The file that is written again, else the shipped machine of that name, else a template of the device."""
     name = out.name.removesuffix(".toml")
     if out.is_file():
-        text, own = out.read_text(), True
+        text, own = file_text(out), True
     else:
         own = name in machine_files()
         _, known = machine_files()[name if own else TEMPLATES[device]]
@@ -54,7 +54,7 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
     # Another machine's constants are a guess about this one.
     errors = machine.errors if own else dict.fromkeys(machine.errors, GUESSED_ERROR)
     machine = replace(machine, name=name, description=description, topology=topology, errors=errors)
-    return Base(machine=machine, constants=tomllib.loads(text)["constants"], own=own)
+    return Base(machine=machine, constants=toml_data(text, name)["constants"], own=own)
 
 
 def refuse_overwriting(out: Path, *, force: bool) -> None:

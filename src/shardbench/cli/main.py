@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.code import commit_here, differs
-from shardbench.base.errors import ShardBenchError
+from shardbench.base.errors import ShardBenchError, one_line
 from shardbench.base.generated import ascii_text
 from shardbench.cli import leave, record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
@@ -176,8 +176,7 @@ app.command("compare")(compare_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    print(ascii_text(f"error: {' '.join(lines)}"), file=sys.stderr)
+    print(ascii_text(f"error: {one_line(message)}"), file=sys.stderr)
     return code
 
 

@@ -1,7 +1,6 @@
 """``shardbench plan``: my tables, my machine, one answer on one screen."""
 
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.base.reading import toml_file
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.cli.options import (
     DEFAULT_DATA,
@@ -101,14 +101,7 @@ def _constraints(path: Path) -> "Constraints":
     from shardbench.base.serialise import from_data  # noqa: PLC0415
     from shardbench.model.constraints import Constraints  # noqa: PLC0415
 
-    return from_data(Constraints, _toml(path), f"constraints {path}")
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not TOML: {error}") from error
+    return from_data(Constraints, toml_file(path), f"constraints {path}")
 
 
 def _workload(tables: str, name: str | None, batch_size: int | None, data: Path) -> "Workload":
@@ -134,7 +127,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     if path.is_dir():
         return [{"dataset": "access_log", "name": path.name, "prepared": str(path.resolve()), "test_batches": 1}]
     if path.suffix == ".toml":
-        read = _toml(path)
+        read = toml_file(path)
         if "workloads" in read:
             return list(read["workloads"])
         if "tables" not in read:

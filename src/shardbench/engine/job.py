@@ -1,10 +1,10 @@
 """What the ranks of a measured trial are given, and what each gives back."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash
@@ -18,6 +18,9 @@ from shardbench.records.trial import Failure
 JOB = "job.json"
 TO_DEVICE, TO_HOST = "copied_to_device", "copied_to_host"
 """Directions of hot rows' copies under a batch schedule: into all replicas, and out of one into the masters."""
+
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RankJob(pydantic.BaseModel):
@@ -93,17 +96,17 @@ class RankResult(pydantic.BaseModel):
     """Wall time from its start to its result."""
     ran: Ran | None = None
     """None where the launcher of a session started it, which knows."""
-    ms: dict[str, list[float]]
+    ms: dict[str, list[Number]]
     """Wall time on CPU ranks."""
-    cpu_ms: dict[str, list[float]] = pydantic.Field(default_factory=dict)
+    cpu_ms: dict[str, list[Number]] = pydantic.Field(default_factory=dict)
     """CPU time; empty on devices."""
-    control_ms: list[float] = pydantic.Field(default_factory=list)
+    control_ms: list[Number] = pydantic.Field(default_factory=list)
     """The control plan's steps; empty without one."""
-    sent: list[dict[str, tuple[float, float]]]
+    sent: list[dict[str, tuple[Number, Number]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
     calls: list[dict[str, Calls]]
     """Likewise: collective -> those the rank took part in."""
-    shares: list[float]
+    shares: list[Number]
     """Likewise: its share of all samples."""
-    copied: dict[str, float] = pydantic.Field(default_factory=dict)
+    copied: dict[str, Number] = pydantic.Field(default_factory=dict)
     """Bytes of hot rows that a batch schedule copies for one step at this rank, by direction; empty without one."""

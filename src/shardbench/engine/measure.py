@@ -65,6 +65,9 @@ def gather(folder: Path) -> Measurement:
     """
     job, digest = read_job(folder)
     ranks = [_result(folder, rank, job, digest) for rank in range(job.topology.world_size)]
+    for result in ranks:
+        if result.ms.keys() != ranks[0].ms.keys():
+            raise _bad(f"ranks 0 and {result.rank} timed different phases", result.rank)
     extra = next(extra_ranks(folder, len(ranks)), None)
     if extra is not None:
         raise _bad(f"{extra} is of no rank of the job, which has {len(ranks)}", None)
@@ -93,9 +96,14 @@ def _result(folder: Path, rank: int, job: RankJob, digest: str) -> RankResult:
         raise _bad(f"{path.name} is of rank {result.rank}", rank)
     if result.job != digest:
         raise _bad(f"{path.name} is of another job (hash {result.job}, the folder's is {digest})", rank)
-    steps = [result.ms.get("step", []), *([result.control_ms] if job.control is not None else [])]
-    if any(len(times) != job.iterations for times in steps):
-        raise _bad(f"{path.name} has {min(map(len, steps))} steps, the job {job.iterations}", rank)
+    timed = [result.ms.get("step", []), *result.ms.values(), *result.cpu_ms.values()]
+    timed += [result.control_ms] if job.control is not None else []
+    if any(len(times) != job.iterations for times in timed):
+        raise _bad(f"{path.name} has {min(map(len, timed))} steps, the job {job.iterations}", rank)
+    if not set(KERNELS) <= result.ms.keys() or (result.cpu_ms and result.cpu_ms.keys() != result.ms.keys()):
+        raise _bad(f"{path.name} lacks the times of a phase", rank)
+    if not len(result.sent) == len(result.calls) == len(result.shares):
+        raise _bad(f"{path.name} has bytes of {len(result.sent)} batches, shares of {len(result.shares)}", rank)
     return result
 
 

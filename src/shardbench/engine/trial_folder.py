@@ -6,8 +6,11 @@ from pathlib import Path
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.jsonlines import digested, undigested
+from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import content_hash, from_json, to_json
 from shardbench.engine.job import JOB, RankJob, RankResult
+
+_LONGEST_PHASE = 100
 
 
 def holds_results(folder: Path) -> bool:
@@ -63,7 +66,7 @@ def read_job(folder: Path) -> tuple[RankJob, str]:
     path = folder / JOB
     if not path.is_file():
         raise BadInput(f"{path} does not exist")
-    text = path.read_bytes()
+    text = file_bytes(path)
     return from_json(RankJob, text, JOB), content_hash(text)
 
 
@@ -76,7 +79,10 @@ def left_hash(folder: Path) -> str:
 def phase_of(folder: Path, rank: int) -> str:
     """Where a rank was when it last said so."""
     path = folder / f"rank{rank}.phase"
-    return path.read_text() if path.exists() else "start"
+    if not path.exists():
+        return "start"
+    with path.open("rb") as file:
+        return file.read(_LONGEST_PHASE).decode("ascii", "replace") or "start"
 
 
 def extra_ranks(folder: Path, world_size: int) -> Iterator[str]:

@@ -1,10 +1,6 @@
 """Networks and training states on disk: versioned, checked by content, read without pickled code."""
 
 import json
-import pickle
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +11,11 @@ import torch
 from shardbench.base.atomic import whole_file
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
+from shardbench.base.torch_files import tensors_in
 
 FORMAT = "shardbench checkpoint"
 NET, ADAM = "net.", "adam."
 """Prefixes of tensors by what they belong to."""
-UNREADABLE = (
-    OSError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
-    AssertionError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
-)  # fmt: skip
-"""What reading a damaged file was seen to raise, and what its parts (zip, pickle, tensors) may raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +49,14 @@ def path_of(folder: Path, kind: str, key: str) -> Path:
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write whole or not at all; gives the path."""
     path = path_of(folder, checkpoint.kind, checkpoint.key)
-    data = {
+    with whole_file(path) as file:
+        torch.save(data_of(checkpoint), file)
+    return path
+
+
+def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a file holds of it."""
+    return {
         "format": FORMAT,
         "kind": checkpoint.kind,
         "version": checkpoint.version,
@@ -66,18 +65,15 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         "digest": checkpoint.digest,
         "tensors": {name: tensor.detach().cpu().clone() for name, tensor in checkpoint.tensors.items()},
     }
-    with whole_file(path) as file:
-        torch.save(data, file)
-    return path
 
 
 def load(path: Path, kind: str, version: int, key: str | None = None) -> Checkpoint:
     """Read back; raises BadInput for a broken, foreign, old or exchanged file. ``key`` None takes any."""
+    if not path.is_file():
+        raise BadInput(f"there is no checkpoint {path}: train first")
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise BadInput(f"there is no checkpoint {path}: train first") from error
-    except UNREADABLE as error:
+        data = tensors_in(path, path.stat().st_size, str(path))
+    except BadInput as error:
         raise BadInput(f"checkpoint {path} is broken or no checkpoint: delete it and train again") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadInput(f"{path} is not a checkpoint of this project: give one that {kind} wrote")

@@ -1,7 +1,6 @@
 """Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -12,18 +11,21 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import brought
+from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import STRICT, first_error
 from shardbench.model.table import Name
 
 GROUP = "shardbench.machines"
 """Package of our machine files, and the entry-point group of other people's packages."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Devices = Annotated[int, Field(ge=1, le=1 << 16)]
+"""In all, or on a node; no world is larger."""
 
 UNITS: dict[str, tuple[str, float]] = {
     "B": ("bytes", 1.0), "KiB": ("bytes", 2.0**10), "MiB": ("bytes", 2.0**20), "GiB": ("bytes", 2.0**30),
@@ -39,8 +41,8 @@ UNITS: dict[str, tuple[str, float]] = {
 class Topology:
     """Shape and capacities; every strategy sees these. Capacities in bytes for embeddings."""
 
-    nodes: PositiveInt
-    devices_per_node: PositiveInt
+    nodes: Devices
+    devices_per_node: Devices
     hbm_bytes: PositiveInt
     """Device memory of one device."""
     uvm_bytes: Annotated[int, Field(ge=0)]
@@ -152,7 +154,7 @@ class Machine:
 
 class _Constant(pydantic.BaseModel):
     model_config = STRICT
-    value: PositiveFloat | Literal[0]
+    value: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
     unit: str
     source: Annotated[str, Field(min_length=8)]
     error: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
@@ -164,8 +166,8 @@ class _MachineFile(pydantic.BaseModel):
     name: Name
     description: str
     device: Literal["cuda", "cpu"]
-    nodes: PositiveInt
-    devices_per_node: PositiveInt
+    nodes: Devices
+    devices_per_node: Devices
     constants: dict[str, _Constant]
 
 
@@ -220,9 +222,7 @@ def parse_machine(text: str, what: str) -> Machine:
     A text that states a ``base``, another machine's name, has what it does not state as that machine has it.
     """
     try:
-        file = _MachineFile.model_validate(_on_its_base(tomllib.loads(text), what))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{what}: not TOML: {error}") from error
+        file = _MachineFile.model_validate(_on_its_base(toml_data(text, what), what))
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
     stated = _FIELDS | (_HOST_FIELDS if _HOST_FIELDS.keys() & file.constants.keys() else {})
@@ -268,11 +268,14 @@ def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
         return data
     if not isinstance(base, str) or base not in machine_files():
         raise BadInput(f"{what}: unknown base '{base}'; known: {', '.join(machine_files())}")
-    inherited = tomllib.loads(machine_files()[base][1].read_text(encoding="utf-8"))
+    stated = data.get("constants", {})
+    if not isinstance(stated, dict):
+        raise BadInput(f"{what}: constants: Input should be a valid dictionary")
+    inherited = toml_data(machine_files()[base][1].read_text(encoding="utf-8"), f"machine {base}")
     if "base" in inherited:
         raise BadInput(f"{what}: base '{base}' has a base itself: name that, {inherited['base']}")
     shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
-    return {**shape, **data, "constants": {**inherited["constants"], **data.get("constants", {})}}
+    return {**shape, **data, "constants": {**inherited["constants"], **stated}}
 
 
 def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:
@@ -335,14 +338,7 @@ def _files_of(
 def load_machine(name: str) -> Machine:
     """Machine by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
     if name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise BadInput(f"machine file {name} does not exist")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise BadInput(f"machine file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-        return parse_machine(text, name)
+        return parse_machine(file_text(Path(name), "machine file"), name)
     if name not in machine_files():
         text = unknown("machine", name, machine_files(), "shardbench list machines, or give a .toml file")
         raise BadInput("; ".join([text, *(f"left out: {cause}" for cause in broken_machine_packages())]))

@@ -211,4 +211,21 @@ class Record(BaseRecord):
             raise ValueError("a record has a failure exactly where its outcome is not ok")
         if self.outcome is Outcome.OK and (self.timing is None or self.traffic is None or self.planned is None):
             raise ValueError("an ok record needs planned, timing and traffic")
+        if self.timing is not None and self.planned is not None and self.traffic is not None:
+            self._check_lengths(self.timing, self.planned, self.traffic)
         return self
+
+    def _check_lengths(self, timing: Timing, planned: Planned, traffic: TrafficTotals) -> None:
+        world = len(planned.hbm_memory_bytes)
+        of_ranks = {
+            "planned.uvm_memory_bytes": planned.uvm_memory_bytes,
+            "timing.embedding_ms": timing.embedding_ms,
+            "timing.embedding_cpu_ms": timing.embedding_cpu_ms,
+            "predicted.embedding_ms": self.predicted.embedding_ms if self.predicted is not None else None,
+            "traffic.distinct_rows": traffic.distinct_rows,
+        }
+        for name, values in of_ranks.items():
+            if values and len(values) != world:
+                raise ValueError(f"{name} is of {len(values)} ranks, the plan of {world}")
+        if not timing.step_ms or (self.control is not None and len(self.control.step_ms) != len(timing.step_ms)):
+            raise ValueError("timing and control have as many steps, at least one")

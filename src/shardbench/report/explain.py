@@ -283,6 +283,8 @@ def _side(record: Record, *, twins: bool, by_rank: bool) -> Side:
 def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
     if record.timing is None or record.traffic is None or record.planned is None:
         raise BadInput(f"record {record.key} has no numbers")
+    if not (record.timing.kernels_ms and record.traffic.distinct_rows and record.planned.uvm_memory_bytes):
+        raise BadInput(f"record {record.key} has no numbers of its ranks")
     return record.timing, record.traffic, record.planned
 
 

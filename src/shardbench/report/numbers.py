@@ -6,7 +6,6 @@
 import argparse
 import re
 import textwrap
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import toml_file
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
 from shardbench.records.trial import Backend
@@ -120,9 +120,7 @@ def specs(root: Path) -> list[Path]:
 def parse(path: Path) -> Spec:
     """A spec; raises BadInput that names the first wrong field."""
     try:
-        return Spec.model_validate(tomllib.loads(path.read_text()))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: not TOML: {error}") from error
+        return Spec.model_validate(toml_file(path))
     except pydantic.ValidationError as error:
         raise BadInput(f"{path}: {first_error(error)}") from error
 

@@ -1,6 +1,5 @@
 """Suites: grids of workloads, machines, backends and strategies, and the jobs that they stand for."""
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from itertools import product
@@ -12,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import first_error
 from shardbench.model.machine import Machine, load_machine, overridden
 from shardbench.model.table import Name, Optimizer, Precision
@@ -221,11 +221,9 @@ def read_suite(name: str) -> Suite:
     """The same with workloads as they are written, which takes no import of data sets; raises BadInput."""
     what = f"suite {name}"
     try:
-        file = _SuiteFile.model_validate(tomllib.loads(_text(name)))
+        file = _SuiteFile.model_validate(toml_data(_text(name), what))
         facts = {field: getattr(file, field) for field in ("name", "description", "seeds", "workloads")}
         return Suite(**facts, jobs=tuple(file.jobs(what)))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{what}: not TOML: {error}") from error
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
 
@@ -235,10 +233,4 @@ def _text(name: str) -> str:
         if name not in suite_names():
             raise BadInput(unknown("suite", name, suite_names(), "shardbench list suites, or give a .toml file"))
         return (resources.files("shardbench.suites") / f"{name}.toml").read_text()
-    path = Path(name)
-    if not path.is_file():
-        raise BadInput(f"suite file {name} does not exist")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"suite file {name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return file_text(Path(name), "suite file")

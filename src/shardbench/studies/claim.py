@@ -1,6 +1,5 @@
 """Statements of papers: what each says, how ours is defined, and what it is tested on."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ import pydantic
 from pydantic import Field, PositiveFloat
 
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import toml_data
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.model.table import Name
 from shardbench.records.record import Record
@@ -188,9 +188,7 @@ class _ClaimsFile(pydantic.BaseModel):
 def parse_claims(text: str, what: str) -> tuple[Claim, ...]:
     """Claims out of TOML text; raises BadInput that names the first wrong field."""
     try:
-        claims = _ClaimsFile.model_validate(tomllib.loads(text)).claims
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{what}: not TOML: {error}") from error
+        claims = _ClaimsFile.model_validate(toml_data(text, what)).claims
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
     names = [claim.name for claim in claims]

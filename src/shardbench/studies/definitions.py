@@ -4,7 +4,6 @@
 version of ``claims.toml`` that has it first; ``shardbench claims --define`` writes it from the checkout.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import resources
@@ -17,6 +16,7 @@ from pydantic import Field
 from shardbench.base.atomic import write_atomically
 from shardbench.base.code import last_commit
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import toml_data
 from shardbench.base.serialise import first_error
 from shardbench.studies.claim import Claim
 
@@ -42,12 +42,15 @@ def definitions(package: str) -> Mapping[str, Definition]:
     file = resources.files(package) / FILE
     if not file.is_file():
         return {}
+    return parse_definitions(file.read_text(encoding="utf-8"), f"{package}/{FILE}")
+
+
+def parse_definitions(text: str, what: str) -> Mapping[str, Definition]:
+    """Stamps by claim out of TOML text; raises BadInput that names the first wrong field."""
     try:
-        return _Definitions.model_validate(tomllib.loads(file.read_text(encoding="ascii"))).root
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{package}/{FILE}: not TOML: {error}") from error
+        return _Definitions.model_validate(toml_data(text, what)).root
     except pydantic.ValidationError as error:
-        raise BadInput(f"{package}/{FILE}: {first_error(error)}") from error
+        raise BadInput(f"{what}: {first_error(error)}") from error
 
 
 def define(package: str, claims: Sequence[Claim]) -> list[str]:

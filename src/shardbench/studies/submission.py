@@ -70,14 +70,14 @@ def _missing(study: Study, known: Mapping[str, CellRecord], names: Sequence[str]
 
 
 def _bounds(records: Iterable[CellRecord]) -> dict[Problem, dict[str, float]]:
-    proven = [(record.cell, row) for record in records for row in record.rows if row["budget"] == BOUND]
+    proven = [(record.cell, row) for record in records for row in record.rows if _word(row, "budget") == BOUND]
     return {
         _problem(cell): {ANY_PLAN: _number(row, "step_ms"), ORDERED: _number(row, "ordered_ms")} for cell, row in proven
     }
 
 
 def _problem(cell: Cell) -> Problem:
-    return cell["workload"], cell["machine"]
+    return cell.get("workload"), cell.get("machine")
 
 
 def _faults(study: Study, record: CellRecord, bounds: Mapping[Problem, Mapping[str, float]]) -> Iterator[str]:
@@ -89,18 +89,32 @@ def _faults(study: Study, record: CellRecord, bounds: Mapping[Problem, Mapping[s
     elif not record.made_by(cell_code(study, record.cell)):
         yield "made by other code than what is installed here"
     for row in record.rows:
-        if row["budget"] == BOUND or row["outcome"] != Outcome.OK:
+        if _word(row, "budget") == BOUND or _word(row, "outcome") != Outcome.OK:
             continue
-        bound = bounds.get(_problem(record.cell), {}).get(str(row["bounded_by"]))
+        bound = bounds.get(_problem(record.cell), {}).get(_word(row, "bounded_by"))
         if bound is not None and _number(row, "step_ms") < bound * (1.0 - ROUNDING):
             yield f"{_number(row, 'step_ms'):.6g} ms is below the proven bound, {bound:.6g} ms: no plan is that fast"
-        spent, effort = _number(row, "plan_s") + _number(row, "fit_s"), str(row["budget"])
-        if effort.endswith(" s") and spent > float(effort.removesuffix(" s")):
+        spent, effort = _number(row, "plan_s") + _number(row, "fit_s"), _word(row, "budget")
+        if effort.endswith(" s") and spent > _seconds(effort):
             yield f"took {spent:.1f} s of a budget of {effort}"
 
 
+def _word(row: SeriesRow, name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise BadInput(f"a row's {name} is {value!r}, which is no word: the line was not made by this program")
+    return value
+
+
+def _seconds(effort: str) -> float:
+    try:
+        return float(effort.removesuffix(" s"))
+    except ValueError as error:
+        raise BadInput(f"a row's budget is '{effort}': the line was not made by this program") from error
+
+
 def _number(row: SeriesRow, name: str) -> float:
-    value = row[name]
+    value = row.get(name)
     if not isinstance(value, int | float):
         raise BadInput(f"a row's {name} is {value!r}, which is no number: the line was not made by this program")
     return float(value)
@@ -117,10 +131,10 @@ def _drawn(path: Path, known: Mapping[str, CellRecord], number: int) -> list[Cel
 def _differences(record: CellRecord, made: CellRecord) -> Iterator[str]:
     if made.failure is not None:
         yield f"made again it failed: {made.failure}"
-    rows = {str(row["budget"]): row for row in made.rows}
+    rows = {_word(row, "budget"): row for row in made.rows}
     for row in record.rows:
-        other = rows.get(str(row["budget"]))
-        if other is None or row["outcome"] != Outcome.OK:
+        other = rows.get(_word(row, "budget"))
+        if other is None or _word(row, "outcome") != Outcome.OK:
             continue
         if other["outcome"] != Outcome.OK:
             yield f"{row['budget']}: made again it ended in {other['outcome']}"

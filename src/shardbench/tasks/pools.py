@@ -5,8 +5,6 @@ row, tables drawn without replacement, fp16 weights, batches of 65,536, 5 GB a G
 unit of the published size feature).
 """
 
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import whole_file
 from shardbench.base.code import DATASETS, code_hash
 from shardbench.base.errors import BadInput
+from shardbench.base.npy import read_arrays
 from shardbench.base.serialise import content_hash
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.lookups import CountedLookups
@@ -261,11 +260,17 @@ def _save(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
+_NAMES = ("rows", "samples", "present", "runs", "counts", "row_counts")
+_POOL_BYTES = 1 << 28
+"""Those of the paper's 428 tables take a tenth of it."""
+
+
 def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:
     try:
-        # Opened here: numpy leaves the file of a broken archive open.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_arrays(path, _POOL_BYTES)
+        wrong = [name for name in _NAMES if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu"]
+        if wrong:
+            raise ValueError(f"{wrong[0]} are {arrays[wrong[0]].dtype} {arrays[wrong[0]].shape}, not whole numbers")
         ends = np.cumsum(arrays["runs"])[:-1]
         runs = zip(np.split(arrays["counts"], ends), np.split(arrays["row_counts"], ends))
         profiles = tuple(
@@ -278,9 +283,10 @@ def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> 
             )
         )  # fmt: skip
         batch = arrays["batch"].reshape(len(tables), 3)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise BadInput(f"{path} is no pool of {len(tables)} tables ({reason}): delete it to draw it again") from error
+    except (ValueError, LookupError, BadInput) as error:
+        raise BadInput(
+            f"{path} is no pool of {len(tables)} tables ({str(error)[:300]}): delete it to draw it again"
+        ) from error
     lookups, distinct, longest = batch.T
     return Pool(
         name=side, tables=tables, profiles=profiles, batch_size=batch_size,

@@ -6,13 +6,17 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
+import pydantic
+from pydantic import Field, NonNegativeInt
 
 from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import content_hash
+from shardbench.base.npy import mapped
+from shardbench.base.reading import file_text
+from shardbench.base.serialise import content_hash, from_json
 from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
@@ -123,18 +127,29 @@ def _crc32(folder: Path, numbers: Iterable[int]) -> int:
     return crc
 
 
+class _Header(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    batches: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    dtype: Literal["<i4", "<i8"]
+    features: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)]
+    batch_size: Annotated[int, Field(ge=1, le=1 << 40)]
+    crc32: NonNegativeInt
+
+
 class Batches:
     """Materialised test batches, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / _HEADER).is_file():
             raise BadInput(f"{folder} holds no materialised batches")
-        self._header = (folder / _HEADER).read_text()
-        header = json.loads(self._header)
-        self.numbers: list[int] = header["batches"]
-        self.batch_size: int = header["batch_size"]
-        self._dtype = np.dtype(header["dtype"])
-        self._ends = np.cumsum([0, *header["features"]])
+        self._header = file_text(folder / _HEADER)
+        header = from_json(_Header, self._header, str(folder / _HEADER))
+        self.numbers = list(header.batches)
+        self.batch_size = header.batch_size
+        self._crc32 = header.crc32
+        self._dtype = np.dtype(header.dtype)
+        self._ends = np.cumsum([0, *header.features])
         self._folder = folder
         self._open: dict[int, tuple[Ints, Ints32, Ints]] = {}
 
@@ -155,16 +170,21 @@ class Batches:
     def intact(self) -> bool:
         """Whether the files still are what was written."""
         try:
-            same = (self._folder / _HEADER).read_text() == self._header
-            return same and _crc32(self._folder, self.numbers) == json.loads(self._header)["crc32"]
-        except (OSError, UnicodeDecodeError):
+            same = file_text(self._folder / _HEADER) == self._header
+            return same and _crc32(self._folder, self.numbers) == self._crc32
+        except (OSError, BadInput):
             return False
 
     def _batch(self, batch: int) -> tuple[Ints, Ints32, Ints]:
         if batch not in self._open:
-            lengths = np.load(self._folder / f"{batch}.lengths.npy", mmap_mode="r")
+            lengths = mapped(self._folder / f"{batch}.lengths.npy")
+            path, shape = self._folder / f"{batch}.values", (int(self._ends[-1]), self.batch_size)
+            if lengths.dtype != np.int32 or lengths.shape != shape or lengths.min() < 0:
+                raise BadInput(f"{self._folder}: lengths of batch {batch} are not int32 {shape}, 0 or more")
             starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])[self._ends]
-            path = self._folder / f"{batch}.values"
+            there = path.stat().st_size if path.is_file() else 0
+            if there != starts[-1] * self._dtype.itemsize:
+                raise BadInput(f"{path} has {there} bytes, its lengths add up to {starts[-1]} values")
             # An empty file cannot be mapped.
             values = np.memmap(path, dtype=self._dtype, mode="r") if starts[-1] else np.empty(0, dtype=self._dtype)
             self._open[batch] = (values, lengths, starts)

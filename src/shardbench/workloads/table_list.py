@@ -11,11 +11,15 @@ import pydantic
 from pydantic import PositiveInt
 
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import TEXT_BYTES
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name, Pooling, Rows, Table, Width
 
 SEPARATOR = "|"
 """Between the features of a table that several share, in a cell of a list."""
+
+
+MAX_LINES = 100_000
 
 
 class ListedTable(pydantic.BaseModel):
@@ -65,9 +69,13 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
     if read is None:
         raise BadInput(f"{path.name}: a list of tables is a .csv or .parquet file")
     try:
+        if path.suffix == ".parquet" and pyarrow.parquet.read_metadata(path).num_rows > MAX_LINES:
+            raise BadInput(f"{path.name}: more than {MAX_LINES} tables")
+        if path.stat().st_size > TEXT_BYTES:
+            raise BadInput(f"{path.name}: longer than {TEXT_BYTES} bytes, which no list of tables is")
         found = read(str(path)).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path.name} cannot be read: {error}") from error
     return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)
 
 

@@ -1,0 +1,70 @@
+"""Files that somebody else may have written, read whole: none longer than it can be, every fault one line."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from shardbench.base.errors import BadInput
+
+TEXT_BYTES = 1 << 22
+"""Of a file that a person writes."""
+JSON_BYTES = 1 << 28
+"""Of a file that a program writes: profiles of a thousand tables take some of it."""
+
+
+def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
+    """What is in a file; raises BadInput where it is none, cannot be read, or is longer than ``most``.
+
+    ``what`` is a word or two for the file, before its path in all that is said of it.
+    """
+    path_of = f"{what} {path}".strip()
+    if not path.is_file():
+        raise BadInput(f"{path_of} is no file" if path.exists() else f"{path_of} does not exist")
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise BadInput(f"{path_of} cannot be read: {error.strerror}") from error
+    if len(data) > most:
+        raise BadInput(f"{path_of} is longer than {most} bytes, which none is")
+    return data
+
+
+def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
+    """The same as UTF-8 text; raises BadInput where it is none."""
+    try:
+        return file_bytes(path, what, most).decode()
+    except UnicodeDecodeError as error:
+        fault = f"is not UTF-8 text: {error.reason} at byte {error.start}"
+        raise BadInput(f"{what} {path} {fault}".strip()) from error
+
+
+def toml_data(text: str, what: str) -> dict[str, Any]:
+    """TOML as plain data; raises BadInput where it is none, or deeper than anybody writes."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"{what}: not TOML that can be read: it is nested too deeply") from error
+    except ValueError as error:
+        # The base of TOMLDecodeError, and what numbers of thousands of digits raise.
+        raise BadInput(f"{what}: not TOML: {_short(error)}") from error
+
+
+def toml_file(path: Path) -> dict[str, Any]:
+    """The data of a TOML file; raises BadInput."""
+    return toml_data(file_text(path), str(path))
+
+
+def json_data(text: str | bytes, what: str) -> Any:
+    """JSON as plain data; raises BadInput where it is none, or deeper than any program of ours writes."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"{what}: not JSON that can be read: it is nested too deeply") from error
+    except ValueError as error:
+        raise BadInput(f"{what}: not JSON: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
