@@ -13,7 +13,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
-from shardbench.baselines.joint.menu import EXCHANGES, LEAN_MENU, Menu
+from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Scope
 from shardbench.baselines.joint.planner import Effort, Placed, Planner
 from shardbench.baselines.joint.priced import cheapest
@@ -265,11 +265,11 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         validate(Plan(world_size=problem.world_size, segments=planner.segments()), problem, MOVES)
 
 
-def test_the_lean_menu_is_part_of_the_full_one_and_moves_are_obeyed() -> None:
+def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:
     problem, full, _ = planner_of(3)
     hot = [None] * len(problem.tables)
     lean = Menu(problem, hot, MOVES, LEAN_MENU)
-    assert len(lean.options) < len(full.options)
+    assert len(Menu(problem, hot, MOVES, BRIEF_MENU).options) < len(lean.options) < len(full.options)
     scopes = {cut.scope for cut in Menu(problem, hot, frozenset({Move.TABLE}))._cuts}
     assert scopes == {Scope.RANK}
     no_copies = {cut.scope for cut in Menu(problem, hot, MOVES - {Move.REPLICATE})._cuts}
@@ -282,6 +282,14 @@ def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(seed: in
     packed = get_strategy("joint-packed-only")
     lean, both = (packed.plan(problem, Budget(plan_s=plan_s), 0).notes["predicted_ms"] for plan_s in (1e-3, 2.0))
     assert float(both) <= float(lean) * (1.0 + 1e-12)
+
+
+def test_after_the_deadline_the_relaxation_gives_what_it_has() -> None:
+    problem, menu, _ = planner_of(5)
+    relaxation = relaxation_of(problem, menu)
+    late, whole = relaxation.choices(deadline=0.0), relaxation.choices()
+    assert len(late) == 1 and whole[0].ms <= late[0].ms
+    assert (menu.contributions.table[late[0].options] == np.arange(len(problem.tables))).all()
 
 
 def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypatch: pytest.MonkeyPatch) -> None:

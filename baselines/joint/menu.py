@@ -54,6 +54,8 @@ LEAN_MENU = Extent(
     lumps=(0.35, 1.0, np.inf),
 )
 """For budgets that are short for the number of tables."""
+BRIEF_MENU = Extent(shards=(1, 2), dealt_shards=(1,), ranges=(), break_evens=(1.0,), tiers=(1.0,), lumps=(0.35, np.inf))
+"""For budgets in which the lean menu would be half of the work."""
 WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
 """Where the rest of a sequence may be whose next rows have a copy a node."""
 

@@ -7,6 +7,7 @@ and a limit on lumps, every table takes the option of least sum that the kinds a
 limits are searched.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,9 +49,18 @@ class Relaxation:
         self._kernels_ms = self.parts.kernels.sum(axis=1)
         self._latencies: dict[bytes, float] = {}
 
-    def choices(self) -> list[Choice]:
-        """Options for all tables under each limit on lumps, most promising first; none where no kinds serve all."""
-        found = [choice for lump in self.menu.extent.lumps if (choice := self._best_kinds(lump)) is not None]
+    def choices(self, deadline: float = np.inf) -> list[Choice]:
+        """Options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
+
+        After the deadline (of the monotonic clock) what was found until then.
+        """
+        found = list[Choice]()
+        for lump in self.menu.extent.lumps:
+            if found and time.monotonic() > deadline:
+                break
+            choice = self._best_kinds(lump, deadline)
+            if choice is not None:
+                found.append(choice)
         found.sort(key=lambda choice: choice.ms)
         different: list[Choice] = []
         for choice in found:
@@ -58,7 +68,7 @@ class Relaxation:
                 different.append(choice)
         return different
 
-    def _best_kinds(self, lump: float) -> Choice | None:
+    def _best_kinds(self, lump: float, deadline: float) -> Choice | None:
         """The best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
         rated = [
             (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
@@ -70,6 +80,8 @@ class Relaxation:
         while better:
             better = False
             for other in self._neighbours(allowed):
+                if time.monotonic() > deadline:
+                    break
                 choice = self.choose(other, lump)
                 if choice is not None and choice.ms < best.ms * (1.0 - 1e-9):
                     best, allowed, better = choice, other, True

@@ -11,12 +11,12 @@ from shardbench.model.strategy import Budget, Move, Strategy
 
 from .expected import as_expected
 from .memory import FULL, hot_rows
-from .menu import FULL_MENU, LEAN_MENU, Menu
+from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, Menu
 from .planner import Effort, Planner
 from .relaxation import Relaxation
 
-TABLE_S = 6e-3
-"""Seconds a table below which a budget is too short for the full menu."""
+TABLE_S, LEAN_TABLE_S = 6e-3, 2e-3
+"""Seconds a table below which a budget is too short for the full menu, and for the lean one."""
 SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
 MENU_S = 1e-3
@@ -49,7 +49,10 @@ class Joint(Strategy):
         problem = as_expected(problem)
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
         # Of many options the relaxation takes finer ones, which may pack worse: the few are tried in any case.
-        extents = (LEAN_MENU, FULL_MENU) if budget.plan_s >= TABLE_S * len(problem.tables) else (LEAN_MENU,)
+        table_s = budget.plan_s / len(problem.tables)
+        extents = (
+            [LEAN_MENU, FULL_MENU] if table_s >= TABLE_S else [LEAN_MENU if table_s >= LEAN_TABLE_S else BRIEF_MENU]
+        )
         menus_s = MENU_S * len(problem.tables) * len(extents)
         effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
         for attempt in range(RETRIES):
@@ -86,7 +89,9 @@ class Joint(Strategy):
         room = FULL * problem.world_size * problem.topology.hbm_bytes
         starts: list[Planner] = []
         for menu in menus:
-            for choice in Relaxation(menu, room).choices()[:STARTS]:
+            if starts and effort.spent:
+                break
+            for choice in Relaxation(menu, room).choices(effort.deadline)[:STARTS]:
                 if starts and effort.spent:
                     break
                 planner = Planner(problem, menu, effort)
