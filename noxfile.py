@@ -142,6 +142,14 @@ def planners(session: nox.Session) -> None:
 
 
 @nox.session
+def impostors(session: nox.Session) -> None:
+    """Try every strategy that breaks a rule, and write which check caught it; an error where another one did."""
+    install(session)
+    folder = ROOT / "tests" / "conformance"
+    run(session, "python", str(folder / "table.py"), PYTHONPATH=str(folder))
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The default tests: minutes on two cores, no GPU, no data to bring."""
     install(session)

@@ -29,6 +29,7 @@ class DrawnWorkload(Workload):
     profile counts as the hottest k, not those that the law makes so, which no trainer knows.
     """
 
+    drawn = True
     seed: int
     profile_samples: int
 

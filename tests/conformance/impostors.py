@@ -143,13 +143,12 @@ class Hangs(Honest):
 
 
 class HangsWithChild(Honest):
-    """Leaves a process behind that must die with it; its id goes to the file named by the variable."""
+    """Leaves a process behind that must die with it, and prints its id."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         child = os.fork()
         if child:
-            with open(os.environ["SHARDBENCH_TEST_PID_FILE"], "w") as file:  # noqa: PTH123
-                file.write(str(child))
+            print(child, flush=True)
         while True:
             time.sleep(60.0)
 
@@ -216,27 +215,45 @@ class FitsFirst(Honest):
         return super().plan(problem, budget, seed)
 
 
-IMPOSTORS: tuple[tuple[type[Strategy], str, str], ...] = (
-    (MissingRows, "valid", "weights are not placed"),
-    (OverlappingRows, "valid", "overlap"),
-    (OverfullDevice, "valid", "needs .* bytes of HBM"),
-    (PlansWhatDoesNotFit, "declines-what-does-not-fit", "needs .* bytes of HBM"),
-    (DeclinesEverything, "plans-what-fits", "too hard"),
-    (PeeksAtProfile, "declared-information", "access_profile"),
-    (PeeksAtMachine, "declared-information", "machine"),
-    (PeeksAtTestTrace, "declared-information", "test trace"),
-    (ReplacesTable, "leaves-input-alone", "changed"),
-    (ReplacesField, "leaves-input-alone", "changed"),
-    (OverwritesArrays, "leaves-input-alone", "changed"),
-    (UndeclaredMove, "declared-moves", "replicate"),
-    (HoldsALambda, "picklable", "pickle"),
-    (Hangs, "finishes", "killed"),
-    (DiesSilently, "raises-infeasible-only", "exit code 3"),
-    (Raises, "raises-infeasible-only", "KeyError"),
-    (RollsDice, "deterministic", "two different results"),
-    (OtherWorld, "world-size", "5 devices"),
-    (NotAPlan, "returns-a-plan", "list"),
-    (NoRoundTrip, "round-trip", "float"),
-    (NoMoves, "declares", "no moves"),
-    (NeedsTheMoon, "declares", "no_such_module_anywhere"),
-)
+class LeavesATableOut(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        _, *rest = super().plan(problem, budget, seed).segments
+        return Plan(world_size=problem.world_size, segments=tuple(rest))
+
+
+class PlacesATableTwice(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        segments = super().plan(problem, budget, seed).segments
+        return Plan(world_size=problem.world_size, segments=(*segments, segments[0]))
+
+
+class PlacesWhatIsNotThere(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        first, *rest = super().plan(problem, budget, seed).segments
+        return Plan(world_size=problem.world_size, segments=(replace(first, table="t-none"), first, *rest))
+
+
+class ForgesAPlan(Honest):
+    """A Plan that its own checks would not let pass."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        object.__setattr__(made, "world_size", -1)
+        return made
+
+
+class SubclassesPlan(Honest):
+    """A plan whose JSON is another plan's."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        segments = tuple(replace(segment, placement=OnRank(rank=0)) for segment in made.segments)
+        object.__setattr__(made, "to_json", Plan(world_size=made.world_size, segments=segments).to_json)
+        return made
+
+
+class BecomesAnother(Honest):
+    """Pickles, but is read back as a number."""
+
+    def __reduce__(self) -> Any:
+        return int, ("7",)

@@ -1,12 +1,15 @@
-"""Every rule has a strategy that breaks it, and a check that says so by name."""
+"""Every impostor is rejected by the check that the register names, or is listed as one that is not."""
 
 import os
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from impostors import IMPOSTORS, FitsFirst, HangsWithChild, Honest
+from impostors import FitsFirst, HangsWithChild, Honest
+from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
+from table import TABLE, caught, lines
 
 from shardbench.model.strategy import Strategy
 from shardbench.runs.conformance import CHECKS, ConformanceError, check
@@ -18,27 +21,29 @@ def test_an_honest_strategy_passes(strategy: Strategy) -> None:
     check(strategy, plan_s=5.0)
 
 
-@pytest.mark.parametrize(("impostor", "name", "words"), IMPOSTORS, ids=lambda v: getattr(v, "__name__", None))
-def test_impostor_is_rejected_by_its_check(impostor: type[Strategy], name: str, words: str) -> None:
-    with pytest.raises(ConformanceError) as caught:
-        check(impostor(), plan_s=0.5)
-    message = str(caught.value)
-    assert caught.value.check == name
-    assert f"check '{name}'" in message
-    assert re.search(words, message)
-    assert "\n" not in message
+@pytest.mark.parametrize("impostor", IMPOSTORS, ids=lambda one: one.kind.__name__)
+def test_impostor_is_rejected_by_its_check(impostor: Impostor) -> None:
+    name, message = caught(impostor)
+    assert name == (NOT_CAUGHT if impostor.caught_by == NOTHING_THERE else impostor.caught_by), message
+    if name != NOT_CAUGHT:
+        assert f"check '{name}'" in message
+        assert re.search(impostor.words, message)
+        assert "\n" not in message
 
 
 def test_every_check_rejects_someone() -> None:
-    assert {name for _, name, _ in IMPOSTORS} == CHECKS.keys()
+    assert {one.check for one in IMPOSTORS} - {NOT_CAUGHT, NOTHING_THERE} == CHECKS.keys()
+    assert Counter(one.kind.__name__ for one in IMPOSTORS).most_common(1)[0][1] == 1
 
 
-def test_a_hanging_strategy_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pid_file = tmp_path / "pid"
-    monkeypatch.setenv("SHARDBENCH_TEST_PID_FILE", str(pid_file))
+def test_the_table_is_the_registers() -> None:
+    assert TABLE.read_text().splitlines() == lines((one.kind.__name__, one.rule, one.check) for one in IMPOSTORS)
+
+
+def test_a_hanging_strategy_is_killed_with_its_children(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConformanceError, match="'finishes'"):
         check(HangsWithChild(), plan_s=0.5)
-    grandchild = int(pid_file.read_text())
+    grandchild = int(capfd.readouterr().out)
     for _ in range(50):
         if not _runs(grandchild):
             return

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from shardbench.base.errors import BadInput, Undeclared
-from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.base.serialise import content_hash, from_json, to_data, to_json
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.table import Optimizer, Precision, Table
@@ -37,7 +37,11 @@ class Withheld:
         raise Undeclared(f"the strategy touched '{needs}' without declaring Sees.{needs.name}; add it to its sees")
 
     __getattr__ = __iter__ = __len__ = __getitem__ = __call__ = __bool__ = __contains__ = _refuse
-    __eq__ = __hash__ = __setattr__ = __delattr__ = __repr__ = __str__ = __reduce_ex__ = _refuse
+    __eq__ = __hash__ = __setattr__ = __delattr__ = __repr__ = __str__ = _refuse
+
+    def __reduce__(self) -> tuple[type["Withheld"], tuple[Sees]]:
+        # It goes to the process that plans, in which what it stands for must not be.
+        return Withheld, (object.__getattribute__(self, "_needs"),)
 
 
 _FIELD_OF = {Sees.TABLES: "tables", Sees.ACCESS_PROFILE: "profiles", Sees.INPUTS: "inputs", Sees.MACHINE: "machine"}
@@ -113,6 +117,11 @@ class Problem:
             if needs not in sees:
                 object.__setattr__(copy, name, cast(Any, Withheld(needs)))
         return copy
+
+    def seen_hash(self) -> str:
+        """Hash of all that is not withheld."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return content_hash(*([name, to_data(value)] for name, value in fields.items() if type(value) is not Withheld))
 
     def weight_bytes(self, table: Table) -> int:
         """Bytes of one table's weights and optimiser state."""

@@ -1,39 +1,37 @@
 """What every strategy must do, on small problems: the checks behind ``shardbench test NAME``.
 
-Each plan is made in a process of its own, forked from this one: heavy imports are paid once,
-and the test split can be sealed without sealing it here. The child leads its own process group
-and is killed with it when time is up.
+A strategy plans in processes of its own, forked from this one: heavy imports are paid once, and
+the test split can be sealed without sealing it here. What comes out is judged here.
 """
 
-import contextlib
 import importlib
-import math
-import multiprocessing
-import os
-import pickle
-import signal
-import sys
+import tempfile
 import warnings
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
+from shardbench.engine.failures import TrialFailed
 from shardbench.model.discovery import declaration_fault, missing_modules
-from shardbench.model.problem import Problem
+from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.conformance_problems import Case, cases
-from shardbench.runs.evaluate import RulesOnly, evaluate, learns
-from shardbench.workloads.trace import seal_test_split
+from shardbench.runs.conformance_draws import drawn_case, known_and_held_out_ms, write_known
+from shardbench.runs.conformance_problems import Case, cases, renamed, reordered
+from shardbench.runs.conformance_process import COPY, SLACK, Ask, PlanningProcess
+from shardbench.runs.evaluate import RulesOnly, Spent, evaluate, learns
+from shardbench.runs.held_out import too_good
 
 CHECKS = {
     "declares": "name, sees, moves, role and requires are well formed and the required modules are there",
     "picklable": "the strategy can be sent to the process that plans",
     "finishes": "a plan comes within the time limit",
+    "budget": "planning keeps the budget that it is told, and learning about does",
     "declared-information": "nothing undeclared is read: neither the problem's fields nor the test trace",
+    "out-of-reach": "nothing closed to planners is read, changed or signalled, where the kernel can tell",
     "raises-infeasible-only": "the only exception is Infeasible",
     "plans-what-fits": "Infeasible is not raised where tables fit with room to spare",
     "declines-what-does-not-fit": "Infeasible is raised where nothing fits",
@@ -43,13 +41,16 @@ CHECKS = {
     "valid": "coverage, overlap, capacity and the engine's limits",
     "declared-moves": "only declared moves are used",
     "leaves-input-alone": "the problem is the same before and after",
-    "deterministic": "the same seed gives the same plan",
+    "repeatable": "asked again in the same process, the same seed gives the same plan",
+    "deterministic": "the same seed gives the same plan in another process, folder, home and month",
+    "any-seed": "another seed gives a valid plan too",
+    "names": "tables and a problem of other names get the same plan",
+    "held-out": "plans are no better on test lookups that everyone can draw than on draws that nobody knew",
+    "order": "tables in another order get the same plan, where a strategy neither draws nor learns",
 }
 """Every check by name, and what passes it."""
 
-SEED = 7
-SLACK = 2.0
-"""Times its budget after which a strategy does not finish: checks run on machines of any speed."""
+SEED, OTHER_SEED = 7, 1 << 20
 AMPLE = 4.0
 """Times the fitting budget with which a training that gave two results is asked again."""
 INFEASIBLE = "infeasible"
@@ -63,19 +64,22 @@ class ConformanceError(ShardBenchError):
         self.check = check
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    """What a child reports: a plan's JSON, or the rule that was broken and how."""
+class _Broken(Exception):
+    """A rule was broken, and how."""
 
-    rule: str
-    text: str
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
 
 
-def check(strategy: Strategy, plan_s: float = 20.0, fit_s: float = 5.0) -> None:
+def check(
+    strategy: Strategy, plan_s: float = 20.0, fit_s: float = 5.0, *, problems: Sequence[Case] | None = None
+) -> None:
     """Run all checks; raises ConformanceError with one line that names the first that fails.
 
-    ``plan_s`` and ``fit_s`` are the budget of a call; after twice their sum it is killed. A learned strategy that
-    gave two results is asked again with more time: the clock may have ended its training.
+    ``plan_s`` and ``fit_s`` are the budget of a call; after twice that it is killed. A learned strategy that
+    gave two results is asked again with more time: the clock may have ended its training. ``problems`` are
+    all (``cases``) unless they are given.
     """
     fault = declaration_fault(strategy)
     missing = missing_modules(strategy) if not fault else ()
@@ -83,21 +87,23 @@ def check(strategy: Strategy, plan_s: float = 20.0, fit_s: float = 5.0) -> None:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
         raise ConformanceError("declares", f"{type(strategy).__name__}: check 'declares' failed: {why}")
     _import_required(strategy)
-    _check_picklable(strategy)
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
-    for case in cases():
-        first = _isolated(strategy, case, budget)
-        _judge(strategy, case, first)
-        if first != _isolated(strategy, case, budget) and not _same_with_time(strategy, case, budget):
-            raise _failure("deterministic", strategy, case, f"seed {SEED} gave two different results")
+    with _closed_folder() as closed:
+        for case in cases() if problems is None else problems:
+            with _named(strategy, case):
+                _check(strategy, case, budget, closed)
+        drawn = drawn_case(strategy.moves)
+        with _named(strategy, drawn):
+            _check_held_out(strategy, drawn, budget, closed)
 
 
-def _same_with_time(strategy: Strategy, case: Case, budget: Budget) -> bool:
-    """Whether two trainings give one result that no busy machine cuts short."""
-    if not learns(strategy):
-        return False
-    ample = replace(budget, fit_s=AMPLE * budget.fit_s)
-    return _isolated(strategy, case, ample) == _isolated(strategy, case, ample)
+@contextmanager
+def _named(strategy: Strategy, case: Case) -> Iterator[None]:
+    try:
+        yield
+    except _Broken as broken:
+        where = f"failed on problem '{case.problem.name}': {broken}"
+        raise ConformanceError(broken.rule, f"{strategy.name}: check '{broken.rule}' {where}") from broken
 
 
 def _import_required(strategy: Strategy) -> None:
@@ -108,91 +114,136 @@ def _import_required(strategy: Strategy) -> None:
             importlib.import_module(module)
 
 
-def _check_picklable(strategy: Strategy) -> None:
-    why = ""
-    try:
-        copy = pickle.loads(pickle.dumps(strategy))  # noqa: S301 - just made
-    except Exception as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    else:
-        if type(copy) is not type(strategy):
-            why = f"a pickled copy is a {type(copy).__name__}"
-    if why:
-        raise ConformanceError("picklable", f"{strategy.name}: check 'picklable' failed: {why}")
+@contextmanager
+def _closed_folder() -> Iterator[Path]:
+    """A folder with test batches and records, which no strategy has business in."""
+    with tempfile.TemporaryDirectory(prefix="shardbench-closed-") as folder:
+        closed = Path(folder)
+        write_known(closed / "batches")
+        records = closed / "results" / "records"
+        records.mkdir(parents=True)
+        (records / "suite.jsonl").write_text("")
+        yield closed
 
 
-def _failure(name: str, strategy: Strategy, case: Case, why: str) -> ConformanceError:
-    return ConformanceError(name, f"{strategy.name}: check '{name}' failed on problem '{case.problem.name}': {why}")
+@contextmanager
+def _planning(strategy: Strategy, closed: Path, *, elsewhere: bool = False) -> Iterator[PlanningProcess]:
+    """A process to ask; raises _Broken where the closed folder is another one afterwards."""
+    before = _content(closed)
+    with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
+        try:
+            yield process
+        finally:
+            if _content(closed) != before:
+                raise _Broken("out-of-reach", "test batches or records were changed while it planned")
 
 
-def _judge(strategy: Strategy, case: Case, outcome: _Outcome) -> None:
-    if outcome.rule == INFEASIBLE:
-        if case.fits_with(strategy.moves):
-            raise _failure("plans-what-fits", strategy, case, f"declined: {outcome.text}")
-    elif outcome.rule:
-        name = outcome.rule if outcome.rule != "valid" or case.anything_fits else "declines-what-does-not-fit"
-        raise _failure(name, strategy, case, outcome.text)
+def _content(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return content_hash(*(part for path in files for part in (str(path), path.read_bytes())))
 
 
-def _isolated(strategy: Strategy, case: Case, budget: Budget) -> _Outcome:
-    limit_s = SLACK * (budget.plan_s + (budget.fit_s if learns(strategy) else 0.0))
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(strategy, case.problem, budget, sender))
-    with warnings.catch_warnings():
-        # Python 3.12 warns about forking beside threads; the child starts none of their work.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child.start()
-    sender.close()
-    try:
-        if not receiver.poll(limit_s):
-            return _Outcome(rule="finishes", text=f"no plan after {limit_s:g} s, killed")
-        outcome: _Outcome = receiver.recv()
-        return outcome
-    except EOFError:
-        child.join(1.0)
-        return _Outcome(rule="raises-infeasible-only", text=f"the process died with exit code {child.exitcode}")
-    finally:
-        receiver.close()
-        _kill(child.pid)
-        child.join()
-        child.close()
-
-
-def _kill(pid: int | None) -> None:
-    # The child is not yet reaped, so its id cannot belong to anyone else.
-    if pid is None:
+def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
+    with _planning(strategy, closed) as process:
+        first = _Asked(process, strategy, case, budget)
+        result = first.plan()
+        if first.plan(fitted=True) != result:
+            raise _Broken("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
+        if case.asked_in_other_words:
+            _check_other_words(first, result)
+    if not case.asked_in_other_words or result == _elsewhere(strategy, case, budget, closed):
         return
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
+    if not _same_with_time(strategy, case, budget, closed):
+        raise _Broken("deterministic", f"seed {SEED} gave two different results")
 
 
-def _child(strategy: Strategy, problem: Problem, budget: Budget, sender: Connection) -> None:
-    os.setsid()
-    if "torch" in sys.modules:
-        # Worker threads do not survive a fork: with more than one, OpenMP would wait for ever.
-        sys.modules["torch"].set_num_threads(1)
-    seal_test_split()
-    sender.send(_outcome(strategy, problem, budget))
+def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
+    with _planning(strategy, closed) as process:
+        text = _Asked(process, strategy, case, budget).plan()
+    # Drawn after it planned: it could not have read them off this process.
+    suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
+    if suspicion:
+        raise _Broken("held-out", suspicion)
 
 
-def _outcome(strategy: Strategy, problem: Problem, budget: Budget) -> _Outcome:
-    before = _state(problem)
-    answer = evaluate(RulesOnly(problem), strategy, budget, SEED, sealed=False, slack=SLACK)
-    if isinstance(answer, Failure):
-        infeasible = answer.outcome is Outcome.INFEASIBLE
-        found = _Outcome(rule=INFEASIBLE if infeasible else answer.rule or "raises-infeasible-only", text=answer.cause)
-    else:
-        found = _Outcome(rule="", text=answer.plan.to_json())
-    # A changed problem makes nonsense of what was found against it.
-    if found.rule in ("", INFEASIBLE, "valid", "world-size", "declared-moves") and _state(problem) != before:
-        return _Outcome(rule="leaves-input-alone", text="the problem changed while planning")
-    return found
+def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
+    with _planning(strategy, closed, elsewhere=True) as process:
+        return _Asked(process, strategy, case, budget).plan()
 
 
-def _state(problem: Problem) -> str:
-    """What must not change: the problem's content, and what its profiles answer."""
-    answers = [profile.cdf(np.linspace(0.0, profile.rows, 9)) for profile in problem.profiles]
-    expected = [profile.expected_distinct(math.sqrt(profile.rows)) for profile in problem.profiles]
-    return content_hash(problem.to_json(), *answers, expected)
+def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> bool:
+    """Whether two trainings give one result that no busy machine cuts short."""
+    if not learns(strategy):
+        return False
+    ample = replace(budget, fit_s=AMPLE * budget.fit_s)
+    one, other = (_elsewhere(strategy, case, ample, closed) for _ in range(2))
+    return one == other
+
+
+def _check_other_words(asked: "_Asked", result: str) -> None:
+    """Other words for one problem, and for chance."""
+    case = asked.case
+    problem, old_names = renamed(case.problem)
+    if _placed(asked.plan(replace(case, problem=problem), fitted=True), old_names) != _placed(result):
+        raise _Broken("names", "the same tables under other names got another plan")
+    try:
+        drawn = asked.plan(fitted=True, seed=OTHER_SEED)
+    except _Broken as broken:
+        raise _Broken("any-seed", f"with seed {OTHER_SEED}: {broken}") from broken
+    if learns(asked.strategy) or _placed(drawn) != _placed(result):
+        return
+    if _placed(asked.plan(replace(case, problem=reordered(case.problem)), fitted=True)) != _placed(result):
+        raise _Broken("order", "the same tables in another order got another plan, and no other seed did")
+
+
+def _placed(text: str, names: dict[str, str] | None = None) -> object:
+    """What a plan does, whatever its notes say and in whichever order it says so; ``names`` are put in."""
+    if not text:
+        return ""
+    plan = Plan.from_json(text)
+    segments = (replace(s, table=(names or {}).get(s.table, s.table)) for s in plan.segments)
+    return sorted(content_hash(segment) for segment in segments), plan.schedule, plan.dense
+
+
+class _Asked:
+    """A process, and what it is asked of one case."""
+
+    def __init__(self, process: PlanningProcess, strategy: Strategy, case: Case, budget: Budget) -> None:
+        self.process, self.strategy, self.case, self.budget = process, strategy, case, budget
+        try:
+            process.ask(Ask(what=COPY), SLACK * budget.plan_s)
+        except TrialFailed as error:
+            raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
+
+    def plan(self, case: Case | None = None, *, fitted: bool = False, seed: int = SEED) -> str:
+        """A valid plan's JSON, empty where there rightly is none; raises _Broken."""
+        case = case or self.case
+        text, spent = self._answered(case, fitted, seed)
+        if text and spent.plan_s > self.budget.plan_s:
+            # Once more: the machine may have been busy.
+            text, spent = self._answered(case, True, seed)
+            if spent.plan_s > self.budget.plan_s:
+                raise _Broken("budget", f"planning took {spent.plan_s:.1f} s, its budget is {self.budget.plan_s:g} s")
+        return text
+
+    def _answered(self, case: Case, fitted: bool, seed: int) -> tuple[str, Spent]:
+        question = RulesOnly(case.problem)
+        answer = evaluate(
+            question, self.strategy, self.budget, seed, fitted=fitted, slack=SLACK, planner=self.process.plan
+        )
+        if not isinstance(answer, Failure):
+            return answer.plan.to_json(), answer.spent
+        self._judge(case, answer)
+        return "", Spent()
+
+    def _judge(self, case: Case, failure: Failure) -> None:
+        if failure.outcome is Outcome.INFEASIBLE:
+            if case.fits_with(self.strategy.moves):
+                raise _Broken("plans-what-fits", f"declined: {failure.cause}")
+            return
+        rule = failure.rule or "raises-infeasible-only"
+        if rule == "valid" and not case.anything_fits:
+            rule = "declines-what-does-not-fit"
+        if rule == "finishes" and not failure.cause.endswith("killed"):
+            rule = "budget"
+        raise _Broken(rule, failure.cause)

@@ -1,7 +1,8 @@
 """The small problems that every strategy must cope with."""
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +25,8 @@ class Case:
     needs: frozenset[Move] = frozenset()
     """A strategy with none of these moves may decline; empty where everyone must plan."""
     anything_fits: bool = True
+    asked_in_other_words: bool = False
+    """Whether it is asked again under other names, in another order, with another seed, and in another process."""
 
     def fits_with(self, moves: frozenset[Move]) -> bool:
         """Whether a strategy with these moves must find a plan."""
@@ -38,19 +41,40 @@ def cases() -> tuple[Case, ...]:
     crowded = tuple((1000, 32) for _ in range(12))
     need_bytes = 1000 * 32 * 4
     return (
-        Case(problem=_problem("few-tables", mixed, _machine(4))),
-        Case(problem=_problem("more-tables-than-devices", many, _machine(8), optimizer=Optimizer.ROWWISE_ADAGRAD)),
-        Case(problem=_problem("fewer-tables-than-devices", mixed[:3], _machine(8))),
-        Case(problem=_problem("one-device", mixed, _machine(1))),
-        Case(problem=_problem("two-nodes", mixed, _machine(2, nodes=2))),
-        Case(problem=_problem("shared-tables", mixed[:3], _machine(2), features=3)),
+        Case(problem=_problem("few-tables", mixed, round_machine(4)), asked_in_other_words=True),
+        Case(problem=_problem("more-tables-than-devices", many, round_machine(8), optimizer=Optimizer.ROWWISE_ADAGRAD)),
+        Case(problem=_problem("fewer-tables-than-devices", mixed[:3], round_machine(8))),
+        Case(problem=_problem("one-device", mixed, round_machine(1))),
+        Case(problem=_problem("two-nodes", mixed, round_machine(2, nodes=2))),
+        Case(problem=_problem("shared-tables", mixed[:3], round_machine(2), features=3)),
         Case(
-            problem=_problem("forces-host-memory", crowded, _machine(2, hbm=4 * need_bytes)),
+            problem=_problem("forces-host-memory", crowded, round_machine(2, hbm=4 * need_bytes)),
             needs=frozenset({Move.UVM, Move.HOST}),
         ),
-        Case(problem=_problem("fits-nowhere", crowded, _machine(2, hbm=512, uvm=512, host=512)), anything_fits=False),
-        Case(problem=_problem("no-access-at-all", mixed, _machine(4), accessed=False)),
-        Case(problem=_problem("one-row-tables", ((1, 16), (1, 64), (1, 16), (700, 32)), _machine(4))),
+        Case(
+            problem=_problem("fits-nowhere", crowded, round_machine(2, hbm=512, uvm=512, host=512)),
+            anything_fits=False,
+        ),
+        Case(problem=_problem("no-access-at-all", mixed, round_machine(4), accessed=False)),
+        Case(problem=_problem("one-row-tables", ((1, 16), (1, 64), (1, 16), (700, 32)), round_machine(4))),
+    )
+
+
+def renamed(problem: Problem) -> tuple[Problem, dict[str, str]]:
+    """The problem and its tables under other names, which sort otherwise, and the old names by the new."""
+    names = [hashlib.sha256(table.name.encode()).hexdigest()[:8] for table in problem.tables]
+    tables = tuple(replace(table, name=name) for table, name in zip(problem.tables, names))
+    old = {name: table.name for table, name in zip(problem.tables, names)}
+    return replace(problem, name="nameless", tables=tables), old
+
+
+def reordered(problem: Problem) -> Problem:
+    """The problem with its tables in another order; not for problems with inputs."""
+    order = np.random.default_rng(1).permutation(len(problem.tables))
+    return replace(
+        problem,
+        tables=tuple(problem.tables[i] for i in order),
+        profiles=tuple(problem.profiles[i] for i in order),
     )
 
 
@@ -80,7 +104,7 @@ def _profile(table: Table, rng: np.random.Generator | None) -> AccessProfile:
     return AccessProfile.from_counts(counts, rows=table.rows, samples=SAMPLES, present=SAMPLES)
 
 
-def _machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int = ROOMY, host: int = ROOMY) -> Machine:
+def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int = ROOMY, host: int = ROOMY) -> Machine:
     """A made-up round-numbered device; no case depends on its speed."""
     topology = Topology(nodes=nodes, devices_per_node=per_node, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=host)
     constants = Constants(

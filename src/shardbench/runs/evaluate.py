@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
+from shardbench.base.landlock import confined
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
@@ -121,6 +122,10 @@ class Spent:
     """CPU seconds of the process that did it."""
 
 
+Planner = Callable[[Strategy, Problem, Budget, int, bool], tuple[str, Spent]]
+"""Fits, unless that is done (the last argument), and plans: the plan as JSON and what it took; raises TrialFailed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer(Generic[J]):
     """A strategy's valid plan and what it comes to."""
@@ -152,17 +157,22 @@ def evaluate(
     limits: Limits | None = None,
     on_plan: Callable[[Plan, Planned], None] | None = None,
     slack: float = 1.0,
+    planner: Planner | None = None,
 ) -> Answer[J] | Failure:
     """Fit, plan, validate, judge: the answer, or how it failed.
 
     The strategy sees of the problem what it declared, and never the test split: ``sealed`` plans in
     a process of its own that is killed when its time is up; else the split is closed while it plans
     here. Either way one that took more than ``slack`` times its budget has failed. ``fitted``: the
-    strategy has learned already. ``on_plan`` is told of a valid plan before it is judged.
+    strategy has learned already. ``on_plan`` is told of a valid plan before it is judged. Where a
+    ``planner`` is given, it lets the strategy fit and plan, sealed in its own way.
     Raises BadInput for faults of the user's files alone.
     """
     try:
-        text, spent = _plan(question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits)
+        if planner is not None:
+            text, spent = planner(strategy, question.problem, budget, seed, fitted)
+        else:
+            text, spent = _plan(question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits)
         for what, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
             ("planning", spent.plan_s, budget.plan_s),
@@ -230,10 +240,12 @@ def _plan(
     limits: Limits | None,
 ) -> tuple[str, Spent]:
     """The plan as JSON and what it took."""
-    arguments = (strategy, question.problem, budget, seed, fitted)
+    # What is withheld must not be where the strategy is: it could look through the frames below it.
+    seen = question.problem.restricted_to(strategy.sees)
     if not sealed:
         with closed_test_split():
-            return _plan_here(*arguments)
+            return plan_here(strategy, question.problem, budget, seed, fitted)
+    arguments = (strategy, seen, budget, seed, fitted)
     fits = learns(strategy) and not fitted
     limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
     # A planner's open log must not lead it to the test batches.
@@ -266,10 +278,9 @@ def _by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
 def _plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
     """In a process of its own, which can never read a test split again."""
     seal_test_split()
-    before = problem.fingerprint
-    made = _plan_here(strategy, problem, budget, seed, fitted)
-    problem.__dict__.pop("fingerprint", None)
-    if problem.fingerprint != before:
+    before = problem.seen_hash()
+    made = plan_here(strategy, problem, budget, seed, fitted)
+    if problem.seen_hash() != before:
         raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
     return made
 
@@ -279,7 +290,8 @@ def _fields(seen: Problem) -> dict[str, int]:
     return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
 
 
-def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    """The plan as JSON, made in this process, and what it took; raises TrialFailed."""
     try:
         spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
         seen = problem.restricted_to(strategy.sees)
@@ -294,8 +306,19 @@ def _plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, 
         if not isinstance(plan, Plan):
             raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
     except (Exception, SystemExit) as error:
-        raise TrialFailed(failure_of(error, "plan", owner_of(type(strategy).__module__))) from error
+        raise TrialFailed(planning_failure(error, strategy)) from error
     return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+
+
+def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
+    """What an exception of a strategy's is; one of a confined process that reached out breaks a rule."""
+    failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
+    if not isinstance(error, PermissionError) or not confined():
+        return failure
+    # No folder of this machine in a record.
+    told = failure.cause.replace(f"'{error.filename}'", f"'{Path(str(error.filename)).name}'")
+    cause = f"reached for what is closed to planners ({told})"
+    return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
 
 
 def _written(plan: Plan) -> str:

@@ -1,8 +1,12 @@
 """A workload: tables, their training profiles, and seeded batches of lookups."""
 
+import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pydantic
@@ -20,6 +24,24 @@ _SAMPLED_NUMBERS = 1 << 18
 """Inputs times tables that a sample may have."""
 
 
+_held_out: list[int] = []
+"""Number of the first test batch, where it is another one than 0."""
+
+
+@contextmanager
+def held_out_split() -> Iterator[None]:
+    """Meanwhile the test batches of drawn workloads are others, of numbers that chance gives and nobody knows before.
+
+    Batches that were drawn before stay what they are, so ask a workload that is new. Asking one whose lookups are on
+    record for its test split raises BadInput meanwhile.
+    """
+    _held_out.append(1 + secrets.randbits(62))
+    try:
+        yield
+    finally:
+        _held_out.pop()
+
+
 class Workload(ABC):
     """Batches are made on demand, table by table, so that nothing large is ever held whole.
 
@@ -35,6 +57,8 @@ class Workload(ABC):
     """How many distinct test batches exist; iteration i uses batch i modulo this."""
     train_samples: int | None = None
     """Samples of the train split that are on record; None where they are drawn, without end."""
+    drawn: ClassVar[bool] = False
+    """Whether the test batches of any numbers can be drawn, beside those that trials are judged on."""
 
     @abstractmethod
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
@@ -51,7 +75,7 @@ class Workload(ABC):
     def bags(self, split: Split, iteration: int, table: int) -> Bags:
         """Lookups of one table in one global batch: ids in [0, rows), ``batch_size`` samples of its features."""
         assert_readable(split)
-        batch = iteration % self.test_batches if split is Split.TEST else iteration
+        batch = self._test_batch(iteration) if split is Split.TEST else iteration
         bags = self._bags(split, batch, table)
         shape = self.tables[table]
         if bags.batch_size != self.batch_size:
@@ -62,6 +86,14 @@ class Workload(ABC):
             )
         check_rows(bags.values, shape.rows, f"{self.name}/{shape.name}")
         return bags
+
+    def _test_batch(self, iteration: int) -> int:
+        batch = iteration % self.test_batches
+        if not _held_out:
+            return batch
+        if not self.drawn:
+            raise BadInput(f"{self.name}: its lookups are on record, there are no others to hold out")
+        return _held_out[-1] + batch
 
     @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:

@@ -1,0 +1,98 @@
+"""A small workload that everyone can draw, and what a plan comes to on draws of it that nobody knew."""
+
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Table
+from shardbench.runs.conformance_problems import ROOMY, Case, round_machine
+from shardbench.runs.simulate import simulate
+from shardbench.workloads.materialise import DrawnBatches, materialise
+from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.workload import Workload, held_out_split, rng
+
+SPLITS = 5
+"""How many other draws a plan is judged on."""
+_TRAIN_BATCHES = 8
+_LOOKUPS = 4
+_IN_HBM = 0.3
+
+
+class PublicDraws(Workload):
+    """Tables of one power law, every sample with the same number of lookups."""
+
+    name = "public-draws"
+    tables = tuple(Table(name=f"t{i}", rows=8_000, dim=128) for i in range(4))
+    dense = DenseShape()
+    batch_size = 512
+    test_batches = 1
+    drawn = True
+    seed = 2024
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        generator = rng(self.seed, split, batch, table)
+        shares = generator.random(self.batch_size * _LOOKUPS)
+        rows = self.tables[table].rows
+        # The inverse of a power law's distribution function, exponent 0.8.
+        values = np.minimum(rows * shares**5.0, rows - 1).astype(np.int64)
+        return Bags(values=values, offsets=_LOOKUPS * np.arange(self.batch_size + 1))
+
+    @cached_property
+    def _rankings(self) -> tuple[Ranking, ...]:
+        draws = range(_TRAIN_BATCHES)
+        return tuple(
+            Ranking(np.concatenate([self._draw(Split.TRAIN, n, i).values for n in draws]), table.rows)
+            for i, table in enumerate(self.tables)
+        )
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        drawn = self._draw(split, batch, table)
+        return Bags(values=self._rankings[table](drawn.values), offsets=drawn.offsets)
+
+    def _profile(self, table: int) -> AccessProfile:
+        samples = _TRAIN_BATCHES * self.batch_size
+        counts = self._rankings[table].counts
+        return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=samples, present=samples)
+
+    def recipe(self) -> object:
+        """The seed: all else is in this module."""
+        return {"seed": self.seed}
+
+
+@lru_cache(maxsize=2)
+def drawn_case(moves: frozenset[Move]) -> Case:
+    """The workload's problem: on a machine with HBM for some of the rows, where the moves reach other memory."""
+    workload, beyond = PublicDraws(), frozenset({Move.UVM, Move.HOST})
+    all_bytes = sum(table.rows * table.dim * 4 for table in workload.tables)
+    hbm = int(_IN_HBM * all_bytes / 2) if moves & beyond else ROOMY
+    machine = round_machine(2, hbm=hbm)
+    problem = Problem.of(
+        workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
+        inputs=workload.input_sample,
+    )  # fmt: skip
+    return Case(problem=problem, needs=beyond if hbm < ROOMY else frozenset())
+
+
+def write_known(folder: Path) -> None:
+    """Write the lookups that everyone can draw as trials keep theirs."""
+    materialise(PublicDraws(), folder, [0])
+
+
+def known_and_held_out_ms(plan: Plan, problem: Problem) -> tuple[float, tuple[float, ...]]:
+    """A plan's mean step on the lookups that everyone can draw, and on each of some that are drawn now."""
+    known = _step_ms(plan, problem)
+    held_out = []
+    for _ in range(SPLITS):
+        with held_out_split():
+            held_out.append(_step_ms(plan, problem))
+    return known, tuple(held_out)
+
+
+def _step_ms(plan: Plan, problem: Problem) -> float:
+    workload = PublicDraws()
+    return simulate(plan, problem, DrawnBatches(workload), workload.dense, 1).step_ms

@@ -1,0 +1,57 @@
+"""``python tests/conformance/table.py``: try every impostor, and write which check caught it."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.landlock import version
+from shardbench.runs.conformance import ConformanceError, check
+from shardbench.runs.conformance_problems import cases
+
+TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
+HEADER = ("strategy", "rule", "caught_by")
+PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
+"""The one that is asked in other words, and those that do not fit one device, or any."""
+
+
+def caught(impostor: Impostor) -> tuple[str, str]:
+    """The check that rejects an impostor and what it says, on three problems and the one whose lookups are drawn."""
+    problems = [case for case in cases() if case.problem.name in PROBLEMS]
+    try:
+        check(impostor.kind(), plan_s=impostor.plan_s, fit_s=0.3, problems=problems)
+    except ConformanceError as error:
+        return error.check, str(error)
+    return NOT_CAUGHT, ""
+
+
+def lines(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """The table's."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
+    return text.getvalue().splitlines()
+
+
+def main() -> None:
+    """Write the table; ends with 1 where an impostor is caught by another check than the register says."""
+    rows, wrong = [], []
+    for one in IMPOSTORS:
+        found, message = caught(one)
+        name = NOTHING_THERE if found == NOT_CAUGHT and one.caught_by == NOTHING_THERE else found
+        rows.append((one.kind.__name__, one.rule, name))
+        if name != one.check:
+            wrong.append(f"{one.kind.__name__}: {name}, not {one.check} {message}")
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(TABLE, "\n".join(lines(rows)) + "\n")
+    not_caught = sum(name == NOT_CAUGHT for _, _, name in rows)
+    print(f"{len(rows)} impostors, {not_caught} not caught; the kernel's Landlock has version {version()}: {TABLE}")
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
