@@ -12,10 +12,12 @@ from problems import RandomWorkload
 from toy_machine import machine_file
 
 from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.job import RankJob, RankResult
 from shardbench.engine.trial_folder import read_job, result_text, write_job
+from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
@@ -95,6 +97,20 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert all(rank.phases_cpu_ms["lookup"] > 0 for rank in measured.timing.ranks)
     counted = {name: sum(links) for name, links in measured.traffic.collectives.items() if sum(links)}
     assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
+
+
+@pytest.mark.parametrize("calibrated_here", [True, False])
+def test_a_measured_step_too_short_for_its_bytes_is_invalid_where_links_are_known(
+    context, monkeypatch, calibrated_here
+):
+    chip = chip_of(Environment.here(), "cpu") if calibrated_here else "another chip"
+    monkeypatch.setattr(run_trial_module, "calibrated_on", lambda machine: chip)
+    monkeypatch.setattr(run_trial_module, "least_step_ms", lambda traffic, machine: 1e9)
+    measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
+    assert measured.least_step_ms == 1e9
+    assert measured.timing.step_ms
+    assert measured.outcome is (Outcome.INVALID if calibrated_here else Outcome.OK)
+    assert not calibrated_here or (measured.failure.phase, measured.failure.rule) == ("bytes", "bandwidth")
 
 
 def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypatch):

@@ -19,7 +19,7 @@ from shardbench.calibrate.write import (
     refuse_overwriting,
     write_machine,
 )
-from shardbench.model.calibrated import measured_on
+from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Topology
 
 _LINKS = ("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s")
@@ -63,7 +63,7 @@ def _finish(
     base: Base, measured: Measurements, found: Fit, without: dict[str, float] | None = None
 ) -> tuple[Machine, dict[str, str]]:
     """The machine with what follows from the fit, and the source of every new number."""
-    chip = _chip(measured.machine.device)
+    chip = chip_of(Environment.here(), measured.machine.device)
     sources = {name: _source(name, chip, found.quality) for name in found.fitted}
     held_out = found.held_out.get("embedding")
     for name, error_pct in ({} if without is None else without).items():
@@ -133,12 +133,6 @@ def _error(name: str, source: str, found: Fit) -> float:
 
 def _kind(name: str) -> str:
     return IN_STEP_KINDS.get(name, "embedding")
-
-
-def _chip(device: str) -> str:
-    here = Environment.here()
-    name = here.gpus.names[0] if device == "cuda" and here.gpus.names else f"{here.cpu}, {here.cores} cores"
-    return name.encode("ascii", "replace").decode("ascii")
 
 
 def _rounded_down(value: float) -> float:

@@ -2,6 +2,7 @@
 
 import re
 
+from shardbench.base.host import Environment
 from shardbench.model.machine import Machine
 
 _MEASURED = "measured by shardbench doctor --calibrate on "
@@ -20,3 +21,15 @@ def calibrated_on(machine: Machine) -> str | None:
     """
     chips = {found.group(1) for source in machine.sources.values() if (found := _CHIP.match(source))}
     return "; ".join(sorted(chips)) or None
+
+
+def is_calibrated(machine: Machine, constant: str) -> bool:
+    """Whether ``doctor --calibrate`` measured this constant, such as ``intra_bytes_per_s``."""
+    return machine.sources.get(constant, "").startswith(_MEASURED)
+
+
+def chip_of(environment: Environment, device: str) -> str:
+    """The processors of an environment, as sources name them: of its devices for ``cuda``, else of its CPUs."""
+    gpus = environment.gpus.names
+    name = gpus[0] if device == "cuda" and gpus else f"{environment.cpu}, {environment.cores} cores"
+    return name.encode("ascii", "replace").decode("ascii")

@@ -154,6 +154,9 @@ class Record(BaseRecord):
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
     ranks_hash: str | None = None
     """Measured only: hash of what the ranks left, which is recorded once. These two are None in earlier records."""
+    least_step_ms: float | None = None
+    """Measured only: what the counted bytes take at the link rates that calibration reached; None where it reached none
+    and in earlier records."""
     hosts: PositiveInt | None = None
     """Measured only: machines that the ranks ran on; with fewer than the machine has nodes, nodes were emulated."""
     bound_ms: float | None = None

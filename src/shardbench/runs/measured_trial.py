@@ -13,9 +13,11 @@ from shardbench.engine.failures import failed
 from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
 from shardbench.engine.measure import gather
 from shardbench.engine.trial_folder import read_job, write_job
+from shardbench.model.calibrated import chip_of
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Control, Record, TrafficTotals
 from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.least_step import refuse_too_fast
 
 TRIAL = "trial.json"
 
@@ -74,6 +76,10 @@ def judge(draft: dict[str, object], folder: Path) -> None:
     moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
     draft["measured_bytes"] = moved
     _compare_bytes(moved, TrafficTotals.model_validate(draft["traffic"]))
+    ran = measurement.ranks[0].ran
+    environment = ran.environment if ran is not None else Environment.here()
+    if draft.get("calibrated_on") == chip_of(environment, job.device):
+        refuse_too_fast(measurement.timing, draft.get("least_step_ms"))
 
 
 def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:

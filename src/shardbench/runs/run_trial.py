@@ -26,6 +26,7 @@ from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.evaluate import Answer, Bounds, Limits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
+from shardbench.runs.least_step import least_step_ms
 from shardbench.runs.measured_trial import judge, write_trial
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import EVERY, Job
@@ -358,6 +359,7 @@ def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: J
         timeout_s=spec.timeout_s,
     )
     draft["calibrated_on"] = calibrated_on(context.machine)
+    draft["least_step_ms"] = least_step_ms(found.traffic, context.machine)
     folder = context.new_attempt(spec.key)
     write_trial(draft, job, folder)
     elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
