@@ -173,6 +173,18 @@ def random_plans(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Two hundred seeded faults of ranks, planners, cells, the program, its files and the disk; writes the table.
+
+    Options (`--seed N`, `--only KIND`, `--every N`) go to it, and with one of them the committed table stays as it is.
+    """
+    install(session)
+    made = Path(session.create_tmp()) / "summary.csv"
+    out = made if session.posargs else ROOT / "results" / "tables" / "faults" / "summary.csv"
+    run(session, "python", "-m", "faults", str(out), *session.posargs, PYTHONPATH=str(ROOT / "tests"))
+
+
+@nox.session
 def tests_gpu(session: nox.Session) -> None:
     """Tests that need a CUDA device."""
     install(session)

@@ -6,7 +6,7 @@ import pytest
 import rank_faults
 from rank_faults import LOST, report
 
-from shardbench.engine import blame, launch
+from shardbench.engine import blame, failures, launch
 from shardbench.engine.blame import OutOfMemory, died, fault, lost_peer, stalled
 from shardbench.engine.failures import TrialFailed
 from shardbench.engine.progress import Progress
@@ -101,3 +101,27 @@ def test_out_of_memory_is_what_the_kernel_counts(monkeypatch, after, outcome):
     assert died(-9, "build", 0, OutOfMemory((3, 8))).outcome is outcome
     assert died(-15, "build", 0, OutOfMemory((3, 8))).outcome is Outcome.ERROR
     assert died(7, "build", 0, OutOfMemory((3, 8))).cause == "rank 0 exited with 7 in phase build"
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "outcome"),
+    [
+        (127, "cannot allocate memory for thread-local data: ABORT", Outcome.OOM),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", Outcome.OOM),
+        (127, "no such command", Outcome.ERROR),
+        (1, "cannot allocate memory", Outcome.ERROR),
+    ],
+)
+def test_a_runtime_that_got_no_memory_says_so_in_its_last_words(tmp_path, code, words, outcome):
+    (tmp_path / "rank1.log").write_text(words)
+    found, sure = fault(tmp_path, {0: None, 1: code}, NOBODY)
+    assert (found.outcome, found.rank, sure) == (outcome, 1, True)
+    assert ("for want of memory" in found.cause) is (outcome is Outcome.OOM)
+
+
+def test_a_thread_that_is_refused_at_the_limit_of_memory_is_out_of_memory(monkeypatch):
+    error = RuntimeError("Resource temporarily unavailable")
+    for at_limit in (True, False):
+        monkeypatch.setattr(failures, "at_memory_limit", lambda at_limit=at_limit: at_limit)
+        assert failures.out_of_memory(error) is at_limit
+    assert not failures.out_of_memory(ValueError("Resource temporarily unavailable"))

@@ -26,8 +26,8 @@ _LOST_PEER = re.compile(
 )
 """What gloo, NCCL and the rendezvous say of a rank that is gone."""
 
-_BAD_ALLOC = b"std::bad_alloc"
-"""What the runtime of C++ prints when it ends a process that got no memory."""
+_STARVED = {-signal.SIGABRT: "std::bad_alloc", 127: "cannot allocate memory"}
+"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code."""
 _END_BYTES = 1 << 14
 
 LOOK_S = 0.5
@@ -81,18 +81,16 @@ def _count(path: Path, name: str) -> int | None:
 def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory, log: Path | None = None) -> Failure:
     """Of a process that left no report; ``log`` is what it printed."""
     who = f"rank {rank}" if rank is not None else "the process"
-    if exit_code is None or exit_code >= 0:
-        return Failure(
-            outcome=Outcome.ERROR, cause=f"{who} exited with {exit_code} in phase {phase}", phase=phase, rank=rank
-        )
-    how, outcome = f"was killed by signal {-exit_code}", Outcome.ERROR
+    how, outcome = f"exited with {exit_code}", Outcome.ERROR
+    if exit_code is not None and exit_code < 0:
+        how = f"was killed by signal {-exit_code}"
     if exit_code == -signal.SIGKILL:
         full = memory.killed_since()
         # Where nobody counts, an unexplained SIGKILL is taken for the out-of-memory killer's.
         outcome = Outcome.ERROR if full is False else Outcome.OOM
         how += " (not by the kernel for want of memory)" if full is False else ""
-    elif exit_code == -signal.SIGABRT and log is not None and _BAD_ALLOC in _end(log):
-        how, outcome = f"{how} for want of memory (std::bad_alloc)", Outcome.OOM
+    elif exit_code in _STARVED and log is not None and _STARVED[exit_code].encode() in _end(log):
+        how, outcome = f"{how} for want of memory ({_STARVED[exit_code]})", Outcome.OOM
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
@@ -126,13 +124,17 @@ def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) ->
     failures = [_read(path, rank) for _, rank, path in reports]
     telling = [failure for failure in failures if not lost_peer(failure)]
     if killed and not telling:
-        return died(ended[killed[0]], phase_of(folder, killed[0]), killed[0], memory), True
+        return _died(folder, killed[0], ended, memory), True
     if telling:
         return telling[0], True
     silent = sorted(ended.keys() - {rank for _, rank, _ in reports})
     if silent:
-        return died(ended[silent[0]], phase_of(folder, silent[0]), silent[0], memory), True
+        return _died(folder, silent[0], ended, memory), True
     return failures[0], False
+
+
+def _died(folder: Path, rank: int, codes: Mapping[int, int | None], memory: OutOfMemory) -> Failure:
+    return died(codes[rank], phase_of(folder, rank), rank, memory, folder / f"rank{rank}.log")
 
 
 def _report(folder: Path, rank: int) -> Path:

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import TracebackType
 
 from shardbench.base.errors import Infeasible, InvalidPlan, ShardBenchError, Undeclared, Unsupported
+from shardbench.engine.limits import at_memory_limit
 from shardbench.records.trial import Failure, Outcome
 
 _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
@@ -13,6 +14,7 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (Unsupported, Outcome.SKIPPED),
     (TimeoutError, Outcome.TIMEOUT),
 )
+_REFUSED = "resource temporarily unavailable"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
@@ -34,8 +36,10 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
 def out_of_memory(error: BaseException) -> bool:
     """Whether it says that there was no memory, of a device or of this machine."""
     # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
-    full = isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
-    return full or isinstance(error, MemoryError)
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    # The system says of a thread's stack that gets no memory what it says of one thread too many.
+    refused = _REFUSED in text and at_memory_limit()
+    return refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError)
 
 
 def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:

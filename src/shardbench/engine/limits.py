@@ -9,6 +9,7 @@ MEMORY_SHARE = 0.8
 """Of the memory that is free when the process begins: the harness must be able to go on and say what happened."""
 FILE_BYTES = 1 << 30
 """Of each file that it writes, what it prints included."""
+_STACK_BYTES = 8 << 20
 _FIRST_TO_GO = "1000"
 
 
@@ -31,6 +32,12 @@ def lift_memory_limit() -> None:
     """Of this process, which has little left to do: to say that it had no memory."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def at_memory_limit() -> bool:
+    """Whether this process could not take as much more as the stack of a thread."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft != resource.RLIM_INFINITY and _data_bytes() + _STACK_BYTES > soft
 
 
 def _lower(kind: int, most: int) -> None:

@@ -57,8 +57,11 @@ class Rank:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
         if here % asked.devices_per_node:
             raise BadInput(f"the job has {asked.devices_per_node} ranks a node, {here} were started on this machine")
-        if job.batches_hash is not None and Batches(Path(job.batches)).hash != job.batches_hash:
+        batches = Batches(Path(job.batches))
+        if job.batches_hash is not None and batches.hash != job.batches_hash:
             raise BadInput("the test batches that lie here are not those of the job")
+        if not batches.intact():
+            raise BadInput(f"the test batches in {batches.folder.name} are damaged or not whole")
 
     def phase(self, name: str) -> None:
         """Leave a note for the launcher: where this rank is."""

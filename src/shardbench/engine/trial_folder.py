@@ -51,7 +51,7 @@ def result_text(result: RankResult) -> str:
 
 def read_result(path: Path) -> RankResult:
     """The result that a rank left; raises BadInput where it is not whole, or not as the rank left it."""
-    return from_json(RankResult, undigested(path.read_bytes(), path.name), path.name)
+    return from_json(RankResult, undigested(file_bytes(path), path.name), path.name)
 
 
 def write_job(job: RankJob, folder: Path) -> None:

@@ -1,0 +1,79 @@
+"""Some of the faults of ``nox -s faults``."""
+
+import pytest
+from faults.__main__ import all_faults, rows
+from faults.case import Fault, Seen, expected, run
+
+from shardbench.engine.server import start_server
+from shardbench.records.trial import Failure, Outcome
+
+CHOSEN = (
+    "rank build no memory 0",
+    "rank warmup SIGKILL 0",
+    "rank time SIGSEGV 1",
+    "rank start flipped batches",
+    "rank result flipped 0",
+    "planner plan SIGKILL 0",
+    "planner plan daemon and exit 0",
+    "cell run daemon and exit",
+    "cell run SIGKILL from outside 0",
+    "store next run cut 0",
+    "store next run flipped bit 0",
+    "disk append no room for a line 0",
+)
+"""Without those that wait for a limit, or start the program anew."""
+
+
+def named(fault: Fault) -> str:
+    return f"{fault.kind} {fault.phase} {fault.name}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAULTS_FOLDER", str(tmp_path_factory.mktemp("shared")))
+        start_server()
+        yield
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_fault_ends_as_it_should_and_leaves_nothing(name):
+    (fault,) = [fault for fault in all_faults() if named(fault) == name]
+    seen = run(fault, 16)
+    assert (seen.outcome_right, seen.rank_right) in ((True, True), (True, None)), seen.said
+    assert (seen.hang, seen.lost, seen.orphans) == (False, 0, 0), seen
+
+
+def test_there_are_two_hundred_of_all_kinds():
+    faults = all_faults()
+    assert len({named(fault) for fault in faults}) == len(faults) == 200
+    assert {fault.kind for fault in faults} == {"rank", "planner", "cell", "parent", "store", "disk"}
+
+
+def test_another_outcome_cause_phase_or_rank_is_not_right():
+    failure = Failure(outcome=Outcome.ERROR, cause="rank 1 was killed by signal 9", phase="time", rank=1)
+    right = expected(failure, Outcome.ERROR, "signal 9", rank=1, phase="time")
+    assert (right.outcome_right, right.rank_right) == (True, True)
+    assert not expected(failure, Outcome.OOM, "signal 9").outcome_right
+    assert not expected(failure, Outcome.ERROR, "signal 11").outcome_right
+    assert not expected(failure, Outcome.ERROR, "signal 9", phase="build").outcome_right
+    assert expected(failure, Outcome.ERROR, "signal 9", rank=0).rank_right is False
+    assert not expected(None, Outcome.ERROR, "").outcome_right
+    assert expected(None, Outcome.OK, "").outcome_right
+
+
+def test_what_goes_on_or_is_left_is_counted():
+    fault = Fault("rank", "time", "x", lambda folder, rng: Seen("", outcome_right=False))
+    raises = run(Fault("rank", "time", "raises", lambda folder, rng: 1 // 0), 0)
+    assert (raises.outcome_right, raises.said) == (
+        False,
+        "a traceback: ZeroDivisionError: integer division or modulo by zero",
+    )
+    seen = [(fault, Seen("", True, True)), (fault, Seen("", True, False, lost=2)), (fault, Seen("", False, hang=True))]
+    (one, every) = rows(seen)
+    assert one == {
+        "kind": "rank", "phase": "time", "cases": 3, "outcome_right": 2, "rank_right": "1 of 2", "hangs": 1,
+        "lost_records": 2, "orphans": 0,
+    }  # fmt: skip
+    assert {**every, "kind": "rank", "phase": "time"} == one
