@@ -336,7 +336,6 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     soon as one of them ends badly.
     """
     context, memory = process_context(), OutOfMemory.now()
-    deadline = time.monotonic() + timeout_s
     processes = [
         context.Process(target=_rank, args=(own_lifeline(), folder / f"rank{r}.log", folder, r, world_size))
         for r in range(world_size)
@@ -344,7 +343,8 @@ def run_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     try:
         for process in processes:
             start(process)
-        _watch(folder, processes, deadline, timeout_s, memory)
+        # The first one waits for the fork server's imports, which are no rank's.
+        _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
     finally:
         for process in processes:
             if process.pid is not None:
