@@ -1,4 +1,4 @@
-# ShardBench in a container: the steps of noxfile.py's install(), from the same requirement files in the same order.
+# ShardBench in a container: the steps of noxfile.py's install(), of the same locked packages by their hashes.
 #   CPU:   docker build -t shardbench .
 #   CUDA:  docker build -t shardbench:cuda --build-arg ENGINE=cuda .
 # docs/container.md says how to run it. The same base serves both: wheels bring CUDA with them, the host its driver.
@@ -12,16 +12,14 @@ RUN python -m venv /opt/shardbench
 ENV PATH=/opt/shardbench/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 COPY requirements/ requirements/
-RUN python -m pip install --quiet -r requirements/engine-${ENGINE}.txt
-RUN python -m pip install --quiet --no-deps -r requirements/torchrec.txt
-RUN python -m pip install --quiet -r requirements/dev.txt
+RUN python requirements/install.py ${ENGINE}
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src/ src/
 COPY baselines/ baselines/
 COPY datasets/ datasets/
 COPY benchmarks/ benchmarks/
-# Not editable: nothing of the checkout is in the image. dev.txt has the setuptools that builds the wheel.
-RUN python -m pip install --quiet --no-build-isolation .
+# Not editable: nothing of the checkout is in the image. The lock has the setuptools that builds the wheel.
+RUN python -m pip install --quiet --no-deps --no-build-isolation .
 
 FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 shardbench \

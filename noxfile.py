@@ -17,6 +17,11 @@ nox.options.default_venv_backend = "none"  # all sessions share the environment 
 
 ROOT = Path(__file__).parent
 VENV = ROOT / ".nox" / "shardbench"
+REQUIREMENTS = ROOT / "requirements"
+PIP = ("python", "-m", "pip", "install", "--quiet")
+PYTHONS = ("3.11", "3.12", "3.13")
+"""Those that the README names. On each these tests are run, which touch the engine, the planners and the solver."""
+TRIED = tuple(f"tests/test_{name}.py" for name in ("measured_backend", "torchrec_planner", "recshard", "run_trial"))
 ENVIRONMENT = {
     # `datasets/` must never be importable as the top-level package of that name.
     "PYTHONSAFEPATH": "1",
@@ -39,12 +44,11 @@ def run(session: nox.Session, *command: str, **environment: str) -> None:
 
 
 def install(session: nox.Session) -> None:
-    """The engine, torchrec without its CUDA-only dependency, the suite (editable) and the tools."""
-    engine = "engine-cuda.txt" if shutil.which("nvidia-smi") else "engine-cpu.txt"
-    names = (engine, "engine-common.txt", "torchrec.txt", "dev.txt")
-    files = [ROOT / "requirements" / name for name in names]
-    content = b"".join(f.read_bytes() for f in [*files, ROOT / "pyproject.toml"])
-    digest = hashlib.sha256(content + sys.version.encode()).hexdigest()
+    """The engine, the suite (editable) and the tools, each package by its hash (requirements/locked/)."""
+    engine = "cuda" if shutil.which("nvidia-smi") else "cpu"
+    files = sorted([*REQUIREMENTS.glob("locked/*.txt"), REQUIREMENTS / "install.py", ROOT / "pyproject.toml"])
+    content = b"".join(f.read_bytes() for f in files)
+    digest = hashlib.sha256(content + engine.encode() + sys.version.encode()).hexdigest()
     stamp = VENV / "installed.sha256"
     if stamp.exists() and stamp.read_text() == digest:
         return
@@ -52,11 +56,8 @@ def install(session: nox.Session) -> None:
         session.error(f"ShardBench needs Python 3.11 or later; nox runs on {sys.version.split()[0]}")
     session.log(f"installing into {VENV.relative_to(ROOT)} (once; a few minutes)")
     session.run(sys.executable, "-m", "venv", "--clear", str(VENV), external=True)
-    pip = ("python", "-m", "pip", "install", "--quiet")
-    run(session, *pip, "-r", str(files[0]))
-    run(session, *pip, "--no-deps", "-r", str(files[2]))
-    run(session, *pip, "-r", str(files[3]))
-    run(session, *pip, "-e", ".")
+    run(session, "python", str(REQUIREMENTS / "install.py"), engine)
+    run(session, *PIP, "--no-deps", "--no-build-isolation", "-e", ".")
     stamp.write_text(digest)
 
 
@@ -237,7 +238,7 @@ def page(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documents as a site, .nox/site/index.html; a broken link or a resource from elsewhere is an error."""
     install(session)
-    run(session, "python", "-m", "pip", "install", "--quiet", "-r", str(ROOT / "requirements" / "docs.txt"))
+    run(session, *PIP, "--no-deps", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "docs.txt"))
     site = ROOT / ".nox" / "site"
     shutil.rmtree(site, ignore_errors=True)
     strict = ("--fail-on-warning", "--keep-going", "--quiet", "--fresh-env")
@@ -260,3 +261,35 @@ def lint(session: nox.Session) -> None:
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
     run(session, "mypy", "--config-file", config, "benchmarks/comparison", MYPYPATH=str(site))
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Write requirements/locked/ again: the newest versions that requirements/*.txt allow, with their hashes."""
+    place = Path(session.create_tmp()) / "uv"
+    session.run(sys.executable, "-m", "venv", "--clear", str(place), external=True)
+    tool = ("--quiet", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "uv.txt"))
+    session.run(str(place / "bin" / "python"), "-m", "pip", "install", *tool, external=True)
+    env = {"PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    session.run(str(place / "bin" / "python"), str(REQUIREMENTS / "lock.py"), env=env, external=True)
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
+    """What is locked, installed and tried on each Python that the README names and that is here: `-- 3.12` for one.
+
+    A gigabyte or, where torch comes with CUDA, six a Python, taken away afterwards.
+    """
+    asked = tuple(session.posargs) or PYTHONS
+    lacking = [version for version in asked if shutil.which(f"python{version}") is None]
+    if lacking:
+        session.error(f"no Python {', '.join(lacking)} on PATH; try those that are: nox -s pythons -- VERSION ...")
+    for version in asked:
+        place = Path(session.create_tmp()) / f"python{version}"
+        python = str(place / "bin" / "python")
+        session.run(f"python{version}", "-m", "venv", "--clear", str(place), external=True)
+        session.run(python, str(REQUIREMENTS / "install.py"), "cpu", external=True)
+        session.run(python, *PIP[1:], "--no-deps", "--no-build-isolation", ".", external=True)
+        env = {**ENVIRONMENT, "PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        session.run(python, "-m", "pytest", "-q", *TRIED, env=env, external=True)
+        shutil.rmtree(place)

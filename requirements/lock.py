@@ -1,0 +1,87 @@
+"""Write requirements/locked/: every package that is installed, at one version, known by its hashes.
+
+Run by `nox -s lock`, with uv (requirements/uv.txt). Versions are the newest that requirements/*.txt and pyproject.toml
+allow, for Python 3.11 and later. Whatever index pip is told of, it takes no file of another hash.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "requirements"
+LOCKED = HERE / "locked"
+INPUTS = ("engine-cpu.txt", "engine-cuda.txt", "torchrec.txt", "dev.txt")
+EXTRAS = ("cluster", "papers")
+ALONE = ("docs", "nox", "uv")
+"""Locked by themselves; the documents' beside what is locked before."""
+OLDEST = "3.11"
+CUDA_LIBRARIES = ("nvidia-", "cuda-", "triton")
+CPU_WHEELS = ("sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
+"""Of torch without CUDA for Python 3.11 on Linux x86-64, which is not on the package index."""
+HEAD = "# Written by `nox -s lock`; change requirements/*.txt or pyproject.toml, not this file.\n"
+
+
+def split(text: str) -> list[tuple[str, str]]:
+    """Name and whole entry (requirement, marker and hashes) of each package that uv lists."""
+    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+    return [(re.split(r"[=\[ ]", entry, maxsplit=1)[0], entry) for entry in entries if entry.strip()]
+
+
+def parts(text: str) -> dict[str, str]:
+    """The files that one resolution is divided into, by name."""
+    found = split(text)
+
+    def of(wanted: Callable[[str], bool]) -> str:
+        return "".join(entry for name, entry in found if wanted(name))
+
+    def is_library(name: str) -> bool:
+        return name.startswith(CUDA_LIBRARIES)
+
+    apart = {"torch", "fbgemm-gpu", "fbgemm-gpu-cpu"}
+    (torch,) = (entry for name, entry in found if name == "torch")
+    return {
+        "common": of(lambda name: name not in apart and not is_library(name)),
+        "torch": of(lambda name: name == "torch" or is_library(name)),
+        "torch-cpu": cpu_build(torch),
+        "fbgemm-cpu": of(lambda name: name == "fbgemm-gpu-cpu"),
+        "fbgemm-cuda": of(lambda name: name == "fbgemm-gpu"),
+    }
+
+
+def cpu_build(torch: str) -> str:
+    """The entry of the same release of torch without CUDA."""
+    release = torch.split(" ", 1)[0]
+    return " \\\n    ".join([f"{release}+cpu", *(f"--hash={known}" for known in CPU_WHEELS)]) + "\n"
+
+
+def resolved(*inputs: str) -> str:
+    """What uv gives for requirement files."""
+    options = ("--universal", "--python-version", OLDEST, "--generate-hashes", "--no-header", "--no-annotate")
+    done = subprocess.run(
+        ["uv", "pip", "compile", "--quiet", *options, *inputs], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+def write(files: Iterable[tuple[str, str]]) -> None:
+    """Write texts by name, each under the line that says where it comes from."""
+    LOCKED.mkdir(exist_ok=True)
+    for name, text in files:
+        (LOCKED / f"{name}.txt").write_text(HEAD + text)
+
+
+def main() -> None:
+    """Lock all of them."""
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    whole = resolved("pyproject.toml", *extras, *(str(HERE / name) for name in INPUTS))
+    write(parts(whole).items())
+    for name in ALONE:
+        beside = ("--constraints", str(LOCKED / "common.txt")) if name == "docs" else ()
+        write([(name, resolved(str(HERE / f"{name}.txt"), *beside))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

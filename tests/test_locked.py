@@ -1,0 +1,174 @@
+"""The locked requirements: whole, hashed, of the versions that the inputs state, and nothing installed beside them."""
+
+import importlib.metadata
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+REQUIREMENTS = ROOT / "requirements"
+LOCKED = sorted((REQUIREMENTS / "locked").glob("*.txt"))
+PYTHONS = ("3.11.0", "3.11.14", "3.12.0", "3.13.0", "3.14.0")
+LINUX = {
+    "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython", "implementation_name": "cpython",
+}  # fmt: skip
+
+
+def entries(path: Path) -> list[tuple[Requirement, list[str]]]:
+    """Each requirement of a locked file with its hashes."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    whole = "\n".join(lines).replace(" \\\n    ", " ").splitlines()
+    found = [line.partition(" --hash=") for line in whole]
+    return [(Requirement(required), hashes.split(" --hash=")) for required, _, hashes in found]
+
+
+def pins(path: Path, python: str = "3.11.14") -> dict[str, str]:
+    """Version by name of what is installed on a Python of Linux."""
+    environment = {**LINUX, "python_version": ".".join(python.split(".")[:2]), "python_full_version": python}
+    found: dict[str, str] = {}
+    for required, _ in entries(path):
+        if required.marker is None or required.marker.evaluate(environment):
+            assert required.name not in found, f"{path.name} has {required.name} twice on Python {python}"
+            (exact,) = required.specifier
+            assert exact.operator == "=="
+            found[required.name] = exact.version
+    return found
+
+
+def all_pins(engine: str) -> dict[str, str]:
+    names = ("common", "torch", f"fbgemm-{engine}")
+    return {name: at for file in names for name, at in pins(REQUIREMENTS / "locked" / f"{file}.txt").items()}
+
+
+def stated(file: str) -> dict[str, str]:
+    """Version by name that an input pins."""
+    lines = (line.partition("#")[0].strip() for line in (REQUIREMENTS / file).read_text().splitlines())
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
+@pytest.mark.parametrize("path", LOCKED, ids=lambda path: path.stem)
+def test_every_package_is_pinned_by_its_hashes_and_no_place_is_named(path):
+    found = entries(path)
+    assert found
+    for required, hashes in found:
+        assert hashes, required.name
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", known) for known in hashes), required.name
+        assert required.url is None
+    assert "://" not in path.read_text()
+    assert "-index" not in path.read_text()
+    for python in PYTHONS:
+        pins(path, python)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cuda"])
+def test_what_is_stated_is_what_is_locked(engine):
+    locked = all_pins(engine)
+    for file in (f"engine-{engine}.txt", "engine-common.txt", "torchrec.txt", "dev.txt"):
+        for name, version in stated(file).items():
+            assert locked[canonicalize_name(name)] == version, f"{name}: nox -s lock"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in sum(project["optional-dependencies"].values(), project["dependencies"]):
+        wanted = Requirement(line)
+        assert wanted.specifier.contains(locked[wanted.name]), f"{line}: nox -s lock"
+    assert ("fbgemm-gpu" in locked) == (engine == "cuda")
+    for alone in ("docs", "nox", "uv"):
+        version = stated(f"{alone}.txt")
+        assert version.items() <= pins(REQUIREMENTS / "locked" / f"{alone}.txt").items()
+
+
+def test_the_cpu_build_of_torch_is_of_the_same_release_and_needs_no_library_of_cuda():
+    torch = pins(REQUIREMENTS / "locked" / "torch.txt")
+    assert pins(REQUIREMENTS / "locked" / "torch-cpu.txt") == {"torch": f"{torch['torch']}+cpu"}
+    assert len(torch) > 1
+    assert not [name for name in pins(REQUIREMENTS / "locked" / "common.txt") if name.startswith(("nvidia", "triton"))]
+
+
+def test_the_lock_has_all_that_its_packages_need():
+    """By what the packages that are installed here say of themselves; the torch here may be either build."""
+    locked = all_pins("cpu")
+    for name in locked:
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # libraries of CUDA, where torch is the CPU build
+            assert name in pins(REQUIREMENTS / "locked" / "torch.txt"), name
+            continue
+        for line in needs:
+            wanted = Requirement(line)
+            if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+                continue
+            if (name, wanted.name) != ("torchrec", "fbgemm-gpu"):
+                assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)], prereleases=True), (name, line)
+
+
+UV = """\
+a==1 \\
+    --hash=sha256:aa
+fbgemm-gpu==3 \\
+    --hash=sha256:bb
+fbgemm-gpu-cpu==3 \\
+    --hash=sha256:cc
+nvidia-x==4 ; sys_platform == 'linux' \\
+    --hash=sha256:dd
+torch==2.0 \\
+    --hash=sha256:ee \\
+    --hash=sha256:ff
+torchrec==5 \\
+    --hash=sha256:11
+"""
+
+
+def test_one_resolution_is_divided_so_that_each_engine_installs_its_own():
+    lock = runpy.run_path(str(REQUIREMENTS / "lock.py"))
+    parts = lock["parts"](UV)
+    of = {name: [entry[0] for entry in lock["split"](text)] for name, text in parts.items()}
+    assert of == {
+        "common": ["a", "torchrec"], "torch": ["nvidia-x", "torch"], "torch-cpu": ["torch"],
+        "fbgemm-cpu": ["fbgemm-gpu-cpu"], "fbgemm-cuda": ["fbgemm-gpu"],
+    }  # fmt: skip
+    assert parts["torch"].endswith("torch==2.0 \\\n    --hash=sha256:ee \\\n    --hash=sha256:ff\n")
+    assert parts["torch-cpu"].startswith("torch==2.0+cpu \\\n    --hash=sha256:")
+    assert {path.stem for path in LOCKED} == {*parts, *lock["ALONE"]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "at_hand", "torch"),
+    [("cpu", "2.13.0+cpu", "torch-cpu"), ("cpu", "2.13.0", "torch"), ("cuda", None, "torch")],
+)
+@pytest.mark.parametrize("lacks", [None, "torchrec 1.8.0 requires fbgemm-gpu, which is not installed.", "a 1 has b 2."])
+def test_all_is_installed_at_once_by_hash_and_held_against_what_pip_lacks(monkeypatch, engine, at_hand, torch, lacks):
+    said = []
+
+    def pip(command, **_):
+        said.append(command[3:])
+        if "--dry-run" in command:
+            return SimpleNamespace(stdout=json.dumps({"install": [{"metadata": {"version": at_hand}}]}), returncode=0)
+        lines = lacks if command[3] == "check" and lacks else ""
+        return SimpleNamespace(stdout=lines, returncode=int(bool(lines)))
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(sys, "argv", ["install.py", engine])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(REQUIREMENTS / "install.py"), run_name="__main__")
+    fine = lacks is None or (engine == "cpu" and "fbgemm-gpu" in lacks)
+    assert (not ended.value.code) == fine
+    assert fine or lacks in ended.value.code
+    *asked, install, _ = said
+    assert len(asked) == (engine == "cpu")
+    assert {"--require-hashes", "--no-deps"} <= set(install)
+    assert [Path(word).stem for word in install if word.endswith(".txt")] == ["common", torch, f"fbgemm-{engine}"]
+
+
+def test_another_engine_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["install.py", "tpu"])
+    with pytest.raises(SystemExit, match=r"usage: .*cpu\|cuda"):
+        runpy.run_path(str(REQUIREMENTS / "install.py"), run_name="__main__")
