@@ -59,6 +59,13 @@ class Hangs(Honest):
         time.sleep(1e6)
 
 
+class HangsLearned(Hangs):
+    name = "hangs-learned"
+
+    def fit(self, problems, budget, seed):
+        pass
+
+
 class Leaves(Honest):
     """Ends the program, as if all were well."""
 

@@ -102,7 +102,7 @@ def test_the_parent_takes_the_time_of_a_process_of_its_own() -> None:
     assert re.fullmatch(r"planning took 0\.[6-9] s, its budget is 0\.5 s", answer.cause)
     given = evaluate(question(), misbehaving.SetsTheClock(), Budget(plan_s=5.0), 0)
     assert not isinstance(given, Failure)
-    assert given.spent.plan_s > 0.6
+    assert given.spent.plan_s > 0.3  # by its own clock none; a busy parent may hear of the beginning late
     fitted = evaluate(question(), misbehaving.Learner(), Budget(plan_s=5.0), 0)
     assert not isinstance(fitted, Failure)
     assert 0.2 <= fitted.spent.fit_s < 5.0
@@ -116,6 +116,35 @@ def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind
     answer = evaluate(question(), kind(), Budget(plan_s=0.5), 0)
     assert isinstance(answer, Failure)
     assert answer.outcome is outcome
+
+
+def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> None:
+    monkeypatch.setattr(evaluate_module, "START_S", 1.0)
+    asked = question()
+    begun = []
+    in_child = evaluate_module.call_in_child
+
+    def counted(*arguments, **options):
+        begun.append(options["timeout_s"])
+        return in_child(*arguments, **options)
+
+    monkeypatch.setattr(evaluate_module, "call_in_child", counted)
+
+    def cause(kind, plan_s, seed=0):
+        answer = evaluate(asked, kind(), Budget(plan_s=plan_s, fit_s=0.1), seed)
+        assert isinstance(answer, Failure)
+        assert (answer.outcome, answer.phase) == (Outcome.TIMEOUT, "plan")
+        return answer.cause
+
+    assert cause(misbehaving.Hangs, 0.4) == "no result from plan after 1.4 s"
+    assert cause(misbehaving.Hangs, 0.1) == "not asked with 0.1 s: no result from plan after 1.4 s with 0.4 s"
+    assert begun == [1.4]
+    # With another seed, with as much or more, or where less is to be learned in less time, it may end.
+    cause(misbehaving.Hangs, 0.1, seed=1)
+    cause(misbehaving.Hangs, 0.5)
+    cause(misbehaving.HangsLearned, 0.4)
+    cause(misbehaving.HangsLearned, 0.1)
+    assert begun == pytest.approx([1.4, 1.1, 1.5, 1.5, 1.2])
 
 
 @pytest.mark.parametrize("sealed", [True, False])

@@ -65,6 +65,8 @@ class Question(ABC, Generic[J]):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._bounds: Bounds | None = None
+        self.overran: dict[tuple[str, int], tuple[float, str]] = {}
+        """Planners, by name and seed, that were killed well after their budget of so many seconds; what was said."""
 
     @abstractmethod
     def judge(self, plan: Plan) -> J:
@@ -163,9 +165,10 @@ def evaluate(
 
     The strategy sees of the problem what it declared, and never the test split: ``sealed`` plans in
     a process of its own that is killed when its time is up; else the split is closed while it plans
-    here. Either way one that took more than ``slack`` times its budget has failed. ``fitted``: the
-    strategy has learned already. ``on_plan`` is told of a valid plan before it is judged. Where a
-    ``planner`` is given, it lets the strategy fit and plan, sealed in its own way.
+    here. Either way one that took more than ``slack`` times its budget has failed; one that does not
+    learn and was killed is not asked the same question again with less. ``fitted``: the strategy has
+    learned already. ``on_plan`` is told of a valid plan before it is judged. Where a ``planner`` is
+    given, it lets the strategy fit and plan, sealed in its own way.
     Raises BadInput for faults of the user's files alone.
     """
     try:
@@ -248,6 +251,12 @@ def _plan(
     arguments = (strategy, seen, budget, seed, fitted)
     fits = learns(strategy) and not fitted
     limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
+    asked = (strategy.name, seed)
+    more_s, said = question.overran.get(asked, (0.0, ""))
+    # Who learns may have less to do with less time; any other one has shown that it does not mind its budget.
+    if budget.plan_s < more_s and not fits:
+        cause = f"not asked with {budget.plan_s:g} s: {said} with {more_s:g} s"
+        raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
     # A planner's open log must not lead it to the test batches.
     with temporary_folder() as private:
         printed = private / "log"
@@ -255,6 +264,10 @@ def _plan(
             marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
             text, _ = call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks)
             return text, _by_parents_clock(marks)
+        except TrialFailed as failure:
+            if failure.failure.outcome is Outcome.TIMEOUT:
+                question.overran[asked] = (budget.plan_s, failure.failure.cause)
+            raise
         finally:
             if limits is not None and printed.is_file():
                 shutil.copyfile(printed, limits.log)
