@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import said_by
 
 from shardbench import baselines
 from shardbench.base.errors import BadInput
@@ -21,12 +22,14 @@ SHARDBENCH = [sys.executable, "-c", "from shardbench.cli.main import main; main(
 AGAIN = "write it again: shardbench new alphabet --package, in examples/"
 
 
-def command(arguments: list[str], cwd: Path, *paths: Path, timeout: float = 240) -> str:
+def beside(*paths: Path) -> dict[str, str]:
     places = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return {**os.environ, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
+
+
+def command(arguments: list[str], cwd: Path, *paths: Path) -> str:
+    environment = beside(*paths)
+    done = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -82,14 +85,10 @@ def test_from_an_empty_folder_to_a_row_of_the_tables(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in lines] == [
         ["shardbench", "new"], ["pip", "install"], ["shardbench", "test"], ["shardbench", "run"],
     ]  # fmt: skip
-    said = ""
-    for line in lines:
-        program, *arguments = shlex.split(line)
-        if program == "pip":
-            install(tmp_path / arguments[-1], site)
-        else:
-            said = command([*SHARDBENCH, *arguments], tmp_path, site)
-    assert "my-strategy" in said
+    new_strategy, pip_install, *others = (shlex.split(line)[1:] for line in lines)
+    command([*SHARDBENCH, *new_strategy], tmp_path, site)
+    install(tmp_path / pip_install[-1], site)
+    assert "my-strategy" in said_by(beside(site), *others, cwd=tmp_path)[-1]
     for table in ("throughput", "balance", "traffic"):
         rows = (tmp_path / "runs" / "tables" / "quick" / f"{table}.csv").read_text().splitlines()[1:]
         assert {row.split(",")[3] for row in rows} == {"my-strategy"}

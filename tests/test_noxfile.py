@@ -92,3 +92,47 @@ def test_everything_is_the_suite_quick_the_papers_and_the_leaderboard(jobs):
     assert all(command == "reproduce" for command, _ in asked[1:])
     assert ["--quick" in command for command in session.ran] == [False] + [True] * (len(asked) - 1)
     assert all(command[3:6] == ("--page", "--results", "runs") for command in session.ran)
+
+
+class OnDisk(Session):
+    """A session with a folder for its own, whose environments are folders."""
+
+    def __init__(self, folder: Path, *posargs: str) -> None:
+        super().__init__(*posargs)
+        self.folder = folder
+
+    def create_tmp(self) -> str:
+        return str(self.folder)
+
+    def run(self, *command, **options):
+        super().run(*command, **options)
+        if "venv" in command:
+            Path(command[-1]).mkdir(parents=True)
+
+
+def test_every_python_that_the_readme_names_is_tried_on_what_is_locked(jobs, monkeypatch, tmp_path):
+    named = ROOT.joinpath("README.md").read_text().partition("with pip and Python ")[2].partition(" (those")[0]
+    assert tuple(named.replace(" or ", ", ").split(", ")) == jobs["PYTHONS"]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name != "python3.13" else None)
+    with pytest.raises(Refused, match=r"^no Python 3\.13 on PATH; try those that are: nox -s pythons -- VERSION"):
+        jobs["pythons"](OnDisk(tmp_path))
+    session = OnDisk(tmp_path, "3.12")
+    jobs["pythons"](session)
+    place = tmp_path / "python3.12"
+    venv, locked, package, tried = session.ran
+    assert venv == ("python3.12", "-m", "venv", "--clear", str(place))
+    assert locked == (str(place / "bin" / "python"), str(ROOT / "requirements" / "install.py"), "cpu")
+    assert {"--no-deps", "--no-build-isolation", "."} <= set(package)
+    files = [word for word in tried if word.startswith("tests/")]
+    assert files
+    assert all((ROOT / name).is_file() for name in files)
+    assert not place.exists()
+
+
+def test_locking_uses_the_locked_uv(jobs, tmp_path):
+    session = OnDisk(tmp_path)
+    jobs["lock"](session)
+    _, install, write = session.ran
+    assert "--require-hashes" in install
+    assert install[-1] == str(ROOT / "requirements" / "locked" / "uv.txt")
+    assert write == (str(tmp_path / "uv" / "bin" / "python"), str(ROOT / "requirements" / "lock.py"))

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from fresh_process import said_by
+
 HERE = Path(__file__).parent
 
 PROGRAM = """
@@ -16,18 +18,6 @@ from shardbench.model.discovery import get_strategy, strategies
 assert "rank-zero" in strategies(), sorted(strategies())
 check(get_strategy("rank-zero"))
 print("conforms")
-"""
-
-COMMANDS = """
-import contextlib, io, json, sys
-from shardbench.cli.main import run_command
-said = []
-for arguments in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        code = run_command(arguments)
-    assert code == 0, (arguments, code)
-    said.append(out.getvalue())
-print(json.dumps(said))
 """
 
 SUITE = """
@@ -48,15 +38,6 @@ iterations = 1
 def beside(site: Path) -> dict[str, str]:
     """The environment in which packages of a folder are installed as well."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
-
-
-def said_by(environment: dict[str, str], *commands: list[str]) -> list[str]:
-    """What commands print, one after the other in one fresh process: imports take most of their time."""
-    program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    said: list[str] = json.loads(done.stdout)
-    return said
 
 
 def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""Command lines in a Python of their own, several in one: imports take most of the time of each."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import contextlib, io, json, sys
+from shardbench.cli.main import run_command
+said = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = run_command(arguments)
+    assert code == 0, (arguments, code)
+    said.append(out.getvalue())
+print(json.dumps(said))
+"""
+
+
+def said_by(environment: dict[str, str], *commands: list[str], cwd: Path | None = None) -> list[str]:
+    """What each of the commands prints, one after the other in one fresh process; all must end with 0."""
+    program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+    done = subprocess.run(program, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    said: list[str] = json.loads(done.stdout)
+    return said
