@@ -193,6 +193,20 @@ def tests_gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """100,000 wrong files and options for every parser of what others write (ten minutes of one core); the table.
+
+    `-- N` gives N.
+    """
+    install(session)
+    out = ROOT / "results" / "tables" / "faults" / "fuzz.csv"
+    tests = ROOT / "tests"
+    found = os.pathsep.join(map(str, (tests, tests / "fuzz")))
+    total = session.posargs[0] if session.posargs else "100000"
+    run(session, "python", str(tests / "fuzz" / "__main__.py"), total, str(out), PYTHONPATH=found)
+
+
+@nox.session
 def micro(session: nox.Session) -> None:
     """Micro-benchmarks, as ratios: planners to a greedy plan, the harness to a hand-written TorchRec loop."""
     install(session)

@@ -58,9 +58,10 @@ def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
     Raises BadInput where the three parts disagree, an index is negative, or the bags do not
     divide among the tables.
     """
+    loaded = _load(path)
+
     import torch  # noqa: PLC0415 - seconds, and only this workload's files need it
 
-    loaded = _load(path)
     if not (isinstance(loaded, tuple | list) and len(loaded) == 3 and all(isinstance(t, torch.Tensor) for t in loaded)):
         raise BadInput(f"{path.name}: expected three tensors (indices, offsets, lengths): {_WHERE}")
     if any(t.is_floating_point() or t.is_complex() for t in loaded):

@@ -1,6 +1,9 @@
 """What `shardbench doctor` says of machines that are not this one."""
 
+import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,8 +102,11 @@ def test_trials_of_two_emulated_nodes_fit(monkeypatch, tmp_path):
 
 
 def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):
-    find = doctor.importlib.util.find_spec
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torchrec" else find(name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchrec" else find(name))
+    lacking = lacking_devices(load_machine("cpu-1x2"), Backend.MEASURED)
+    assert lacking == "needs torchrec, not installed here: requirements/ lists the engine"
+    assert lacking_devices(load_machine("cpu-1x2"), Backend.SIMULATED) == ""
     assert run_command(["doctor", "--data", str(tmp_path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is False
@@ -145,3 +151,25 @@ def test_bad_arguments_are_one_line(tmp_path, capsys, monkeypatch, arguments, sa
     assert says in printed.err
     assert printed.err.count("\n") == 1
     assert here.read_text() == text
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "torchrec", "fbgemm_gpu"):
+    sys.modules[name] = None
+import shardbench.cli.doctor, shardbench.runs.run_trial, shardbench.runs.runner, shardbench.cli.run, shardbench.cli.plan
+from shardbench.datasets.dlrm_datasets import CONFIG
+from shardbench.base.errors import BadInput
+from pathlib import Path
+try:
+    CONFIG().build(Path("nowhere"))
+except BadInput as error:
+    print(str(error)[:7])
+"""
+
+
+def test_without_torch_it_can_be_asked_and_trials_can_be_made() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n", "")

@@ -1,11 +1,14 @@
 """Tensors in torch's files that somebody else may have written: nothing in them runs, or is larger than the file."""
 
 import pickle
+import pickletools
+import re
 import struct
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +20,9 @@ _UNREADABLE = (
 )  # fmt: skip
 """Damaged bytes lead torch's unpickler anywhere. MemoryError: a length that was damaged asks for all there is."""
 _ROOM_BYTES = 1 << 20
+_OLD_PICKLES = 5
+_LONGEST_WORD = 4_000
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}")
 
 
 def tensors_in(source: Path | IO[bytes], size: int, what: str, *, mapped: bool = False) -> Any:
@@ -25,17 +31,21 @@ def tensors_in(source: Path | IO[bytes], size: int, what: str, *, mapped: bool =
     Raises BadInput, beginning ``what``, for what is damaged, and for tensors that are not as they lie in the file:
     a few bytes can stand for one of any size.
     """
-    import torch  # noqa: PLC0415 - seconds, and few files need it
-
     try:
-        archive = zipfile.is_zipfile(source)
-        if archive:
-            _check_archive(source, size, what)
-        if not isinstance(source, Path):
-            source.seek(0)
+        import torch  # noqa: PLC0415 - seconds, and few files need it
+    except ImportError as error:
+        raise BadInput(f"{what}: reading it needs torch, which is not installed here") from error
+    try:
         with warnings.catch_warnings():
-            # Of odd numbers in damaged files, which then cannot be read.
+            # Of odd numbers and letters in damaged files, which then cannot be read.
             warnings.simplefilter("ignore")
+            archive = zipfile.is_zipfile(source)
+            if archive:
+                _check_archive(source, size, what)
+            else:
+                _check_old(source)
+            if not isinstance(source, Path):
+                source.seek(0)
             loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped and archive)
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -52,8 +62,27 @@ def _check_archive(source: Path | IO[bytes], size: int, what: str) -> None:
     """Torch packs nothing, so that an archive is as large as what is in it."""
     with zipfile.ZipFile(source) as archive:
         inside = sum(info.file_size for info in archive.infolist())
-    if inside > size + _ROOM_BYTES:
-        raise BadInput(f"{what}: unpacks from {size} bytes to {inside}, which no torch file does")
+        if inside > size + _ROOM_BYTES:
+            raise BadInput(f"{what}: unpacks from {size} bytes to {inside}, which no torch file does")
+        for name in archive.namelist():
+            if name.endswith(".pkl"):
+                with archive.open(name) as stream:
+                    _check_pickle(stream)
+
+
+def _check_old(source: Path | IO[bytes]) -> None:
+    """Before archives, a file was some pickles, one after the other, and the numbers."""
+    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as stream:
+        stream.seek(0)
+        for _ in range(_OLD_PICKLES):
+            _check_pickle(stream)
+
+
+def _check_pickle(stream: IO[bytes]) -> None:
+    """Raises ValueError for a damaged one, and for words that torch would search for hours where they are wrong."""
+    for _, argument, _ in pickletools.genops(stream):
+        if isinstance(argument, str) and _LONG_WORD.search(argument):
+            raise ValueError(f"a word of more than {_LONGEST_WORD} letters")
 
 
 def _tensors(loaded: Any) -> Iterator[Any]:

@@ -1,6 +1,5 @@
 """What this machine is, what runs on it, and what is in the way."""
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,11 @@ from shardbench.datasets.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import impossible, lacking_devices
+from shardbench.runs.jobcheck import impossible, lacking_devices, missing_engine
 from shardbench.runs.suite import Job, Suite, load_suite, suite_names
 from shardbench.workloads.kinds import workload_config
 
 DEFAULT_SUITE = "quick"
-ENGINE = {"torch": "torch", "fbgemm_gpu": "fbgemm-gpu", "torchrec": "torchrec"}
-"""Modules of the measured backend and their distributions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +72,8 @@ def diagnose(data: Path) -> Diagnosis:
 
 def _engine_problems() -> Iterator[str]:
     how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
-    for module, distribution in ENGINE.items():
-        if importlib.util.find_spec(module) is None:
-            yield f"{distribution} is not installed; {how}"
+    for distribution in missing_engine():
+        yield f"{distribution} is not installed; {how}"
 
 
 def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:

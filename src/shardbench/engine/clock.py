@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from shardbench.engine.progress import Progress
+
 
 class Clock(Protocol):
     """Stamps are taken in order and read after ``settle``."""
@@ -83,3 +85,17 @@ class CudaClock:
 def clock_of(device: torch.device) -> Clock:
     """The clock of what runs on the device."""
     return CudaClock() if device.type == "cuda" else CpuClock()
+
+
+class CountedClock:
+    """A clock whose every stamp counts as progress."""
+
+    def __init__(self, clock: Clock, progress: Progress) -> None:
+        self._clock, self._progress = clock, progress
+        self.ms, self.thread_ms, self.process_ms = clock.ms, clock.thread_ms, clock.process_ms
+        self.settle = clock.settle
+
+    def now(self) -> Any:
+        """See Clock."""
+        self._progress.step()
+        return self._clock.now()

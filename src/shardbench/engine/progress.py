@@ -2,9 +2,6 @@
 
 import mmap
 from pathlib import Path
-from typing import Any
-
-from shardbench.engine.clock import Clock
 
 _BYTES = 8
 
@@ -33,17 +30,3 @@ def progress_of(folder: Path, rank: int) -> int:
 
 def _path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.progress"
-
-
-class CountedClock:
-    """A clock whose every stamp counts as progress."""
-
-    def __init__(self, clock: Clock, progress: Progress) -> None:
-        self._clock, self._progress = clock, progress
-        self.ms, self.thread_ms, self.process_ms = clock.ms, clock.thread_ms, clock.process_ms
-        self.settle = clock.settle
-
-    def now(self) -> Any:
-        """See Clock."""
-        self._progress.step()
-        return self._clock.now()

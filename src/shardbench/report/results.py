@@ -24,6 +24,9 @@ CLAIMS = "claims"
 NOT_STATED = "not stated"
 _BOTH = "predicted and measured"
 _BACKENDS = {
+    "faults/fuzz": "measured",
+    "faults/impostors": "measured",
+    "faults/summary": "measured",
     "planner/measured": "measured",
     "planner/plans": "simulated",
     "prediction/points": _BOTH,

@@ -1,5 +1,6 @@
 """What can be known of a trial before it runs: that no plan could end well, or that devices are missing."""
 
+import importlib.util
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from shardbench.records.trial import Backend
 from shardbench.runs.suite import Job
 from shardbench.workloads.workload import Workload
 
+ENGINE = {"torch": "torch", "fbgemm_gpu": "fbgemm-gpu", "torchrec": "torchrec"}
+"""Modules of the measured backend and their distributions."""
 _COUNT_S = 120.0
 _GIB = 2.0**30
 
@@ -39,12 +42,21 @@ def lacking_devices(machine: Machine, backend: Backend) -> str:
 
     Ranks of all nodes run here: one computer stands for several nodes where it has the devices.
     """
-    needed = machine.topology.world_size
-    if backend is Backend.SIMULATED or machine.device == "cpu":
+    if backend is Backend.SIMULATED:
+        return ""
+    needed, missing = machine.topology.world_size, missing_engine()
+    if missing:
+        return f"needs {', '.join(missing)}, not installed here: requirements/ lists the engine"
+    if machine.device == "cpu":
         return ""
     there, nodes = cuda_devices(), machine.topology.nodes
     elsewhere = f"; or start the ranks on {nodes} machines with torchrun or SLURM" if nodes > 1 else ""
     return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}{elsewhere}"
+
+
+def missing_engine() -> tuple[str, ...]:
+    """Distributions that ranks need and that cannot be imported here."""
+    return tuple(name for module, name in ENGINE.items() if importlib.util.find_spec(module) is None)
 
 
 @cache
