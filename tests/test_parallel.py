@@ -144,6 +144,8 @@ def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
 def test_who_changes_the_test_batches_changes_no_other_record(tiny, tmp_path, monkeypatch):
     suite, options = tiny
     honest = facts(run_suite(suite, options, Silent()))
+    # As where the kernel cannot close them.
+    monkeypatch.setattr("shardbench.runs.evaluate.version", lambda: 0)
     instead_of_shuffle(monkeypatch, ChangesBatches(options.work))
     changed = replace(options, results=tmp_path / "changed", parallel=3)
     records = run_suite(suite, changed, Silent())
@@ -158,6 +160,8 @@ def test_who_changes_the_test_batches_changes_no_other_record(tiny, tmp_path, mo
 def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
     suite, options = tiny
     long = tuple(job.model_copy(update={"plan_s": 100_000}) for job in suite.jobs)
+    # Its planners say by files that they began.
+    monkeypatch.setattr("shardbench.runs.evaluate.version", lambda: 0)
     instead_of_shuffle(monkeypatch, Hangs(options.work))
     options.work.mkdir()
 

@@ -11,6 +11,7 @@ import pytest
 from problems import RandomWorkload
 from toy_machine import machine_file
 
+from shardbench.base import landlock
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
@@ -21,6 +22,7 @@ from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs import evaluate as evaluate_module
 from shardbench.runs import run_trial as run_trial_module
 from shardbench.runs.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
 from shardbench.runs.suite import Job
@@ -215,7 +217,20 @@ def test_what_a_planner_may_do(context, kind):
     assert outcome(context, kind).outcome is Outcome.OK
 
 
-def test_the_test_batches_are_sealed_and_made_again_when_changed(context):
+@pytest.mark.parametrize("kind", [misbehaving.FindsBatches, misbehaving.ChangesBatches])
+def test_the_test_batches_are_out_of_a_planners_reach(context, kind):
+    context.make()
+    found = outcome(context, lambda: kind(context.folder))
+    assert (found.outcome, found.failure.phase) == (Outcome.INVALID, "plan")
+    if landlock.version():
+        assert found.failure.rule == "out-of-reach"
+        assert str(context.folder) not in found.failure.cause
+    assert context.restorations == (0 if landlock.version() or kind is misbehaving.FindsBatches else 1)
+
+
+def test_the_test_batches_are_sealed_and_made_again_when_changed(context, monkeypatch):
+    # As where the kernel cannot close them.
+    monkeypatch.setattr(evaluate_module, "version", lambda: 0)
     honest = outcome(context, misbehaving.Honest)
     found = outcome(context, lambda: misbehaving.FindsBatches(context.folder))
     assert (found.outcome, found.failure.phase) == (Outcome.INVALID, "plan")

@@ -42,12 +42,12 @@ def version() -> int:
     return max(int(found), 0)
 
 
-def confine(closed: Iterable[Path], writable: Iterable[Path]) -> bool:
+def confine(closed: Iterable[Path], writable: Iterable[Path], *, signals: bool = False) -> bool:
     """From now on this thread, and what it starts, reads nothing under ``closed`` and writes only under ``writable``.
 
     Devices can be written too, but no disks; memory of processes outside cannot be read; there is no TCP (since
-    version 4) and no signal reaches processes outside (since version 6). It cannot be undone. Gives whether the
-    kernel does it; raises OSError where it should but does not.
+    version 4) and, unless ``signals`` says otherwise, no signal reaches processes outside (since version 6). It cannot
+    be undone. Gives whether the kernel does it; raises OSError where it should but does not.
     """
     global _confined
     known = version()
@@ -55,7 +55,7 @@ def confine(closed: Iterable[Path], writable: Iterable[Path]) -> bool:
         return False
     changes = _WRITE_FILE | _CHANGE_FOLDER | (_MOVE if known > 1 else 0) | (_TRUNCATE if known > 2 else 0)
     handled = _READ | changes
-    scoped = _SIGNALS | _ABSTRACT_SOCKETS if known >= _SCOPED_SINCE else 0
+    scoped = _ABSTRACT_SOCKETS | (0 if signals else _SIGNALS) if known >= _SCOPED_SINCE else 0
     rules = _Ruleset(handled, _TCP if known >= _TCP_SINCE else 0, scoped)
     # The kernel refuses a structure with more in it than it knows, unless that is zero.
     ruleset = _called(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(ctypes.sizeof(rules)), ctypes.c_uint32(0))

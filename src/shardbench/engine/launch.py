@@ -94,7 +94,7 @@ class Worker:
         ``marks`` gets the points that the function marks, of those that it names. The first may take ``grace_s``
         more, from which the time then counts.
         """
-        request = pickle.dumps((phase, tuple(marks or ()), _pickled((function, args), phase)))
+        request = pickle.dumps((phase, tuple(marks or ()), pickled((function, args), phase)))
         if self._process is None:
             self._begin(phase)
         deadline = time.monotonic() + grace_s + timeout_s
@@ -233,8 +233,8 @@ def end_workers() -> None:
             worker.let_go()
 
 
-def _pickled(value: object, phase: str) -> bytes:
-    """Not left to start(): what cannot be pickled must end as an answer, and so must what takes for ever."""
+def pickled(value: object, phase: str) -> bytes:
+    """The value as another process gets it; raises TrialFailed where that cannot be, or takes for ever."""
     try:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
     except Exception as error:

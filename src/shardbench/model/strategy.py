@@ -56,8 +56,8 @@ class Strategy(ABC):
 
     Planning runs in a process of its own in which the test split is sealed; only what
     ``sees`` declares can be read off the problem; a plan that uses an undeclared move is
-    recorded as ``invalid``. That process is not sandboxed (it runs under the user's account):
-    all this guards against accidents, not against malice.
+    recorded as ``invalid``. Where the kernel has Landlock that process writes only to its own
+    temporary folder and reads no test batches; docs/rules.md says what nothing stops.
     """
 
     name: str

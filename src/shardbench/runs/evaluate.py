@@ -1,22 +1,27 @@
 """One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
 
+import multiprocessing.process
+import os
+import pickle
 import shutil
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
-from shardbench.base.landlock import confined
+from shardbench.base.landlock import confine, confined, version
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, call_in_child, mark
+from shardbench.engine.launch import Mark, call_in_child, mark, pickled
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -61,6 +66,9 @@ class Bounds:
 
 class Question(ABC, Generic[J]):
     """A planning problem, and how a valid plan for it is judged."""
+
+    closed: tuple[Path, ...] = ()
+    """Folders that a process of its own that plans must not reach; none can it change."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -248,7 +256,7 @@ def _plan(
     if not sealed:
         with closed_test_split():
             return plan_here(strategy, question.problem, budget, seed, fitted)
-    arguments = (strategy, seen, budget, seed, fitted)
+    sent = _sent.get(id(strategy)) or pickled(strategy, "plan")
     fits = learns(strategy) and not fitted
     limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
     asked = (strategy.name, seed)
@@ -262,6 +270,7 @@ def _plan(
         printed = private / "log"
         try:
             marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
+            arguments = (_Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
             text, _ = call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks)
             return text, _by_parents_clock(marks)
         except TrialFailed as failure:
@@ -288,9 +297,57 @@ def _by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
     return Spent(fit_s=fit_s, fit_cpu_s=fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
-def _plan_sealed(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-    """In a process of its own, which can never read a test split again."""
-    seal_test_split()
+@dataclass(frozen=True)
+class _Sealed:
+    """A strategy on its way to a process of its own, where it may not go there, and where alone it may write."""
+
+    pickled: bytes
+    closed: tuple[Path, ...]
+    private: Path
+    confines: bool
+    """Whether the kernel can."""
+
+    def opened(self) -> Strategy:
+        """The strategy, in a process that can never read a test split again; raises TrialFailed."""
+        seal_test_split()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
+        # Sockets of its own pools lie there too, not beside the program's.
+        multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
+        if self.confines:
+            # A signal to the harness is survived, and the trial that sent it has its own outcome.
+            confine(self.closed, [self.private], signals=True)
+        try:
+            strategy: Strategy = pickle.loads(self.pickled)  # noqa: S301 - made by pickled
+        except (Exception, SystemExit) as error:
+            raise TrialFailed(failure_of(error, "plan")) from error
+        return strategy
+
+
+_sent: dict[int, bytes] = {}
+
+
+@contextmanager
+def pickled_before(strategies: Iterable[Strategy]) -> Iterator[None]:
+    """Meanwhile these strategies cross to the process that plans as they are now.
+
+    Pickling runs code of the strategy, in this process: here there are no test batches yet. What cannot be
+    pickled is left to the trial that fails of it.
+    """
+    made: dict[int, bytes] = {}
+    for strategy in strategies:
+        with suppress(TrialFailed):
+            made[id(strategy)] = pickled(strategy, "plan")
+    _sent.update(made)
+    try:
+        yield
+    finally:
+        for number in made:
+            del _sent[number]
+
+
+def _plan_sealed(sealed: _Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    """In a process of its own."""
+    strategy = sealed.opened()
     before = problem.seen_hash()
     made = plan_here(strategy, problem, budget, seed, fitted)
     if problem.seen_hash() != before:
@@ -326,12 +383,20 @@ def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, f
 def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
     """What an exception of a strategy's is; one of a confined process that reached out breaks a rule."""
     failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
-    if not isinstance(error, PermissionError) or not confined():
+    refused = _refused(error) if confined() else None
+    if refused is None:
         return failure
     # No folder of this machine in a record.
-    told = failure.cause.replace(f"'{error.filename}'", f"'{Path(str(error.filename)).name}'")
+    told = failure.cause.replace(str(refused.filename), Path(str(refused.filename)).name)
     cause = f"reached for what is closed to planners ({told})"
     return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
+
+
+def _refused(error: BaseException | None) -> PermissionError | None:
+    """What the kernel said, where that is behind an error."""
+    while error is not None and not isinstance(error, PermissionError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _written(plan: Plan) -> str:

@@ -111,6 +111,7 @@ class JobContext:
         results: Path | None = None,
         folder_stays: bool = False,
         launch: bool = True,
+        data: Path | None = None,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -118,6 +119,8 @@ class JobContext:
         self.results = results
         self.folder_stays = folder_stays
         self.launch = launch
+        self.closed = (folder, *filter(None, [data]))
+        """What no planner reaches: the test batches and, where it is given, the data that they were made of."""
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], Planning] = {}
@@ -136,7 +139,9 @@ class JobContext:
             optimizer=self.job.optimizer,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
-        return MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        made = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        made.closed = self.closed
+        return made
 
     def _shows_inputs(self) -> bool:
         """Whether any strategy of the job looks at single inputs: a sample of them is as large as all else together."""

@@ -1,6 +1,6 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,13 +14,14 @@ from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
 from shardbench.engine.server import set_rank_variables
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
-from shardbench.model.strategy import Role
+from shardbench.model.strategy import Role, Strategy
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.beside import SharedJob, run_beside
 from shardbench.runs.cluster import Cluster, submitted
+from shardbench.runs.evaluate import pickled_before
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
@@ -113,10 +114,20 @@ class SuiteWork(Work[TrialSpec, Record]):
         wanted = {spec.key for spec in pieces}
         todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
         todo = [(listed, specs) for listed, specs in todo if specs]
+        asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
+        with pickled_before(asked.values()):
+            yield from self._run(todo, asked, environment, started)
 
+    def _run(
+        self,
+        todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
+        asked: Mapping[str, Strategy],
+        environment: str,
+        started: Callable[[str], None],
+    ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
             begun = Provenance.begin(self._codes[spec.strategy])
-            made = run_trial(spec, get_strategy(spec.strategy), context, environment, begun)
+            made = run_trial(spec, asked[spec.strategy], context, environment, begun)
             return made.model_copy(update={"provenance": begun.ended()})
 
         if self._options.parallel != 1 or self._options.cluster is not None:
@@ -187,13 +198,15 @@ def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext
     job, results = listed.job, options.results
     if options.work is None:
         with temporary_folder() as folder:
-            yield JobContext(job, listed.workload, folder, results=results)
+            yield JobContext(job, listed.workload, folder, results=results, data=options.data)
         return
     facts = (listed.workload.name, job.load_machine().name, job.backend, job.precision, job.optimizer)
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
-    yield JobContext(job, listed.workload, path, results=results, folder_stays=True, launch=options.launch)
+    yield JobContext(
+        job, listed.workload, path, results=results, folder_stays=True, launch=options.launch, data=options.data
+    )
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
