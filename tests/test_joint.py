@@ -208,6 +208,17 @@ def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Scope) 
         planner._put(0, placed, -1)
 
 
+def test_parts_of_a_table_that_meet_on_a_device_need_room_together() -> None:
+    _, menu, planner = planner_of(3)
+    scopes = [{group[0].scope for group in menu.form(option)} for option in range(len(menu.options))]
+    option = scopes.index({Scope.COPIES, Scope.RANK})
+    copies, rest = (sums.held for sums in planner.sums(option)[:2])
+    for bytes_less, fits in ((0.0, True), (1.0, False)):
+        planner.state.capacity = np.array([[copies[0] + rest[0] - bytes_less], [np.inf]])
+        _, placed = planner._rated(option)
+        assert (placed is not None) == fits
+
+
 def test_tables_of_few_rows_do_not_keep_the_others_from_being_dealt_in_their_nodes() -> None:
     """No table of fewer rows than a node has devices can be dealt: the rest is, if that is best for the rest."""
     shapes, kinds = [(5000, 32)] * 8, {Scope.NODE, Scope.COPIES, Scope.RANK}

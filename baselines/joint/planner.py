@@ -12,7 +12,7 @@ from shardbench.model.problem import Problem
 
 from .kernels import NUMBERS
 from .menu import WEIGHTS, Menu
-from .pieces import Scope
+from .pieces import Form, Scope
 from .ruler import DOUBLINGS, PARCEL, Ruler, Sums
 from .state import State
 
@@ -131,7 +131,7 @@ class Planner:
         kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
         places, powers, shards = list[int](), np.zeros(4), self.menu.options[option].shards
         for sums, times in [(sums, 1) for sums in groups[: len(groups) - shards]] + [(groups[-1], shards)]:
-            rates, grown = self.ruler.rate(sums)
+            rates, grown = self.ruler.rate(sums, self._taken(form, groups, places))
             rates = self._free(rates, sums, places, groups)
             best = np.argsort(rates, kind="stable")[:times] if times > 1 else np.array([rates.argmin()])
             if not np.isfinite(rates[best]).all():
@@ -140,6 +140,15 @@ class Planner:
             powers += grown[:, best].sum(axis=1)
         total = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form) + float(self.ruler.grown(powers))
         return total, Placed(option, tuple(places))
+
+    def _taken(self, form: Form, groups: tuple[Sums, ...], places: list[int]) -> Floats | None:
+        """Bytes that a form's first groups have at their places, at most, [tiers, devices]; None without places."""
+        if not places:
+            return None
+        taken = np.zeros_like(self.state.held)
+        for (piece, *_), sums, place in zip(form, groups, places):
+            taken[:, self.state.ranks(piece, place)] += sums.held[:, None]
+        return taken
 
     @staticmethod
     def _free(rates: Floats, sums: Sums, places: list[int], groups: tuple[Sums, ...]) -> Floats:

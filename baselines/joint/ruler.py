@@ -85,9 +85,10 @@ class Ruler:
         forward, backward, received, output = (norm * scale for norm, scale in zip(norms, self.scale))
         return np.asarray(forward + backward + received + 2.0 * output)
 
-    def rate(self, sums: Sums) -> tuple[Floats, Floats]:
+    def rate(self, sums: Sums, taken: Floats | None = None) -> tuple[Floats, Floats]:
         """How much the norms grow with a group, [places], infinite where there is no room, and powers, [4, places].
 
+        ``taken`` [tiers, devices] are bytes that other groups of the table will have there.
         Norms of powers are concave: what several groups add is ``grown`` of their powers' sum, not the sum of norms.
         """
         state, scope = self.state, sums.scope
@@ -104,7 +105,7 @@ class Ruler:
             grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
         elif scope is not Scope.RANK:
             grown = grown.sum(axis=1, keepdims=True)
-        return np.where(self._full(sums), np.inf, self.grown(grown)), grown
+        return np.where(self._full(sums, taken), np.inf, self.grown(grown)), grown
 
     def grown(self, powers: Floats) -> Floats:
         """How much the norms grow with ``powers`` [4, ...] of the phases."""
@@ -157,10 +158,11 @@ class Ruler:
         self.state.kinds.subtract(new)
         return after - before
 
-    def _full(self, sums: Sums) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def _full(self, sums: Sums, taken: Floats | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Whether there is no room, [places]."""
         state = self.state
-        full = (state.held + sums.held[:, None] > state.capacity).any(axis=0)
+        held = state.held if taken is None else state.held + taken
+        full = (held + sums.held[:, None] > state.capacity).any(axis=0)
         if sums.scope is Scope.NODE:
             return np.asarray(full.reshape(state.nodes, -1).any(axis=1))
         return full if sums.scope is Scope.RANK else np.asarray(full.any(keepdims=True))

@@ -94,14 +94,6 @@ class State:
         else:
             self.world_columns += sign * piece.pooled
 
-    def fits(self, pieces: tuple[Piece, ...], place: int) -> bool:
-        """Whether the devices have room for pieces that go there together."""
-        more = np.zeros_like(self.held)
-        for piece in pieces:
-            held = np.tile(piece.held, self.nodes) if piece.scope is Scope.NODES else piece.held
-            more[0 if piece.tier is Tier.HBM else 1, self.ranks(piece, place)] += held
-        return bool((self.held + more <= self.capacity).all())
-
     def calls(self) -> tuple[Calls, Calls, Calls, Calls]:
         """Calls that exchange lookups, return vectors, return sums, all-reduce rows: those of ``Account``."""
         present = [kind for kind, number in self.kinds.items() if number > 0]
