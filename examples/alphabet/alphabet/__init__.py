@@ -1,4 +1,4 @@
-"""Tables dealt over the devices in the order of their names."""
+"""Tables dealt over the devices, the largest first."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from shardbench import Budget, Infeasible, Move, Plan, Problem, Sees, Strategy, 
 
 
 class Alphabet(Strategy):
-    """Table i of the alphabet goes to device i modulo the number of devices."""
+    """The i-th largest table goes to device i modulo the number of devices."""
 
     name = "alphabet"
     sees = frozenset({Sees.TABLES})  # anything else raises when touched
@@ -14,7 +14,7 @@ class Alphabet(Strategy):
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """The plan; raises Infeasible where a device is too small for its tables."""
-        order = sorted(range(len(problem.tables)), key=lambda i: problem.tables[i].name)
+        order = sorted(range(len(problem.tables)), key=lambda i: -problem.weight_bytes(problem.tables[i]))
         home = {table: place % problem.world_size for place, table in enumerate(order)}
         used = [0] * problem.world_size
         for i, table in enumerate(problem.tables):
