@@ -107,6 +107,8 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
     planned = record.planned
     if planned is None:
         raise BadInput(f"record {record.key} has no plan")
+    if not planned.host_memory_bytes:
+        raise BadInput(f"record {record.key} has no memory of its nodes")
     path = plan_path(results, planned.plan_hash)
     plan = Plan.from_json(path.read_bytes(), str(path))
     lookups = kept_lookups(results, record, plan)
