@@ -1,12 +1,16 @@
-"""Some of the faults of ``nox -s faults``."""
+"""Some of the faults of ``nox -s faults``, and what its table must say."""
+
+import csv
+from pathlib import Path
 
 import pytest
-from faults.__main__ import all_faults, rows
+from faults.__main__ import COLUMNS, all_faults, rows
 from faults.case import Fault, Seen, expected, run
 
 from shardbench.engine.server import start_server
 from shardbench.records.trial import Failure, Outcome
 
+TABLE = Path(__file__).parent.parent / "results" / "tables" / "faults" / "summary.csv"
 CHOSEN = (
     "rank build no memory 0",
     "rank warmup SIGKILL 0",
@@ -77,3 +81,16 @@ def test_what_goes_on_or_is_left_is_counted():
         "lost_records": 2, "orphans": 0,
     }  # fmt: skip
     assert {**every, "kind": "rank", "phase": "time"} == one
+
+
+def test_the_committed_table_is_whole():
+    with TABLE.open(encoding="ascii", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert tuple(table[0]) == COLUMNS
+    *parts, every = table
+    counts: dict[tuple[str, str], int] = {}
+    for fault in all_faults():
+        counts[fault.kind, fault.phase] = counts.get((fault.kind, fault.phase), 0) + 1
+    assert {(row["kind"], row["phase"]): int(row["cases"]) for row in parts} == counts
+    for name in ("cases", "outcome_right", "hangs", "lost_records", "orphans"):
+        assert int(every[name]) == sum(int(row[name]) for row in parts)
