@@ -186,6 +186,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Three hundred trials in one process, good and bad ones in turn: its memory and its files stay as many."""
+    install(session)
+    run(session, "python", "-m", "pytest", "-m", "slow", "tests/test_soak.py", *session.posargs)
+
+
+@nox.session
 def tests_gpu(session: nox.Session) -> None:
     """Tests that need a CUDA device."""
     install(session)
