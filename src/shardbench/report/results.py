@@ -282,9 +282,11 @@ def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> 
     if "regions" in found and CLAIMS in found:
         backends = found[CLAIMS][["paper", "claim", "backend"]]
         found["regions"] = found["regions"].merge(backends, on=["paper", "claim"], how="left", validate="one_to_one")
-    for name, frame in found.items():
+    for name, frame in list(found.items()):
         if "backend" not in frame.columns:
-            frame.insert(min(2, frame.shape[1]), "backend", _backend_of(name, found, cells))
+            backend = pd.Series(_backend_of(name, found, cells), index=frame.index, name="backend")
+            # Not inserted in place: pandas warns of what frames of thousands of columns become by that.
+            found[name] = pd.concat([frame.iloc[:, :2], backend, frame.iloc[:, 2:]], axis=1)
     return found
 
 
