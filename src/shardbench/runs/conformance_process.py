@@ -4,6 +4,7 @@ What it says is JSON, of which nothing runs here; it judges nothing.
 """
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -165,6 +166,7 @@ def _kill(pid: int | None) -> None:
 def _serve(strategy: Strategy, surroundings: "_Surroundings", asks: Connection, answers: Connection) -> None:
     os.setsid()
     end_with_parent()
+    _keep_open(asks.fileno(), answers.fileno())
     if "torch" in sys.modules:
         # Worker threads do not survive a fork: with more than one, OpenMP would wait for ever.
         sys.modules["torch"].set_num_threads(1)
@@ -183,6 +185,21 @@ def _serve(strategy: Strategy, surroundings: "_Surroundings", asks: Connection, 
         except TrialFailed as error:
             answer = {"failure": error.failure.model_dump(mode="json")}
         write_frame(answers, json.dumps(answer).encode())
+
+
+def _keep_open(*descriptors: int) -> None:
+    """Close all other files but the standard streams: what this process inherited is not the strategy's to write to."""
+    kept = {0, 1, 2, *descriptors}
+    for stream in (sys.stdout, sys.stderr):
+        # Streams in memory have no descriptor.
+        with contextlib.suppress(OSError, ValueError):
+            kept.add(stream.fileno())
+    # Of multiprocessing's tracker of semaphores, whose pipe a strategy with processes of its own needs.
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    if tracker is not None and tracker._fd is not None:
+        kept.add(tracker._fd)
+    for low, high in itertools.pairwise([*sorted(kept), os.sysconf("SC_OPEN_MAX")]):
+        os.closerange(low + 1, high)
 
 
 def _forget_the_dice() -> None:
