@@ -226,7 +226,7 @@ def test_a_dead_rank_is_an_error_not_a_hang(tmp_path):
         measure(job, tmp_path / "job")
     assert caught.value.failure.outcome is Outcome.ERROR
     assert "no materialised batches" in caught.value.failure.cause
-    assert caught.value.failure.phase == "build"
+    assert caught.value.failure.phase == "start"
 
 
 def broadcast_alone(store: str) -> None:

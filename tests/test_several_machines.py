@@ -16,8 +16,9 @@ from kept_folders import Silent, content, only, without_times
 
 from shardbench.cli.main import run_command
 from shardbench.engine.job import Ran
-from shardbench.engine.launch import call_in_child, start_server
+from shardbench.engine.launch import call_in_child
 from shardbench.engine.rank import run_rank
+from shardbench.engine.server import start_server
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import run_suite
 
