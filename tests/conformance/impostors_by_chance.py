@@ -78,7 +78,12 @@ class PlansByTheFolder(Dealt):
 
 
 class PlansByAddresses(Dealt):
+    """Keeps what it was given: a problem that is gone leaves its place to the next."""
+
+    kept: tuple[Problem, ...] = ()
+
     def first(self, problem: Problem, seed: int) -> int:
+        self.kept = (*self.kept, problem)
         return int(hashlib.sha256(str(id(problem)).encode()).hexdigest()[:8], 16)
 
 

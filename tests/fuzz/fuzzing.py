@@ -19,12 +19,13 @@ from random import Random
 from data_files import DATA
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from left_files import LEFT
 from parser import Parser
 from texts import TEXTS
 
 from shardbench.base.errors import LONGEST_ERROR, ShardBenchError
 
-PARSERS = TEXTS + DATA
+PARSERS = TEXTS + LEFT + DATA
 SLOW_S = 20
 """A file of a few kilobytes that takes longer to read is a hang."""
 MOST_MORE_BYTES = 3 << 29

@@ -1,60 +1,28 @@
-"""Parsers of texts: TOML, JSON, lines of records, tables, options."""
+"""Parsers of what people write: TOML and options."""
 
 import contextlib
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import mutations
-import records
 from learned_tasks import random_problem
-from parser import ROOT, Parser, committed, words
-from problems import machine
-from rich.console import Console
+from parser import Parser, committed, words
 from toy_machine import MADE_UP, machine_file
 
-from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.base.host import Environment
-from shardbench.base.host import load as load_environment
-from shardbench.base.jsonlines import digested
+from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
-from shardbench.base.serialise import from_data, from_json, to_json
+from shardbench.base.serialise import from_data
 from shardbench.calibrate.write import base_of
 from shardbench.cli.main import run_command
 from shardbench.cli.names import outcomes
-from shardbench.cost.collectives import Calls
-from shardbench.cost.phases import StepPhase
 from shardbench.datasets import card
-from shardbench.engine.blame import OutOfMemory, fault
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import RankError, RankJob, RankResult
-from shardbench.engine.measure import gather
-from shardbench.engine.progress import progress_of
-from shardbench.engine.trial_folder import phase_of, read_job, write_job
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import load_machine, overridden
-from shardbench.model.plan import Plan, Replicated, RowWise, Tier, whole_table, whole_tables
-from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape
-from shardbench.model.validate import validate
-from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.kept import lookups_path, plan_path
-from shardbench.report import explain_text, tables, terminal
-from shardbench.report.explain import explain, read_all
-from shardbench.report.explorer import explored
-from shardbench.report.groups import groups
 from shardbench.report.numbers import parse as parse_numbers
-from shardbench.report.results import load_results
 from shardbench.runs.suite import load_suite
 from shardbench.studies.claim import parse_claims
 from shardbench.studies.definitions import parse_definitions
-from shardbench.studies.submission import check_submission
-from shardbench.tasks import recorded_oracle
-from shardbench.torchrec import export, inexpressible
-from shardbench.torchrec.exported import Exported
 from shardbench.workloads.kinds import workload_config
 
 
@@ -162,157 +130,6 @@ def _described(path: Path) -> object:
     return workload_config({"dataset": "described", "name": "mine", **toml_file(path)}, path.name)
 
 
-def _plans(_: Path) -> list[bytes]:
-    problem = random_problem(4)
-    whole = Plan(world_size=4, segments=whole_tables(problem.tables, (0, 1, 2, 3)), notes={"a": 1, "b": "x", "c": 0.5})
-    dealt = [whole_table(problem.tables[0], RowWise(ranks=(0, 1, 2, 3), tier=Tier.UVM))]
-    dealt += [whole_table(table, Replicated(ranks=(0, 1, 2, 3))) for table in problem.tables[1:]]
-    return [whole.to_json().encode(), Plan(world_size=4, segments=tuple(dealt)).to_json().encode()]
-
-
-def _plan(path: Path) -> object:
-    plan = Plan.from_json(path.read_bytes(), "plan")
-    with contextlib.suppress(InvalidPlan):
-        validate(plan, random_problem(4), frozenset(Move))
-    cannot = inexpressible(plan, devices_per_node=2)
-    return cannot or export(plan, devices_per_node=4)
-
-
-def _exported(folder: Path) -> list[bytes]:
-    return [export(Plan.from_json(text), devices_per_node=4).to_json().encode() for text in _plans(folder)]
-
-
-def _lines(*values: Any) -> bytes:
-    return b"".join(digested(to_json(value).encode()) + b"\n" for value in values)
-
-
-def _redigested(data: bytes, random: Random) -> bytes:
-    """A record's line changed as JSON with a digest that fits, or just changed."""
-    lines = data.splitlines()
-    at = random.randrange(len(lines))
-    if random.randrange(6) == 0:
-        return mutations.some_bytes(data, random)
-    tree = json.loads(lines[at])
-    tree.pop("digest")
-    made = mutations.json_bytes(mutations.changed_tree(tree, random))
-    lines[at] = digested(made) if made.endswith(b"}") else made
-    return b"\n".join(lines) + b"\n"
-
-
-def _trials(folder: Path) -> list[bytes]:
-    _others(folder)
-    sample = records.sample()
-    return [_lines(sample[0], sample[6]), _lines(sample[4]), _lines(*sample)]
-
-
-def _others(folder: Path) -> None:
-    problem = random_problem(2, on=machine())
-    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
-    path = plan_path(folder, "0" * 16)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(plan.to_json())
-    lookups_path(folder, "0" * 16, "f" * 16).parent.mkdir(exist_ok=True)
-    lookups_path(folder, "0" * 16, "f" * 16).write_text("[1.5, 2.5]\n")
-
-
-def _results(path: Path) -> object:
-    folder = path.parents[1]
-    found = load_results(folder)
-    quick = [record for record in read_all(folder) if record.spec.suite == path.stem]
-    by_group = groups(quick)
-    for group in by_group:
-        explored(folder, group, 2)
-    frames = tables.tables(quick)
-    terminal.print_tables(frames, Console(file=io.StringIO()), folder)
-    for first, second in zip(quick, quick[1:]):
-        with contextlib.suppress(BadInput):
-            explain_text.sentences(explain(first, second, quick))
-    return found
-
-
-def _cells(_: Path) -> list[bytes]:
-    cell = {"strategy": "greedy-size", "workload": "w", "machine": "m", "seed": 0, "budget": 1.5}
-    key = cell_key("steps", 1, cell)
-    row = {"backend": "simulated", "step_ms": 2.5, "each": (1.0, None), "ok": True}
-    facts = {"key": key, "environment": "e" * 16, "study": "steps", "version": 1, "cell": cell, "wall_s": 1, "cpu_s": 1}
-    return [
-        _lines(CellRecord(**facts, rows=(row,), provenance=records.provenance())),
-        _lines(CellRecord(**facts, failure="broke", provenance=None)),
-    ]
-
-
-def _submitted(_: Path) -> list[bytes]:
-    lines = (ROOT / "results" / "studies" / "leaderboard" / "steps.jsonl").read_bytes().splitlines(keepends=True)
-    return [b"".join(lines[:2]), b"".join(lines[-2:])]
-
-
-def _environments(folder: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((ROOT / "results" / "environments").glob("*.json"))]
-
-
-def _environment(path: Path) -> object:
-    with contextlib.suppress(BadInput):
-        load_environment(path.parents[1], path.stem)
-    found = from_json(Environment, path.read_bytes(), "environment")
-    return found.hash
-
-
-def _jobs(folder: Path) -> list[bytes]:
-    problem = random_problem(2, on=machine())
-    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
-    job = RankJob(
-        plan=plan, tables=problem.tables, topology=problem.topology, dense=DenseShape(), batch_size=64,
-        precision=problem.precision, optimizer=problem.optimizer, warmup=1, iterations=2, seed=0, device="cpu",
-        timeout_s=10.0, batches="../batches",
-    )  # fmt: skip
-    return [to_json(job).encode()]
-
-
-def _failures(_: Path) -> list[bytes]:
-    return [to_json(RankError(failure=records.failed().failure, ran=None)).encode()]
-
-
-def _failure(path: Path) -> object:
-    folder = path.parent
-    for name in ("rank0.phase", "rank0.progress"):
-        (folder / name).write_bytes(path.read_bytes())
-    fault(folder, {0: 1}, OutOfMemory(()))
-    phase_of(folder, 0)
-    progress_of(folder, 0)
-    return from_json(RankError, path.read_bytes(), "error")
-
-
-def _rank_results(folder: Path) -> list[bytes]:
-    problem = random_problem(2, on=machine())
-    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
-    job = RankJob(
-        plan=plan, tables=problem.tables, topology=problem.topology, dense=DenseShape(), batch_size=64,
-        precision=problem.precision, optimizer=problem.optimizer, warmup=1, iterations=2, seed=0, device="cpu",
-        timeout_s=10.0, batches="../batches",
-    )  # fmt: skip
-    write_job(job, folder)
-    made = []
-    for rank in (0, 1):
-        result = RankResult(
-            rank=rank, job=read_job(folder)[1], took_s=1.0, ms={name: [1.0, 2.0] for name in ("step", *StepPhase)},
-            sent=[{"a": (1.0, 2.0)}], calls=[{"a": Calls()}], shares=[1.0],
-        )  # fmt: skip
-        made.append(digested(to_json(result).encode()))
-        (folder / f"rank{rank}.json").write_bytes(made[-1])
-    return made[:1]
-
-
-def _measured(path: Path) -> object:
-    try:
-        return gather(path.parent)
-    except TrialFailed as failure:
-        raise BadInput(failure.failure.cause) from failure
-
-
-def _whole_redigested(data: bytes, random: Random) -> bytes:
-    return _redigested(data, random).rstrip(b"\n")
-
-
 def _option(words: Callable[[str], list[str]]) -> Callable[[Path], object]:
     """A command line with an odd word: exits with 1 or 2 and one line, or does what it does."""
 
@@ -334,29 +151,6 @@ def _option(words: Callable[[str], list[str]]) -> Callable[[Path], object]:
 def _overridden(path: Path) -> object:
     name, _, value = path.read_bytes().decode(errors="replace").partition("=")
     return overridden(load_machine("a100-40gb-2x8"), {name: value})
-
-
-def _tables_csv(folder: Path) -> list[bytes]:
-    return [
-        (ROOT / "results" / "tables" / "claims.csv").read_bytes()[:3000].rpartition(b"\n")[0] + b"\n",
-        (ROOT / "results" / "tables" / "quick" / "throughput.csv").read_bytes()[:2000].rpartition(b"\n")[0] + b"\n",
-    ]
-
-
-def _written_tables(path: Path) -> object:
-    return load_results(path.parents[2])
-
-
-def _recorded_costs(_: Path) -> list[bytes]:
-    lines = (ROOT / "results" / "costs" / "dlrm20-test.jsonl").read_bytes().splitlines(keepends=True)
-    return [b"".join(lines[:4])]
-
-
-def _one_line(data: bytes, random: Random) -> bytes:
-    lines = data.splitlines()
-    at = random.randrange(len(lines))
-    lines[at] = mutations.as_json(lines[at], random)
-    return b"\n".join(lines) + b"\n"
 
 
 _COMMANDS = (
@@ -454,82 +248,6 @@ TEXTS = (
         change=mutations.toml,
         read=card.read_card,
         weight=3,
-    ),
-    Parser(name="plan", file="plan.json", make=_plans, change=mutations.as_json, read=_plan, weight=30),
-    Parser(
-        name="exported plan",
-        file="plan.json",
-        make=_exported,
-        change=mutations.as_json,
-        read=lambda p: Exported.from_json(p.read_bytes()),
-        weight=25,
-    ),
-    Parser(
-        name="records of trials", file="records/quick.jsonl", make=_trials, change=_redigested, read=_results, weight=4
-    ),
-    Parser(
-        name="records of cells",
-        file="studies/mine/steps.jsonl",
-        make=_cells,
-        change=_redigested,
-        read=lambda p: load_results(p.parents[2]),
-        weight=15,
-    ),
-    Parser(
-        name="submission",
-        file="studies/leaderboard/steps.jsonl",
-        make=_submitted,
-        change=_redigested,
-        read=lambda p: check_submission(p.parents[2]),
-        weight=1,
-    ),
-    Parser(
-        name="environment",
-        file="environments/e.json",
-        make=_environments,
-        change=mutations.as_json,
-        read=_environment,
-        weight=20,
-    ),
-    Parser(
-        name="job of ranks",
-        file="job.json",
-        make=_jobs,
-        change=mutations.as_json,
-        read=lambda p: read_job(p.parent),
-        weight=20,
-    ),
-    Parser(
-        name="failure of a rank",
-        file="rank0.error.json",
-        make=_failures,
-        change=mutations.as_json,
-        read=_failure,
-        weight=10,
-    ),
-    Parser(
-        name="result of a rank",
-        file="rank0.json",
-        make=_rank_results,
-        change=_whole_redigested,
-        read=_measured,
-        weight=10,
-    ),
-    Parser(
-        name="written tables",
-        file="tables/x/x.csv",
-        make=_tables_csv,
-        change=mutations.lines,
-        read=_written_tables,
-        weight=2,
-    ),
-    Parser(
-        name="recorded costs",
-        file="costs.jsonl",
-        make=_recorded_costs,
-        change=_one_line,
-        read=recorded_oracle.read,
-        weight=25,
     ),
     Parser(
         name="override of a constant",

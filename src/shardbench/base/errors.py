@@ -4,10 +4,16 @@ LONGEST_ERROR = 2_000
 """Characters of what is said of one error: words of a file's may be part of it."""
 
 
-def one_line(text: str) -> str:
-    """The text in one line, no longer than ``LONGEST_ERROR``."""
-    line = " ".join(text[: 10 * LONGEST_ERROR].split())
-    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 4]} ..."
+def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
+    """The text in one line of at most so many characters."""
+    line = " ".join(text[: 10 * longest].split())
+    return line if len(line) <= longest else f"{line[: longest - 4]} ..."
+
+
+def described(error: BaseException, longest: int = LONGEST_ERROR) -> str:
+    """Kind and text of an exception of somebody else's code, in one line."""
+    text = one_line(str(error), longest)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class ShardBenchError(Exception):

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import signal
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
-_DIE_WITH_PARENT, _NO_NEW_PRIVILEGES = 1, 38
+_NO_NEW_PRIVILEGES = 38
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 # Bits 4 to 12: remove and make entries.
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
@@ -73,12 +72,6 @@ def confine(closed: Iterable[Path], writable: Iterable[Path], *, signals: bool =
         os.close(ruleset)
     _confined = True
     return True
-
-
-def end_with_parent() -> None:
-    """This process is killed when the one that forked it has ended."""
-    if sys.platform == "linux":
-        _libc().prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 def confined() -> bool:

@@ -5,7 +5,7 @@ from functools import partial
 from importlib import metadata
 
 from shardbench.base.deadline import within
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, described
 
 LOADS_S = 120.0
 """How long a package may take to be imported, and to make what it brings; torch takes ten seconds."""
@@ -25,9 +25,4 @@ def _loaded(point: metadata.EntryPoint, package: str) -> object:
     try:
         return within(LOADS_S, point.load)
     except (Exception, SystemExit) as error:
-        raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """Kind and text of an exception of somebody else's code."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput(f"package {package} cannot be imported: {described(error)}") from error

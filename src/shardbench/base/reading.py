@@ -5,12 +5,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, one_line
 
 TEXT_BYTES = 1 << 22
 """Of a file that a person writes."""
 JSON_BYTES = 1 << 28
 """Of a file that a program writes: profiles of a thousand tables take some of it."""
+
+
+_SHORT = 200
+"""Characters of what a parser says."""
 
 
 def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
@@ -48,7 +52,7 @@ def toml_data(text: str, what: str) -> dict[str, Any]:
         raise BadInput(f"{what}: not TOML that can be read: it is nested too deeply") from error
     except ValueError as error:
         # The base of TOMLDecodeError, and what numbers of thousands of digits raise.
-        raise BadInput(f"{what}: not TOML: {_short(error)}") from error
+        raise BadInput(f"{what}: not TOML: {one_line(str(error), _SHORT)}") from error
 
 
 def toml_file(path: Path) -> dict[str, Any]:
@@ -63,8 +67,4 @@ def json_data(text: str | bytes, what: str) -> Any:
     except RecursionError as error:
         raise BadInput(f"{what}: not JSON that can be read: it is nested too deeply") from error
     except ValueError as error:
-        raise BadInput(f"{what}: not JSON: {_short(error)}") from error
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+        raise BadInput(f"{what}: not JSON: {one_line(str(error), _SHORT)}") from error

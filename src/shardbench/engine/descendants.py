@@ -54,13 +54,18 @@ def _run(work: Callable[[], None]) -> None:
     """In the process that works: never returns."""
     code = 1
     try:
-        # With whoever would clean up behind it.
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Who ends is who would clean up behind it.
+        end_with_parent()
         os.setsid()
         work()
         code = 0
     finally:
         os._exit(code)
+
+
+def end_with_parent() -> None:
+    """This process is killed when the one that forked it has ended, on Linux."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def leave_like(code: int) -> None:

@@ -3,7 +3,15 @@
 from pathlib import Path
 from types import TracebackType
 
-from shardbench.base.errors import Infeasible, InvalidPlan, ShardBenchError, Undeclared, Unsupported
+from shardbench.base.errors import (
+    Infeasible,
+    InvalidPlan,
+    ShardBenchError,
+    Undeclared,
+    Unsupported,
+    described,
+    one_line,
+)
 from shardbench.engine.limits import at_memory_limit
 from shardbench.records.trial import Failure, Outcome
 
@@ -53,22 +61,17 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
     if out_of_memory(error):
         outcome = Outcome.OOM
-    text = _one_line(str(error))
+    text = one_line(str(error), LONGEST_CAUSE)
     rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
     places = _places(error.__traceback__)
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""
     if not isinstance(error, ShardBenchError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        text = described(error, LONGEST_CAUSE)
         place = place or (places[-1][1] if places else "")
     # A strategy that declines has nothing to mend.
     text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""
     return Failure(outcome=outcome, cause=text or outcome.value, phase=phase, rule=rule)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text[: 10 * LONGEST_CAUSE].split())
-    return line if len(line) <= LONGEST_CAUSE else f"{line[:LONGEST_CAUSE]} ..."
 
 
 def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:

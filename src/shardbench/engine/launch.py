@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from shardbench.base.deadline import within
+from shardbench.base.errors import described
 from shardbench.engine.blame import OutOfMemory, died, fault, stalled, without_result
 from shardbench.engine.descendants import descendants, kill_all, leave_like, run_above
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
@@ -181,7 +182,9 @@ class Worker:
         try:
             kind, value = pickle.loads(frame)  # noqa: S301 - written by _serve
         except Exception as error:
-            raise failed(Outcome.ERROR, f"an answer that cannot be read: {_one_line(error)}", "answer") from error
+            raise failed(
+                Outcome.ERROR, f"an answer that cannot be read: {described(error, LONGEST_CAUSE)}", "answer"
+            ) from error
         return kind, value
 
     def _died(self, phase: str) -> Failure:
@@ -239,11 +242,9 @@ def pickled(value: object, phase: str) -> bytes:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
     except Exception as error:
         outcome = Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
-        raise failed(outcome, f"cannot be pickled for a process of its own: {_one_line(error)}", phase) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_CAUSE]
+        raise failed(
+            outcome, f"cannot be pickled for a process of its own: {described(error, LONGEST_CAUSE)}", phase
+        ) from error
 
 
 def _above(requests: Connection, answers: Connection, leash: Connection, log: Path, file_bytes: int | None) -> None:

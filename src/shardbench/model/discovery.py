@@ -17,8 +17,8 @@ from shardbench.base import plugins
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, LEADERBOARD, REPRODUCTION, class_code
 from shardbench.base.deadline import within
-from shardbench.base.errors import BadInput
-from shardbench.base.plugins import brought, one_line
+from shardbench.base.errors import BadInput, described
+from shardbench.base.plugins import brought
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
@@ -131,7 +131,7 @@ def _load(package: str) -> object:
     try:
         imported = within(plugins.LOADS_S, partial(importlib.import_module, package))
     except (Exception, SystemExit) as error:
-        raise BadInput(f"package {package} cannot be imported: {one_line(error)}") from error
+        raise BadInput(f"package {package} cannot be imported: {described(error)}") from error
     provided = getattr(imported, "strategies", None)
     if provided is None:
         raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
@@ -160,7 +160,7 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
         try:
             given = _made(provided)
         except (Exception, SystemExit) as error:
-            raise BadInput(f"package {package} failed to make its strategies: {one_line(error)}") from error
+            raise BadInput(f"package {package} failed to make its strategies: {described(error)}") from error
         given = [given] if isinstance(given, Strategy) else given
     else:
         given = provided

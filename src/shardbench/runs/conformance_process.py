@@ -23,8 +23,9 @@ from types import TracebackType
 
 import numpy as np
 
-from shardbench.base.landlock import confine, end_with_parent
+from shardbench.base.landlock import confine
 from shardbench.base.serialise import content_hash
+from shardbench.engine.descendants import end_with_parent
 from shardbench.engine.failures import TrialFailed, failed
 from shardbench.engine.frames import read_frame, write_frame
 from shardbench.model.problem import Problem, Sees
