@@ -18,19 +18,20 @@ PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version
 
 
 def torch_at_hand() -> str:
-    """Version of the build of torch that pip would take here, such as ``2.13.0+cpu``."""
+    """SHA-256 of the file of torch that pip would take here; empty where its index tells none."""
     release = next(line for line in (LOCKED / "torch.txt").read_text().splitlines() if line.startswith("torch=="))
     asked = (*PIP, "--dry-run", "--ignore-installed", "--report", "-", release.split(" ", 1)[0])
     done = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True)
     (found,) = json.loads(done.stdout)["install"]
-    version: str = found["metadata"]["version"]
-    return version
+    known: str = found["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
+    return known
 
 
 def files(engine: str) -> tuple[str, ...]:
-    """Names in ``locked/``; for a CPU the build of torch without CUDA where there is one to be had."""
-    # The index's build for Linux is the CUDA one, of gigabytes; it runs without a GPU as well.
-    torch = "torch-cpu" if engine == "cpu" and torch_at_hand().endswith("+cpu") else "torch"
+    """Names in ``locked/``; for a CPU the build of torch without CUDA where the one to be had is locked."""
+    # The package index's own build for Linux is the CUDA one, of gigabytes; it runs without a GPU as well.
+    without_cuda = re.findall(r"sha256:([0-9a-f]+)", (LOCKED / "torch-cpu.txt").read_text())
+    torch = "torch-cpu" if engine == "cpu" and torch_at_hand() in without_cuda else "torch"
     return ("common", torch, f"fbgemm-{engine}")
 
 

@@ -142,16 +142,20 @@ def test_one_resolution_is_divided_so_that_each_engine_installs_its_own():
 
 @pytest.mark.parametrize(
     ("engine", "at_hand", "torch"),
-    [("cpu", "2.13.0+cpu", "torch-cpu"), ("cpu", "2.13.0", "torch"), ("cuda", None, "torch")],
+    [("cpu", "locked", "torch-cpu"), ("cpu", "f" * 64, "torch"), ("cpu", None, "torch"), ("cuda", None, "torch")],
 )
 @pytest.mark.parametrize("lacks", [None, "torchrec 1.8.0 requires fbgemm-gpu, which is not installed.", "a 1 has b 2."])
 def test_all_is_installed_at_once_by_hash_and_held_against_what_pip_lacks(monkeypatch, engine, at_hand, torch, lacks):
     said = []
+    if at_hand == "locked":
+        ((_, (known, *_)),) = entries(REQUIREMENTS / "locked" / "torch-cpu.txt")
+        at_hand = known.removeprefix("sha256:")
 
     def pip(command, **_):
         said.append(command[3:])
         if "--dry-run" in command:
-            return SimpleNamespace(stdout=json.dumps({"install": [{"metadata": {"version": at_hand}}]}), returncode=0)
+            file = {"archive_info": {"hashes": {"sha256": at_hand}}} if at_hand else {}
+            return SimpleNamespace(stdout=json.dumps({"install": [{"download_info": file}]}), returncode=0)
         lines = lacks if command[3] == "check" and lacks else ""
         return SimpleNamespace(stdout=lines, returncode=int(bool(lines)))
 
