@@ -57,9 +57,7 @@ class NetworkSearch:
         alone = np.maximum(self._encoded, self._empty) if devices > 1 else self._encoded
         for table in np.argsort(-self._predicted(alone), kind="stable").tolist():
             grown = sums + self._encoded[table]
-            ranked = np.sort(occupied, axis=0)
-            second = ranked[-2] if devices > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
-            rest = np.where(occupied >= ranked[-1], second, ranked[-1])
+            rest = _largest_of_others(occupied, occupied)
             whole, own = self._predicted(np.maximum(grown, rest)), self._predicted(grown)
             self.rated += devices
             full = used + sizes[table] > self.task.capacity_bytes
@@ -144,10 +142,7 @@ class NetworkSearch:
         """Predicted cost of each change, [out, to]."""
         sums, held = self._sums(placement)
         occupied = self._occupied(sums, held)
-        # Largest of all devices but the giver and one other, [devices, 32].
-        ranked = np.sort(np.delete(occupied, giver, axis=0), axis=0)
-        second = ranked[-2] if len(ranked) > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
-        rest = np.where(occupied >= ranked[-1], second, ranked[-1])
+        rest = _largest_of_others(occupied, np.delete(occupied, giver, axis=0))
         swaps = back >= 0
         returned = np.where(swaps[:, None], self._encoded[back], np.float32(0.0))
         leaves = self._encoded[out][:, None]
@@ -159,6 +154,13 @@ class NetworkSearch:
         largest = np.maximum(np.maximum(here, there), rest[to])
         self.rated += len(out) * len(to)
         return self._predicted(largest.reshape(-1, LATENT)).reshape(len(out), len(to))
+
+
+def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
+    """Of each device, the largest of ``among`` [some devices, 32] but itself, number by number, [devices, 32]."""
+    ranked = np.sort(among, axis=0)
+    second = ranked[-2] if len(ranked) > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
+    return np.where(occupied >= ranked[-1], second, ranked[-1])
 
 
 @one_thread()

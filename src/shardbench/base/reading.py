@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,8 @@ def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
 
 def toml_data(text: str, what: str) -> dict[str, Any]:
     """TOML as plain data; raises BadInput where it is none, or deeper than anybody writes."""
-    try:
-        return tomllib.loads(text)
-    except RecursionError as error:
-        raise BadInput(f"{what}: not TOML that can be read: it is nested too deeply") from error
-    except ValueError as error:
-        # The base of TOMLDecodeError, and what numbers of thousands of digits raise.
-        raise BadInput(f"{what}: not TOML: {one_line(str(error), _SHORT)}") from error
+    found: dict[str, Any] = _parsed(tomllib.loads, text, what, "TOML")
+    return found
 
 
 def toml_file(path: Path) -> dict[str, Any]:
@@ -62,9 +58,14 @@ def toml_file(path: Path) -> dict[str, Any]:
 
 def json_data(text: str | bytes, what: str) -> Any:
     """JSON as plain data; raises BadInput where it is none, or deeper than any program of ours writes."""
+    return _parsed(json.loads, text, what, "JSON")
+
+
+def _parsed(parse: Callable[[Any], Any], text: str | bytes, what: str, kind: str) -> Any:
     try:
-        return json.loads(text)
+        return parse(text)
     except RecursionError as error:
-        raise BadInput(f"{what}: not JSON that can be read: it is nested too deeply") from error
+        raise BadInput(f"{what}: not {kind} that can be read: it is nested too deeply") from error
     except ValueError as error:
-        raise BadInput(f"{what}: not JSON: {one_line(str(error), _SHORT)}") from error
+        # The base of the parsers' own errors, and what numbers of thousands of digits raise.
+        raise BadInput(f"{what}: not {kind}: {one_line(str(error), _SHORT)}") from error
