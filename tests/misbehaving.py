@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from pathlib import Path
@@ -13,9 +14,11 @@ from problems import RandomWorkload
 from shardbench.base.errors import Infeasible
 from shardbench.base.memory import free_memory_bytes
 from shardbench.engine import launch
+from shardbench.engine.frames import write_frame
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
+from shardbench.runs import evaluate
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split
 
@@ -289,6 +292,39 @@ class SaysTooMuch(Honest):
     def plan(self, problem, budget, seed):
         os.write(launch._answers[0].fileno(), (1 << 60).to_bytes(8, "big"))
         time.sleep(1e6)
+
+
+class SaysPickle(Honest):
+    """Gives as its answer a pickle that would make a file where it is read."""
+
+    name = "says-pickle"
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._kind = path, kind
+
+    def plan(self, problem, budget, seed):
+        content = self._kind.encode() + b"\n" + pickle.dumps(_Touches(self._path))
+        write_frame(launch._answers[0], content)
+        time.sleep(1e6)
+
+
+class _Touches:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self):
+        return Path.touch, (self._path,)
+
+
+class WrittenLate(Honest):
+    """Plans at once, and its plan takes longer to be written down than it may take to be made."""
+
+    name = "written-late"
+
+    def plan(self, problem, budget, seed):
+        written = evaluate._written
+        evaluate._written = lambda plan: (time.sleep(budget.plan_s + evaluate.LATE_S + 0.5), written(plan))[1]
+        return super().plan(problem, budget, seed)
 
 
 class TakesAllMemory(Honest):

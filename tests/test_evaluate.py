@@ -118,17 +118,32 @@ def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind
     assert answer.outcome is outcome
 
 
+@pytest.mark.parametrize("kind", ["object", "text", "failed", "began", "mark", "ok"])
+def test_what_a_planner_says_is_never_unpickled(tmp_path, kind) -> None:
+    made = tmp_path / "made"
+    answer = evaluate(question(), misbehaving.SaysPickle(made, kind), Budget(plan_s=0.5), 0)
+    assert isinstance(answer, Failure)
+    assert not made.exists()
+
+
+def test_what_is_done_with_a_plan_is_not_its_planners_time(monkeypatch) -> None:
+    monkeypatch.setattr(evaluate_module, "LATE_S", 0.5)
+    answer = evaluate(question(), misbehaving.WrittenLate(), Budget(plan_s=0.6), 0)
+    assert not isinstance(answer, Failure)
+    assert answer.spent.plan_s <= 0.6
+
+
 def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> None:
-    monkeypatch.setattr(evaluate_module, "START_S", 1.0)
+    monkeypatch.setattr(evaluate_module, "LATE_S", 1.0)
     asked = question()
     begun = []
-    in_child = evaluate_module.call_in_child
+    in_child = evaluate_module.text_of_child
 
     def counted(*arguments, **options):
         begun.append(options["timeout_s"])
         return in_child(*arguments, **options)
 
-    monkeypatch.setattr(evaluate_module, "call_in_child", counted)
+    monkeypatch.setattr(evaluate_module, "text_of_child", counted)
 
     def cause(kind, plan_s, seed=0):
         answer = evaluate(asked, kind(), Budget(plan_s=plan_s, fit_s=0.1), seed)

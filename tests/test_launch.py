@@ -110,22 +110,25 @@ def end_answering() -> None:
     time.sleep(1e6)
 
 
-def answer_nonsense() -> None:
-    write_frame(launch._answers[0], b"no pickle")
+def answer(frame: bytes) -> None:
+    write_frame(launch._answers[0], frame)
     time.sleep(1e6)
 
 
 @pytest.mark.parametrize(
-    ("call", "cause"),
+    ("call", "given", "cause"),
     [
-        (end_answering, "the process closed the pipe for its answer in phase plan and went on"),
-        (answer_nonsense, "an answer that cannot be read: UnpicklingError"),
+        (end_answering, (), "the process closed the pipe for its answer in phase plan and went on"),
+        (answer, (b"nonsense",), "an answer that cannot be read: it is of no known kind"),
+        (answer, (b"text\nno object",), "an answer that cannot be read: it is of kind text"),
+        (answer, (b"object\nno pickle",), "an answer that cannot be read: UnpicklingError"),
+        (answer, (b"failed\nno JSON",), "an answer that cannot be read: .*JSON"),
     ],
 )
-def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, cause):
+def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, given, cause):
     monkeypatch.setattr(launch, "ENDS_S", 1.0)
     with pytest.raises(TrialFailed, match=cause):
-        call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+        call_in_child(call, given, timeout_s=60, phase="plan", log=tmp_path / "log")
 
 
 class PicklesForEver:

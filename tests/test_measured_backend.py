@@ -22,6 +22,7 @@ from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.engine.sent_bytes import SentBytes
+from shardbench.engine.trial_folder import result_text
 from shardbench.model.plan import (
     NodeSharded,
     OnLocalRank,
@@ -186,6 +187,11 @@ def test_phases_are_there_and_fit_the_step(tmp_path):
     for rank, result in zip(timing.ranks, measured.ranks, strict=True):
         assert rank.phases_ms["lookup"] == np.median(result.ms["lookup"])
         assert rank.phases_cpu_ms["lookup"] == np.median(result.cpu_ms["lookup"]) > 0
+    # No control plan was asked for.
+    other = measured.ranks[1].model_copy(update={"control_ms": [1.0] * 5})
+    (tmp_path / "job" / "rank1.json").write_text(result_text(other))
+    with pytest.raises(TrialFailed, match=r"rank1\.json has steps of a control plan, the job has none"):
+        gather(tmp_path / "job")
 
 
 def test_a_control_takes_its_turns_and_changes_neither_the_training_nor_the_bytes(tmp_path):

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from shardbench.base.deadline import within
 from shardbench.base.errors import described
+from shardbench.engine.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.engine.blame import OutOfMemory, died, fault, stalled, without_result
 from shardbench.engine.descendants import descendants, kill_all, leave_like, run_above
 from shardbench.engine.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
@@ -43,7 +44,6 @@ _answers: list[Connection] = []
 """In a child, where its answer goes."""
 _marked: set[str] = set()
 """In a child, the points that the parent wants to know of."""
-_BEGAN, _MARK = "began", "mark"
 _workers: "set[Worker]" = set()
 """Those that somebody waits for."""
 
@@ -89,19 +89,21 @@ class Worker:
         phase: str,
         marks: dict[str, list[Mark]] | None = None,
         grace_s: float = 0.0,
+        text: bool = False,
     ) -> T:
         """``function(*args)`` in the process; raises TrialFailed where it fails, dies or overruns.
 
-        ``marks`` gets the points that the function marks, of those that it names. The first may take ``grace_s``
-        more, from which the time then counts.
+        ``marks`` gets the points that the function marks, of those that it names. The first to be reached may take
+        ``grace_s`` more, from which the time then counts; from the last of them the answer has ``grace_s`` more.
+        ``text``: the function returns a string and may run somebody's code, so that its answer is not unpickled.
         """
-        request = pickle.dumps((phase, tuple(marks or ()), pickled((function, args), phase)))
+        request = pickle.dumps((phase, tuple(marks or ()), text, pickled((function, args), phase)))
         if self._process is None:
             self._begin(phase)
         deadline = time.monotonic() + grace_s + timeout_s
         try:
             write_frame(self._requests, request, deadline)
-            kind, value = self._answer(deadline, timeout_s, marks)
+            kind, content = self._answer(deadline, timeout_s, marks, grace_s)
         except (EOFError, BrokenPipeError) as error:
             failure = self._died(phase)
             self.end()
@@ -110,7 +112,8 @@ class Worker:
             self.spent()
             self.end()
             raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase) from error
-        if kind != "ok":
+        value: Any = read(kind, content, text=text)
+        if kind == FAILED:
             raise TrialFailed(value)
         result: T = value
         return result
@@ -160,32 +163,33 @@ class Worker:
                 _workers.add(self)
             for pipe in (requests, answers, leash):
                 pipe.close()
-            _, self._pid = self._message(time.monotonic() + ANSWERS_S)
+            # Before anybody else's code runs there.
+            self._pid = int(self._message(time.monotonic() + ANSWERS_S)[1])
         except (OSError, EOFError) as error:
             self.end()
             cause = f"no process could be started: {error or type(error).__name__}"
             raise failed(Outcome.ERROR, cause, phase) from error
 
-    def _answer(self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None) -> tuple[str, Any]:
+    def _answer(
+        self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None, grace_s: float
+    ) -> tuple[str, bytes]:
         """What the process gave, after the marks that it set."""
+        last = list(marks)[-1] if marks else None
         while True:
-            kind, value = self._message(deadline)
-            if kind != _MARK:
-                return kind, value
-            if marks is not None and value in marks:
-                if not any(marks.values()):
-                    deadline = min(deadline, time.monotonic() + timeout_s)
-                marks[value].append(self.spent(value))
+            kind, content = self._message(deadline)
+            if kind != MARK:
+                return kind, content
+            name = content.decode(errors="replace")
+            if marks is None or name not in marks:
+                continue
+            if not any(marks.values()):
+                deadline = min(deadline, time.monotonic() + timeout_s)
+            elif name == last and not marks[name]:
+                deadline += grace_s
+            marks[name].append(self.spent(name))
 
-    def _message(self, deadline: float) -> tuple[str, Any]:
-        frame = read_frame(self._answers, deadline)
-        try:
-            kind, value = pickle.loads(frame)  # noqa: S301 - written by _serve
-        except Exception as error:
-            raise failed(
-                Outcome.ERROR, f"an answer that cannot be read: {described(error, LONGEST_CAUSE)}", "answer"
-            ) from error
-        return kind, value
+    def _message(self, deadline: float) -> tuple[str, bytes]:
+        return taken_apart(read_frame(self._answers, deadline))
 
     def _died(self, phase: str) -> Failure:
         """Of a process that closed its end of the pipe."""
@@ -223,10 +227,25 @@ def call_in_child(
         return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks)
 
 
+def text_of_child(
+    function: Callable[..., str],
+    args: tuple[Any, ...],
+    *,
+    timeout_s: float,
+    phase: str,
+    log: Path,
+    marks: dict[str, list[Mark]],
+    grace_s: float,
+) -> str:
+    """The same for what runs somebody's code: nothing that its process says is unpickled."""
+    with Worker(log) as worker:
+        return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks, grace_s=grace_s, text=True)
+
+
 def mark(name: str) -> None:
     """In a worker's process: tell the parent that this point is reached, whose clock takes the time."""
     if name in _marked:
-        _tell(_answers[0], (_MARK, name))
+        _tell(_answers[0], MARK, name)
 
 
 def end_workers() -> None:
@@ -256,7 +275,7 @@ def _above(requests: Connection, answers: Connection, leash: Connection, log: Pa
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
     """In a worker's process: answer one request after the other."""
     _answers.append(answers)
-    _tell(answers, (_BEGAN, os.getpid()))
+    _tell(answers, BEGAN, os.getpid())
     while True:
         try:
             request = read_frame(requests)
@@ -264,24 +283,24 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
             return
         phase = "start"
         try:
-            phase, marks, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
+            phase, marks, text, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
             _marked.clear()
             _marked.update(marks)
             function, args = pickle.loads(call)  # noqa: S301
             limit_this_process(file_bytes=file_bytes)
-            answer: tuple[str, Any] = ("ok", function(*args))
+            answer = message(TEXT if text else OBJECT, function(*args))
         except (Exception, SystemExit) as error:
             lift_memory_limit()
             traceback.print_exc()
-            answer = ("failed", failure_of(error, phase))
+            answer = message(FAILED, failure_of(error, phase))
         # The next call's is taken of what is free then.
         lift_memory_limit()
         sys.stdout.flush()
-        _tell(answers, answer)
+        write_frame(answers, answer)
 
 
-def _tell(answers: Connection, message: tuple[str, Any]) -> None:
-    write_frame(answers, bytes(ForkingPickler.dumps(message)))
+def _tell(answers: Connection, kind: str, value: object) -> None:
+    write_frame(answers, message(kind, value))
 
 
 def _become_leader(log: Path, lifeline: Connection) -> None:

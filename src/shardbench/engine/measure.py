@@ -97,7 +97,9 @@ def _result(folder: Path, rank: int, job: RankJob, digest: str) -> RankResult:
     if result.job != digest:
         raise _bad(f"{path.name} is of another job (hash {result.job}, the folder's is {digest})", rank)
     timed = [result.ms.get("step", []), *result.ms.values(), *result.cpu_ms.values()]
-    timed += [result.control_ms] if job.control is not None or result.control_ms else []
+    if job.control is None and result.control_ms:
+        raise _bad(f"{path.name} has steps of a control plan, the job has none", rank)
+    timed += [result.control_ms] if job.control is not None else []
     if any(len(times) != job.iterations for times in timed):
         raise _bad(f"{path.name} has {min(map(len, timed))} steps, the job {job.iterations}", rank)
     if not set(KERNELS) <= result.ms.keys() or (result.cpu_ms and result.cpu_ms.keys() != result.ms.keys()):

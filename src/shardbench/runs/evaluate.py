@@ -21,7 +21,7 @@ from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, call_in_child, mark, pickled
+from shardbench.engine.launch import Mark, call_in_child, mark, pickled, text_of_child
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -37,7 +37,9 @@ FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
 """Points that a process of its own marks."""
 CHANGED = "the strategy changed the problem it was given"
 START_S = 20.0
-"""Grace for starting a process, on top of a strategy's own budget."""
+"""Grace for starting a process, and for what it does with a finished plan, on top of a strategy's own budget."""
+LATE, LATE_S = 0.1, 2.0
+"""A planner is killed this share of its budget after it, or so many seconds after it, whichever is later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ class Question(ABC, Generic[J]):
         self.problem = problem
         self._bounds: Bounds | None = None
         self.overran: dict[tuple[str, int], tuple[float, str]] = {}
-        """Planners, by name and seed, that were killed well after their budget of so many seconds; what was said."""
+        """Planners, by name and seed, that were killed after their budget of so many seconds; what was said."""
 
     @abstractmethod
     def judge(self, plan: Plan) -> J:
@@ -183,7 +185,9 @@ def evaluate(
         if planner is not None:
             text, spent = planner(strategy, question.problem, budget, seed, fitted)
         else:
-            text, spent = _plan(question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits)
+            text, spent = _plan(
+                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack
+            )
         for what, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
             ("planning", spent.plan_s, budget.plan_s),
@@ -249,6 +253,7 @@ def _plan(
     sealed: bool,
     fitted: bool,
     limits: Limits | None,
+    slack: float,
 ) -> tuple[str, Spent]:
     """The plan as JSON and what it took."""
     # What is withheld must not be where the strategy is: it could look through the frames below it.
@@ -258,7 +263,8 @@ def _plan(
             return plan_here(strategy, question.problem, budget, seed, fitted)
     sent = _sent.get(id(strategy)) or pickled(strategy, "plan")
     fits = learns(strategy) and not fitted
-    limit_s = budget.plan_s + START_S + (budget.fit_s if fits else 0.0)
+    allowed_s = slack * (budget.plan_s + (budget.fit_s if fits else 0.0))
+    limit_s = allowed_s + max(LATE * allowed_s, LATE_S)
     asked = (strategy.name, seed)
     more_s, said = question.overran.get(asked, (0.0, ""))
     # Who learns may have less to do with less time; any other one has shown that it does not mind its budget.
@@ -271,7 +277,9 @@ def _plan(
         try:
             marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
             arguments = (_Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
-            text, _ = call_in_child(_plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks)
+            text = text_of_child(
+                _plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S
+            )
             return text, _by_parents_clock(marks)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
@@ -345,11 +353,11 @@ def pickled_before(strategies: Iterable[Strategy]) -> Iterator[None]:
             del _sent[number]
 
 
-def _plan_sealed(sealed: _Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+def _plan_sealed(sealed: _Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> str:
     """In a process of its own."""
     strategy = sealed.opened()
     before = problem.seen_hash()
-    made = plan_here(strategy, problem, budget, seed, fitted)
+    made, _ = plan_here(strategy, problem, budget, seed, fitted)
     if problem.seen_hash() != before:
         raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
     return made
