@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from shardbench.model.plan import OnRank, Plan, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
+from shardbench.model.table import Table
 from shardbench.runs import evaluate as judging
 from shardbench.runs.conformance_draws import PublicDraws
 from shardbench.workloads import trace
@@ -294,13 +296,15 @@ class Foresees(Honest):
     moves = frozenset({Move.TABLE, Move.ROWS, Move.UVM})
     block = 16
     """Rows that stay together."""
+    tables: Sequence[Table] = PublicDraws.tables
+    """By them it knows the workload of which it knows the lookups."""
 
     def test_rows(self, table: int) -> np.ndarray:
-        """Row ids of the test lookups of a table of the public workload."""
+        """Row ids of the test lookups of a table of that workload."""
         raise NotImplementedError
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        if [table.rows for table in problem.tables] != [table.rows for table in PublicDraws.tables]:
+        if [table.rows for table in problem.tables] != [table.rows for table in self.tables]:
             return _either_tier(problem)
         room = problem.topology.hbm_bytes * problem.world_size // len(problem.tables)
         segments: list[Segment] = []

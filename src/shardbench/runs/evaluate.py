@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
@@ -86,6 +86,10 @@ class Question(ABC, Generic[J]):
         """Bounds on what any plan comes to; nothing by default."""
         return Bounds()
 
+    def held_out(self) -> "Question[J] | None":
+        """The same with other test lookups, which nobody knew before; None where there are no others."""
+        return None
+
     def restored(self) -> bool:
         """Whether someone changed what the question holds on disk, which is then made again."""
         return False
@@ -158,6 +162,20 @@ class Answer(Generic[J]):
         return self.question.bounds(self.limits)
 
 
+_kept: "list[list[Answer[Any]]]" = []
+
+
+@contextmanager
+def answers_kept() -> "Iterator[list[Answer[Any]]]":
+    """Meanwhile the list gets all answers that are found in this process: of work that gives other things of them."""
+    answers: list[Answer[Any]] = []
+    _kept.append(answers)
+    try:
+        yield answers
+    finally:
+        _kept.pop()
+
+
 def evaluate(
     question: Question[J],
     strategy: Strategy,
@@ -202,9 +220,12 @@ def evaluate(
         judged = _limited(question.judge, (plan,), limits, "count")
     except TrialFailed as failure:
         return failure.failure
-    return Answer(
+    answer = Answer(
         question=question, plan=plan, planned=planned, spent=spent, judged=judged, moves=strategy.moves, limits=limits
     )
+    for answers in _kept:
+        answers.append(answer)
+    return answer
 
 
 def answer_of(

@@ -24,7 +24,7 @@ from shardbench.model.table import DenseShape
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.runs.evaluate import Answer, Bounds, Question
 from shardbench.workloads.hotness import hot_under, pack, take
-from shardbench.workloads.materialise import BatchSource
+from shardbench.workloads.materialise import BatchSource, DrawnBatches
 from shardbench.workloads.trace import Bags
 
 WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
@@ -146,6 +146,11 @@ class CountedQuestion(Question[Simulation]):
     def judge(self, plan: Plan) -> Simulation:
         """Counts and times; raises Unsupported for a plan that the counter cannot count."""
         return simulate(plan, self.problem, self.batches, self.dense, self.iterations)
+
+    def held_out(self) -> "CountedQuestion | None":
+        """On batches drawn now; None of batches on disk, and where the lookups are on record."""
+        batches = self.batches.held_out() if isinstance(self.batches, DrawnBatches) else None
+        return None if batches is None else CountedQuestion(self.problem, batches, self.dense, self.iterations)
 
     def prove_bounds(self) -> Bounds:
         """On the slowest rank's mean embedding time and on the mean step, under the cost model."""

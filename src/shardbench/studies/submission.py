@@ -2,18 +2,23 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardbench.base.code import LEADERBOARD
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.model.discovery import get_strategy
+from shardbench.model.plan import Plan
 from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key, cell_text
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
 from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED
+from shardbench.runs.evaluate import Answer, Question, answers_kept
+from shardbench.runs.held_out import too_good
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code, run_cell
 from shardbench.studies.study import Study
@@ -22,6 +27,10 @@ OWNER, STUDY = LEADERBOARD.rpartition(".")[2], "steps"
 ROUNDING = 1e-9
 WORSE = 0.005
 """By how much of itself a step may be longer when it is made again: plans made against the clock differ."""
+FRESH = 3
+"""Draws of test lookups that nobody knew, on which plans of cells made again are judged."""
+SURE = 20
+"""So many in all where these raise a suspicion: a few lookups that leave HBM make an honest plan's step vary by 5 %."""
 Problem = tuple[object, object]
 
 
@@ -31,6 +40,8 @@ class Checked:
 
     strategies: tuple[str, ...]
     cells: int
+    again: tuple[str, ...]
+    """Cells made anew, and what their plans came to on fresh test lookups, or why that is not known; one line each."""
     faults: tuple[str, ...]
     """One line each; none is good."""
 
@@ -40,7 +51,9 @@ def check_submission(
 ) -> Checked:
     """Hold the leaderboard's records of a results folder against its rules; ``again`` cells are made anew.
 
-    ``folder`` is where those may keep files, ``told`` hears of each. Raises BadInput where there are no records, a
+    Their plans are judged on fresh test lookups too, where there are others than those on record: each of FRESH draws
+    (SURE where there is a suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep
+    files, ``told`` hears the lines of ``Checked.again`` as they come. Raises BadInput where there are no records, a
     line is malformed or was edited, or a strategy is not installed.
     """
     study = find_reproduction(OWNER).study(STUDY)
@@ -55,12 +68,23 @@ def check_submission(
     bounds = _bounds(known.values())
     for record in known.values():
         faults += [f"{cell_text(STUDY, record.cell)}: {fault}" for fault in _faults(study, record, bounds)]
+    lines: list[str] = []
     for record in _drawn(store.path, known, again):
-        if told is not None:
-            told(f"again: {cell_text(STUDY, record.cell)}")
-        made = run_cell(lambda: study, record.cell, folder or results / "cache" / OWNER, record.environment)
-        faults += [f"{cell_text(STUDY, record.cell)}: {fault}" for fault in _differences(record, made)]
-    return Checked(strategies=tuple(names), cells=len(known), faults=tuple(faults))
+        text = cell_text(STUDY, record.cell)
+        _say(f"again: {text}", lines, told)
+        with answers_kept() as answers:
+            made = run_cell(lambda: study, record.cell, folder or results / "cache" / OWNER, record.environment)
+        faults += [f"{text}: {fault}" for fault in _differences(record, made)]
+        for line, suspicion in _on_fresh_lookups(made, answers):
+            _say(f"  {line}", lines, told)
+            faults += [f"{text}: {suspicion}"] if suspicion else []
+    return Checked(strategies=tuple(names), cells=len(known), again=tuple(lines), faults=tuple(faults))
+
+
+def _say(line: str, lines: list[str], told: Callable[[str], None] | None) -> None:
+    lines.append(line)
+    if told is not None:
+        told(line)
 
 
 def _missing(study: Study, known: Mapping[str, CellRecord], names: Sequence[str]) -> Iterator[str]:
@@ -140,3 +164,40 @@ def _differences(record: CellRecord, made: CellRecord) -> Iterator[str]:
             yield f"{row['budget']}: made again it ended in {other['outcome']}"
         elif _number(other, "step_ms") > _number(row, "step_ms") * (1.0 + WORSE):
             yield f"{row['budget']}: {_number(row, 'step_ms'):.6g} ms, made again {_number(other, 'step_ms'):.6g} ms"
+
+
+def _on_fresh_lookups(made: CellRecord, answers: Sequence[Answer[Any]]) -> Iterator[tuple[str, str]]:
+    """A line for each plan of a cell made again, and what is suspicious of it, or an empty string."""
+    alike: dict[str, list[Answer[Any]]] = {}
+    for answer in answers:
+        # Efforts often give one plan, with other notes.
+        alike.setdefault(content_hash(replace(answer.plan, notes={})), []).append(answer)
+    if not alike:
+        yield "no plan to judge on fresh test lookups", ""
+        return
+    plans, known = [same[0].plan for same in alike.values()], [same[0].judged.step_ms for same in alike.values()]
+
+    def drawn(number: int) -> list[list[float]]:
+        return [_fresh_ms(answers[0].question, plans) for _ in range(number)]
+
+    draws = drawn(FRESH)
+    if not all(draws):
+        yield "not judged on fresh test lookups: those of this problem are on record, there are no others", ""
+        return
+    if any(too_good(ms, fresh) for ms, *fresh in zip(known, *draws)):
+        draws += drawn(SURE - FRESH)
+    for same, ms, *fresh in zip(alike.values(), known, *draws):
+        hashes = {answer.planned.plan_hash for answer in same}
+        budgets = " and ".join(_word(row, "budget") for row in made.rows if row.get("plan_hash") in hashes)
+        words = f"{min(fresh):.6g} to {max(fresh):.6g} ms on {len(fresh)} fresh draws of them"
+        suspicion = too_good(ms, fresh)
+        yield (
+            f"{budgets}: {ms:.6g} ms a step on the known test lookups, {words}",
+            f"{budgets}: {suspicion}" if suspicion else "",
+        )
+
+
+def _fresh_ms(question: Question[Any], plans: Sequence[Plan]) -> list[float]:
+    """Each plan's mean step on test lookups that are drawn now, and of which no one knew; empty without such."""
+    others = question.held_out()
+    return [] if others is None else [others.judge(plan).step_ms for plan in plans]

@@ -19,7 +19,7 @@ from shardbench.base.reading import file_text
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
-from shardbench.workloads.workload import Workload
+from shardbench.workloads.workload import Workload, held_out_split
 
 _HEADER = "batches.json"
 
@@ -54,6 +54,15 @@ class DrawnBatches:
         for table in range(len(self._workload.tables)):
             for number in self.numbers:
                 self.bags(number, table)
+
+    def held_out(self) -> "DrawnBatches | None":
+        """As many batches that nobody knew before, all drawn now; None where the workload's lookups are on record."""
+        if not self._workload.drawn:
+            return None
+        others = DrawnBatches(self._workload, len(self.numbers))
+        with held_out_split():
+            others.draw()
+        return others
 
     def bags(self, iteration: int, table: int) -> Bags:
         """See BatchSource."""
