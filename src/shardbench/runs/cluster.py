@@ -69,7 +69,7 @@ def submitted(
             while waiting and (not cluster.at_once or len(running) < cluster.at_once):
                 number, given = waiting.pop()
                 running[number] = executor.submit(_answer, call, given)
-            done = [number for number, job in running.items() if job.done()]
+            done = [number for number, job in running.items() if _is_done(job, cluster)]
             for number in done:
                 yield Done(number=number, value=_value(running.pop(number)))
             if not done:
@@ -78,8 +78,14 @@ def submitted(
         for job in running.values():
             job.cancel()
         # Those of this machine are children of this process.
-        while cluster.engine is Engine.LOCAL and not all(job.done() for job in running.values()):
+        while cluster.engine is Engine.LOCAL and not all(_is_done(job, cluster) for job in running.values()):
             time.sleep(0.1)
+
+
+def _is_done(job: Any, cluster: Cluster) -> bool:
+    # submitit looks whether a job without a result died once a minute, to spare a scheduler; here it asks the kernel.
+    done: bool = job.done(force_check=cluster.engine is Engine.LOCAL)
+    return done
 
 
 def _executor(cluster: Cluster) -> Any:
