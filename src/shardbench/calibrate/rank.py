@@ -11,6 +11,7 @@ from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
+from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_inputs
 from shardbench.engine.join import join_group
 from shardbench.engine.lower import Lowered, lower
@@ -53,6 +54,8 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     kernels = Kernels(order.kernels, device, clock)
     messages = Messages(machine.topology.world_size, device, clock)
     probes = [Probe(probe, machine, device, clock) for probe in order.probes]
+    # As ranks of trials do.
+    keep_freed_memory()
     stream = kernels.stream_bytes_per_s()
     kernels.round(0)
     messages.round()

@@ -20,6 +20,7 @@ from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.failures import out_of_memory
+from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
@@ -90,6 +91,7 @@ class Rank:
             own.set_weights(lambda i: seeded_weights(job.tables[i], i, job.seed))
             self._dump(own)
         self.phase("warmup")
+        keep_freed_memory()
         for contender in (own.contender, *control):
             for i in range(job.warmup):
                 contender.take(i)
