@@ -18,7 +18,7 @@ from shardbench.engine.frames import write_frame
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
-from shardbench.runs import evaluate
+from shardbench.runs import evaluate, planning
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split
 
@@ -322,8 +322,8 @@ class WrittenLate(Honest):
     name = "written-late"
 
     def plan(self, problem, budget, seed):
-        written = evaluate._written
-        evaluate._written = lambda plan: (time.sleep(budget.plan_s + evaluate.LATE_S + 0.5), written(plan))[1]
+        written = planning._written
+        planning._written = lambda plan: (time.sleep(budget.plan_s + evaluate.LATE_S + 0.5), written(plan))[1]
         return super().plan(problem, budget, seed)
 
 

@@ -18,7 +18,7 @@ from shardbench.model.discovery import strategies
 from shardbench.model.strategy import Role
 from shardbench.report import numbers
 from shardbench.report.claim_text import NOT_STATED, VERDICTS
-from shardbench.runs.evaluate import learns
+from shardbench.runs.planning import learns
 from shardbench.studies.verdict import Answer
 
 ROOT = Path(__file__).parent.parent

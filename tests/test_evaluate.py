@@ -66,7 +66,7 @@ def test_fitting_and_planning_are_timed_apart(monkeypatch) -> None:
             return super().plan(problem, budget, seed)
 
     clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
-    monkeypatch.setattr("shardbench.runs.evaluate.time", clock)
+    monkeypatch.setattr("shardbench.runs.planning.time", clock)
     answer = evaluate(question(), Timed(), BUDGET, 0, sealed=False)
     assert (answer.spent.fit_s, answer.spent.plan_s) == (3.0, 0.5)
     assert (answer.spent.fit_cpu_s, answer.spent.plan_cpu_s) == (3.0, 0.5)

@@ -11,7 +11,8 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
 from shardbench.runs.conformance_problems import cases
-from shardbench.runs.evaluate import Answer, RulesOnly, evaluate, pickled_before
+from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
+from shardbench.runs.planning import pickled_before
 
 PROBLEM = cases()[0].problem
 

@@ -17,7 +17,8 @@ from shardbench.model.strategy import Budget, Role, Strategy
 from shardbench.model.table import Optimizer, Precision
 from shardbench.records.trial import Failure
 from shardbench.runs.constrained import evaluate_under
-from shardbench.runs.evaluate import Answer, evaluate, learns
+from shardbench.runs.evaluate import Answer, evaluate
+from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload

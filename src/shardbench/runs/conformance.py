@@ -22,8 +22,9 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.conformance_draws import drawn_case, known_and_held_out_ms, write_known
 from shardbench.runs.conformance_problems import Case, cases, renamed, reordered
 from shardbench.runs.conformance_process import COPY, SLACK, Ask, PlanningProcess
-from shardbench.runs.evaluate import RulesOnly, Spent, evaluate, learns
+from shardbench.runs.evaluate import RulesOnly, evaluate
 from shardbench.runs.held_out import too_good
+from shardbench.runs.planning import Spent, learns
 
 CHECKS = {
     "declares": "name, sees, moves, role and requires are well formed and the required modules are there",

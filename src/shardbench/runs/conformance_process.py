@@ -31,7 +31,7 @@ from shardbench.engine.frames import read_frame, write_frame
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.evaluate import CHANGED, Spent, fit, learns, plan_here, planning_failure
+from shardbench.runs.planning import CHANGED, Spent, fit, learns, plan_here, planning_failure
 from shardbench.workloads.trace import seal_test_split
 
 COPY, FIT, PLAN = "copy", "fit", "plan"

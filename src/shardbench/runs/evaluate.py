@@ -1,41 +1,59 @@
 """One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
 
-import multiprocessing.process
-import os
-import pickle
 import shutil
-import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from shardbench.base.code import owner_of
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
-from shardbench.base.landlock import confine, confined, version
+from shardbench.base.landlock import version
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, call_in_child, mark, pickled, text_of_child
-from shardbench.model.plan import MAX_SEGMENTS, Plan
+from shardbench.engine.launch import Mark, call_in_child, text_of_child
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
-from shardbench.workloads.trace import closed_test_split, seal_test_split
+from shardbench.runs.planning import (
+    FIT,
+    FITTED,
+    PLAN,
+    PLANNED,
+    Sealed,
+    Spent,
+    by_parents_clock,
+    learns,
+    plan_here,
+    plan_sealed,
+    sent_of,
+)
+from shardbench.workloads.trace import closed_test_split
+
+__all__ = [
+    "Answer",
+    "Bounds",
+    "Limits",
+    "Planner",
+    "Question",
+    "RulesOnly",
+    "answer_of",
+    "answers_kept",
+    "evaluate",
+    "learns",
+]
+# ``learns`` too: the frozen leaderboard asks for it here, and other code would make its records another code's.
 
 J = TypeVar("J")
 T = TypeVar("T")
 
-FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
-"""Points that a process of its own marks."""
-CHANGED = "the strategy changed the problem it was given"
 START_S = 20.0
 """Grace for starting a process, and for what it does with a finished plan, on top of a strategy's own budget."""
 LATE, LATE_S = 0.1, 2.0
@@ -124,18 +142,6 @@ class Limits:
     timeout_s: float
     log: Path
     """What these processes and the planner print."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    """Seconds of fitting and planning."""
-
-    fit_s: float = 0.0
-    plan_s: float = 0.0
-    """Wall seconds."""
-    fit_cpu_s: float = 0.0
-    plan_cpu_s: float = 0.0
-    """CPU seconds of the process that did it."""
 
 
 Planner = Callable[[Strategy, Problem, Budget, int, bool], tuple[str, Spent]]
@@ -238,24 +244,6 @@ def answer_of(
     return answer
 
 
-def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
-    """Let the strategy learn from what it may see of the problems, with the test split closed; the seconds."""
-    if not learns(strategy):
-        return Spent()
-    seen = [problem.restricted_to(strategy.sees) for problem in problems]
-    with closed_test_split():
-        wall, cpu = time.perf_counter(), time.process_time()
-        mark(FIT)
-        strategy.fit(seen, budget, seed)
-        mark(FITTED)
-        return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
-
-
-def learns(strategy: Strategy) -> bool:
-    """Whether the strategy does anything to fit."""
-    return type(strategy).fit is not Strategy.fit
-
-
 def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: Limits | None, phase: str) -> T:
     if limits is not None:
         return call_in_child(function, arguments, timeout_s=limits.timeout_s, phase=phase, log=limits.log)
@@ -282,7 +270,7 @@ def _plan(
     if not sealed:
         with closed_test_split():
             return plan_here(strategy, question.problem, budget, seed, fitted)
-    sent = _sent.get(id(strategy)) or pickled(strategy, "plan")
+    sent = sent_of(strategy)
     fits = learns(strategy) and not fitted
     allowed_s = slack * (budget.plan_s + (budget.fit_s if fits else 0.0))
     limit_s = allowed_s + max(LATE * allowed_s, LATE_S)
@@ -297,11 +285,11 @@ def _plan(
         printed = private / "log"
         try:
             marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
-            arguments = (_Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
+            arguments = (Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
             text = text_of_child(
-                _plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S
+                plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S
             )
-            return text, _by_parents_clock(marks)
+            return text, by_parents_clock(marks)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
                 question.overran[asked] = (budget.plan_s, failure.failure.cause)
@@ -311,136 +299,6 @@ def _plan(
                 shutil.copyfile(printed, limits.log)
             if question.restored():
                 raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
-
-
-def _by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
-    """Seconds from the marks, first beginning to last end: a strategy could set the clocks of its own process."""
-
-    def between(begin: str, end: str) -> tuple[float, float]:
-        if not marks[begin] or not marks[end]:
-            return 0.0, 0.0
-        began, ended = marks[begin][0], marks[end][-1]
-        return ended.at - began.at, ended.cpu_s - began.cpu_s
-
-    (fit_s, fit_cpu_s), (plan_s, plan_cpu_s) = between(FIT, FITTED), between(PLAN, PLANNED)
-    return Spent(fit_s=fit_s, fit_cpu_s=fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
-
-
-@dataclass(frozen=True)
-class _Sealed:
-    """A strategy on its way to a process of its own, where it may not go there, and where alone it may write."""
-
-    pickled: bytes
-    closed: tuple[Path, ...]
-    private: Path
-    confines: bool
-    """Whether the kernel can."""
-
-    def opened(self) -> Strategy:
-        """The strategy, in a process that can never read a test split again; raises TrialFailed."""
-        seal_test_split()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
-        # Sockets of its own pools lie there too, not beside the program's.
-        multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
-        if self.confines:
-            # A signal to the harness is survived, and the trial that sent it has its own outcome.
-            confine(self.closed, [self.private], signals=True)
-        try:
-            strategy: Strategy = pickle.loads(self.pickled)  # noqa: S301 - made by pickled
-        except (Exception, SystemExit) as error:
-            raise TrialFailed(failure_of(error, "plan")) from error
-        return strategy
-
-
-_sent: dict[int, bytes] = {}
-
-
-@contextmanager
-def pickled_before(strategies: Iterable[Strategy]) -> Iterator[None]:
-    """Meanwhile these strategies cross to the process that plans as they are now.
-
-    Pickling runs code of the strategy, in this process: here there are no test batches yet. What cannot be
-    pickled is left to the trial that fails of it.
-    """
-    made: dict[int, bytes] = {}
-    for strategy in strategies:
-        with suppress(TrialFailed):
-            made[id(strategy)] = pickled(strategy, "plan")
-    _sent.update(made)
-    try:
-        yield
-    finally:
-        for number in made:
-            del _sent[number]
-
-
-def _plan_sealed(sealed: _Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> str:
-    """In a process of its own."""
-    strategy = sealed.opened()
-    before = problem.seen_hash()
-    made, _ = plan_here(strategy, problem, budget, seed, fitted)
-    if problem.seen_hash() != before:
-        raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
-    return made
-
-
-def _fields(seen: Problem) -> dict[str, int]:
-    """Which objects the problem is made of; what they hold is compared where a process of its own plans."""
-    return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
-
-
-def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-    """The plan as JSON, made in this process, and what it took; raises TrialFailed."""
-    try:
-        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
-        seen = problem.restricted_to(strategy.sees)
-        before = _fields(seen)
-        wall, cpu = time.perf_counter(), time.process_time()
-        mark(PLAN)
-        plan: object = strategy.plan(seen, budget, seed)
-        mark(PLANNED)
-        plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-        if _fields(seen) != before:
-            raise InvalidPlan(CHANGED, rule="leaves-input-alone")
-        if not isinstance(plan, Plan):
-            raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
-    except (Exception, SystemExit) as error:
-        raise TrialFailed(planning_failure(error, strategy)) from error
-    return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
-
-
-def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
-    """What an exception of a strategy's is; one of a confined process that reached out breaks a rule."""
-    failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
-    refused = _refused(error) if confined() else None
-    if refused is None:
-        return failure
-    # No folder of this machine in a record.
-    told = failure.cause.replace(str(refused.filename), Path(str(refused.filename)).name)
-    cause = f"reached for what is closed to planners ({told})"
-    return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
-
-
-def _refused(error: BaseException | None) -> PermissionError | None:
-    """What the kernel said, where that is behind an error."""
-    while error is not None and not isinstance(error, PermissionError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _written(plan: Plan) -> str:
-    """JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
-    try:
-        if len(plan.segments) > MAX_SEGMENTS:
-            raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")
-        text = plan.to_json()
-        same = Plan.from_json(text, "plan") == plan
-    except (ValueError, TypeError, BadInput) as error:
-        raise failed(Outcome.INVALID, " ".join(str(error).split()), "validate", "round-trip") from error
-    if not same:
-        cause = "the plan read back from its JSON differs from the one written"
-        raise failed(Outcome.INVALID, cause, "validate", "round-trip")
-    return text
 
 
 def _read(text: str) -> Plan:

@@ -21,8 +21,8 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.beside import SharedJob, run_beside
 from shardbench.runs.cluster import Cluster, submitted
-from shardbench.runs.evaluate import pickled_before
 from shardbench.runs.jobcheck import lacking_devices
+from shardbench.runs.planning import pickled_before
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite

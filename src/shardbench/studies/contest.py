@@ -17,7 +17,8 @@ from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Series, SeriesRow
 from shardbench.records.trial import Outcome
-from shardbench.runs.evaluate import Answer, Question, evaluate, fit, learns
+from shardbench.runs.evaluate import Answer, Question, evaluate
+from shardbench.runs.planning import fit, learns
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
 from shardbench.tasks.oracle import SimulatedOracle

@@ -1,0 +1,191 @@
+"""A strategy at work: fitting and planning, here or confined in a process of its own, and the seconds that it takes."""
+
+import multiprocessing.process
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardbench.base.code import owner_of
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.landlock import confine, confined
+from shardbench.engine.failures import TrialFailed, failed, failure_of
+from shardbench.engine.launch import Mark, mark, pickled
+from shardbench.model.plan import MAX_SEGMENTS, Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.trial import Failure, Outcome
+from shardbench.workloads.trace import closed_test_split, seal_test_split
+
+FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
+"""Points that a process of its own marks."""
+CHANGED = "the strategy changed the problem it was given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of fitting and planning."""
+
+    fit_s: float = 0.0
+    plan_s: float = 0.0
+    """Wall seconds."""
+    fit_cpu_s: float = 0.0
+    plan_cpu_s: float = 0.0
+    """CPU seconds of the process that did it."""
+
+
+def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
+    """Let the strategy learn from what it may see of the problems, with the test split closed; the seconds."""
+    if not learns(strategy):
+        return Spent()
+    seen = [problem.restricted_to(strategy.sees) for problem in problems]
+    with closed_test_split():
+        wall, cpu = time.perf_counter(), time.process_time()
+        mark(FIT)
+        strategy.fit(seen, budget, seed)
+        mark(FITTED)
+        return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
+
+
+def learns(strategy: Strategy) -> bool:
+    """Whether the strategy does anything to fit."""
+    return type(strategy).fit is not Strategy.fit
+
+
+def by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
+    """Seconds from the marks, first beginning to last end: a strategy could set the clocks of its own process."""
+
+    def between(begin: str, end: str) -> tuple[float, float]:
+        if not marks[begin] or not marks[end]:
+            return 0.0, 0.0
+        began, ended = marks[begin][0], marks[end][-1]
+        return ended.at - began.at, ended.cpu_s - began.cpu_s
+
+    (fit_s, fit_cpu_s), (plan_s, plan_cpu_s) = between(FIT, FITTED), between(PLAN, PLANNED)
+    return Spent(fit_s=fit_s, fit_cpu_s=fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A strategy on its way to a process of its own, where it may not go there, and where alone it may write."""
+
+    pickled: bytes
+    closed: tuple[Path, ...]
+    private: Path
+    confines: bool
+    """Whether the kernel can."""
+
+    def opened(self) -> Strategy:
+        """The strategy, in a process that can never read a test split again; raises TrialFailed."""
+        seal_test_split()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
+        # Sockets of its own pools lie there too, not beside the program's.
+        multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
+        if self.confines:
+            # A signal to the harness is survived, and the trial that sent it has its own outcome.
+            confine(self.closed, [self.private], signals=True)
+        try:
+            strategy: Strategy = pickle.loads(self.pickled)  # noqa: S301 - made by pickled
+        except (Exception, SystemExit) as error:
+            raise TrialFailed(failure_of(error, "plan")) from error
+        return strategy
+
+
+_sent: dict[int, bytes] = {}
+
+
+@contextmanager
+def pickled_before(strategies: Iterable[Strategy]) -> Iterator[None]:
+    """Meanwhile these strategies cross to the process that plans as they are now.
+
+    Pickling runs code of the strategy, in this process: here there are no test batches yet. What cannot be
+    pickled is left to the trial that fails of it.
+    """
+    made: dict[int, bytes] = {}
+    for strategy in strategies:
+        with suppress(TrialFailed):
+            made[id(strategy)] = pickled(strategy, "plan")
+    _sent.update(made)
+    try:
+        yield
+    finally:
+        for number in made:
+            del _sent[number]
+
+
+def sent_of(strategy: Strategy) -> bytes:
+    """The strategy as it crosses; raises TrialFailed where it cannot be pickled."""
+    return _sent.get(id(strategy)) or pickled(strategy, "plan")
+
+
+def plan_sealed(sealed: Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> str:
+    """In a process of its own."""
+    strategy = sealed.opened()
+    before = problem.seen_hash()
+    made, _ = plan_here(strategy, problem, budget, seed, fitted)
+    if problem.seen_hash() != before:
+        raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
+    return made
+
+
+def _fields(seen: Problem) -> dict[str, int]:
+    """Which objects the problem is made of; what they hold is compared where a process of its own plans."""
+    return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
+
+
+def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    """The plan as JSON, made in this process, and what it took; raises TrialFailed."""
+    try:
+        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
+        seen = problem.restricted_to(strategy.sees)
+        before = _fields(seen)
+        wall, cpu = time.perf_counter(), time.process_time()
+        mark(PLAN)
+        plan: object = strategy.plan(seen, budget, seed)
+        mark(PLANNED)
+        plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        if _fields(seen) != before:
+            raise InvalidPlan(CHANGED, rule="leaves-input-alone")
+        if not isinstance(plan, Plan):
+            raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
+    except (Exception, SystemExit) as error:
+        raise TrialFailed(planning_failure(error, strategy)) from error
+    return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+
+
+def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
+    """What an exception of a strategy's is; one of a confined process that reached out breaks a rule."""
+    failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
+    refused = _refused(error) if confined() else None
+    if refused is None:
+        return failure
+    # No folder of this machine in a record.
+    told = failure.cause.replace(str(refused.filename), Path(str(refused.filename)).name)
+    cause = f"reached for what is closed to planners ({told})"
+    return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
+
+
+def _refused(error: BaseException | None) -> PermissionError | None:
+    """What the kernel said, where that is behind an error."""
+    while error is not None and not isinstance(error, PermissionError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _written(plan: Plan) -> str:
+    """JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
+    try:
+        if len(plan.segments) > MAX_SEGMENTS:
+            raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")
+        text = plan.to_json()
+        same = Plan.from_json(text, "plan") == plan
+    except (ValueError, TypeError, BadInput) as error:
+        raise failed(Outcome.INVALID, " ".join(str(error).split()), "validate", "round-trip") from error
+    if not same:
+        cause = "the plan read back from its JSON differs from the one written"
+        raise failed(Outcome.INVALID, cause, "validate", "round-trip")
+    return text
