@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
 
     Otherwise glibc returns what lies at the end of the heap, and blocks of megabytes, with each step, and the kernel
     makes the next step's pages anew. Which plans pay for that hangs on the order of their allocations, that is on
-    chance: the exchange of vectors of some took twice the CPU time of others that sent as much.
+    chance.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
