@@ -137,13 +137,13 @@ def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> 
     monkeypatch.setattr(evaluate_module, "LATE_S", 1.0)
     asked = question()
     begun = []
-    in_child = evaluate_module.text_of_child
+    in_child = evaluate_module.call_in_child
 
     def counted(*arguments, **options):
         begun.append(options["timeout_s"])
         return in_child(*arguments, **options)
 
-    monkeypatch.setattr(evaluate_module, "text_of_child", counted)
+    monkeypatch.setattr(evaluate_module, "call_in_child", counted)
 
     def cause(kind, plan_s, seed=0):
         answer = evaluate(asked, kind(), Budget(plan_s=plan_s, fit_s=0.1), seed)

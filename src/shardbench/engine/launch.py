@@ -221,25 +221,12 @@ def call_in_child(
     phase: str,
     log: Path,
     marks: dict[str, list[Mark]] | None = None,
+    grace_s: float = 0.0,
+    text: bool = False,
 ) -> T:
     """``function(*args)`` in a fresh process that prints to ``log``; see ``Worker.call``."""
     with Worker(log) as worker:
-        return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks)
-
-
-def text_of_child(
-    function: Callable[..., str],
-    args: tuple[Any, ...],
-    *,
-    timeout_s: float,
-    phase: str,
-    log: Path,
-    marks: dict[str, list[Mark]],
-    grace_s: float,
-) -> str:
-    """The same for what runs somebody's code: nothing that its process says is unpickled."""
-    with Worker(log) as worker:
-        return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks, grace_s=grace_s, text=True)
+        return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks, grace_s=grace_s, text=text)
 
 
 def mark(name: str) -> None:

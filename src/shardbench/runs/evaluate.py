@@ -15,7 +15,7 @@ from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
 from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, call_in_child, text_of_child
+from shardbench.engine.launch import Mark, call_in_child
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -286,9 +286,10 @@ def _plan(
         try:
             marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
             arguments = (Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
-            text = text_of_child(
-                plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S
-            )
+            text = call_in_child(
+                plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S,
+                text=True,
+            )  # fmt: skip
             return text, by_parents_clock(marks)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
