@@ -37,3 +37,8 @@ def test_table_is_for_people():
         "benchmark  against  ratio  middle half  n          threads",
         "test_step  a loop   1.02   1 to 1.05    200 pairs  1",
     ]
+
+
+def test_no_ratio_has_an_exponent():
+    told = {"ratios": [{"against": "x", "ratio": 46_951.0, "low": 999.6, "high": 1e6, "n": "1", "threads": "1"}]}
+    assert table([("one", told)])[1].split() == ["one", "x", "47,000", "1,000", "to", "1,000,000", "1", "1"]

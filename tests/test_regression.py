@@ -119,14 +119,15 @@ def turned(before: Told, now: Told) -> Outcome:
     return in_turn(before, now, now.benchmarks(), lambda name: None)
 
 
-def test_only_what_is_worse_in_other_processes_too_is_worse():
-    before = Told(layout=[0.1, 0.1], really=[0.1, 0.1], same=[0.1])
-    outcome = turned(before, Told(layout=[0.2, 0.1], really=[0.2, 0.2], same=[0.1]))
+def test_only_what_is_worse_in_all_pairs_of_processes_is_worse():
+    before = Told(once=[0.1], twice=[0.1], really=[0.1], same=[0.1])
+    now = Told(once=[0.2, 0.1, 0.2], twice=[0.2, 0.2, 0.1], really=[0.2], same=[0.1])
+    outcome = turned(before, now)
     assert [c.name for c in outcome.worse] == ["really"]
-    assert sorted(c.name for c in outcome.compared) == ["layout", "really", "same"]
-    assert outcome.suspected == 2
-    assert before.asked.count(("sample", "same")) == SAMPLES
-    assert before.asked.count(("sample", "layout")) == 2 * SAMPLES
+    assert sorted(c.name for c in outcome.compared) == ["once", "really", "same", "twice"]
+    assert outcome.suspected == 3
+    taken = {name: before.asked.count(("sample", name)) for name in before.given}
+    assert taken == {"once": 2 * SAMPLES, "twice": 3 * SAMPLES, "really": 3 * SAMPLES, "same": SAMPLES}
 
 
 def test_trees_take_their_samples_in_turn():

@@ -13,6 +13,9 @@ LONG_S = 0.2
 LONG_SAMPLES = 3
 """Of one that takes longer; its noise is a smaller part of it, and more are taken where they do not agree."""
 
+ROUNDS = 3
+"""Pairs of processes that must all find a benchmark worse: on a busy machine two in turn saw a doubling by chance."""
+
 Tell = Callable[[str], None]
 
 
@@ -65,17 +68,17 @@ def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, L
 def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Outcome:
     """Every benchmark of both trees, sample by sample in turn.
 
-    What looks worse is measured again by other processes, and is worse only where these say so, too.
+    What looks worse is measured again by other processes, and is worse only where all ``ROUNDS`` say so.
     """
     there = {one.name for one in before.benchmarks()}
     new = {one.name: "not there before" for one in listed if one.name not in there}
     failed = {name: why for one in listed if one.name in new and (why := _fault(now, one)) for name in (one.name,)}
     compared: dict[str, Comparison] = {}
     suspected = 0
-    for again in (False, True):
-        looked_at = [one for one in listed if (_suspect(compared, one.name) if again else one.name not in new)]
-        if again and looked_at:
-            suspected = len(looked_at)
+    for number in range(ROUNDS):
+        looked_at = [one for one in listed if (_suspect(compared, one.name) if number else one.name not in new)]
+        if number and looked_at:
+            suspected = suspected or len(looked_at)
             before.renew()
             now.renew()
         for one in looked_at:

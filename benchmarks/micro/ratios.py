@@ -71,7 +71,12 @@ def table(benchmarks: Iterable[tuple[str, dict]]) -> list[str]:
     rows = [HEADERS]
     for name, told in benchmarks:
         for one in told.get(KEY, []):
-            span = f"{one['low']:.3g} to {one['high']:.3g}"
-            rows.append((name, one["against"], f"{one['ratio']:.3g}", span, one["n"], one["threads"]))
+            span = f"{_three_digits(one['low'])} to {_three_digits(one['high'])}"
+            rows.append((name, one["against"], _three_digits(one["ratio"]), span, one["n"], one["threads"]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _three_digits(number: float) -> str:
+    """Without an exponent: 0.985, 12.3, 47,000."""
+    return f"{float(f'{number:.3g}'):,.9g}"
