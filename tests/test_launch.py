@@ -17,7 +17,7 @@ from shardbench.engine.descendants import state_of
 from shardbench.engine.failures import TrialFailed
 from shardbench.engine.frames import write_frame
 from shardbench.engine.launch import call_in_child
-from shardbench.engine.server import Standing, process_context
+from shardbench.engine.server import Standing, process_context, without_engine
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -170,14 +170,47 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def small_server(monkeypatch):
+    """A fork server that imports little, since the test has it started again and again."""
+    process_context()
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "ENGINE", "tabnanny")
+        patch.setattr(server, "PRELOAD", ())
+        patch.setattr(server, "_loads", {})
+        server._end_server()
+        yield
+        server._end_server()
+    server._loads.clear()
+
+
 @pytest.mark.parametrize("harm", [nice, stop, kill])
-def test_a_fork_server_that_was_changed_is_made_anew(tmp_path, harm):
+def test_a_fork_server_that_was_changed_is_made_anew(tmp_path, small_server, harm):
     before = call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     old = server._server()
     harm(old)
     assert call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log") == before
     assert server._server() != old
     assert not runs(old)
+
+
+def has(module: str) -> bool:
+    return module in sys.modules
+
+
+def test_the_fork_server_is_spared_the_engine_until_it_is_needed(tmp_path, small_server):
+    def loaded() -> bool:
+        return call_in_child(has, (server.ENGINE,), timeout_s=60, phase="plan", log=tmp_path / "log")
+
+    with without_engine(), without_engine():
+        assert not loaded()
+    light = server._server()
+    assert loaded()
+    assert not runs(light)
+    full = server._server()
+    with without_engine():
+        assert loaded()
+    assert server._server() == full
 
 
 def test_cores_and_niceness_are_set_back(tmp_path, monkeypatch):
@@ -206,8 +239,10 @@ def test_children_end_with_the_process_that_started_them(tmp_path, how):
 from pathlib import Path
 import test_launch
 from shardbench.engine.launch import call_in_child
+from shardbench.engine.server import without_engine
 log = Path({str(tmp_path / "log")!r})
-call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)
+with without_engine():
+    call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)
 """)
     try:
         assert within(60, pids.exists)

@@ -1,6 +1,7 @@
 """The fork server that processes come from, and that it, and this process, stay as they were.
 
 It has the heavy imports done (a fresh process costs a fork, not ten seconds of imports) and has never seen a workload.
+It is spared the heaviest, the engine's (torch, torchrec), while nothing runs that needs them.
 What runs beside it could stop it, end it, or give it other cores or another niceness, which all later processes would
 inherit: it is then made anew.
 """
@@ -27,7 +28,8 @@ RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SO
 # A planner that walks a set of names must make the same plan in every run, so that its record
 # can be made again: children hash strings alike.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
-PRELOAD = ("shardbench.engine.rank", "shardbench.cost.bounds", "shardbench.model.discovery")
+ENGINE = "shardbench.engine.rank"
+PRELOAD = ("shardbench.cost.bounds", "shardbench.model.discovery")
 ANSWERS_S = 180.0
 """How long the fork server may take to start a process; its imports are among it, the first time."""
 
@@ -36,6 +38,10 @@ starting = threading.RLock()
 _contexts: dict[str, Any] = {}
 _lifelines: list[tuple[Connection, Connection]] = []
 _standing: dict[str, "Standing"] = {}
+_spared: list[None] = []
+"""An item for everyone at work who spares the fork server the engine."""
+_loads: dict[str, tuple[str, ...]] = {}
+"""The modules that the fork server is started with; nothing before the first."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,6 @@ def process_context() -> Any:
             context = mp.get_context("spawn" if spawns else "forkserver")
             with _silent_descriptors():
                 resource_tracker.ensure_running()
-            if not spawns:
-                context.set_forkserver_preload(list(PRELOAD))
             _standing["own"] = Standing.of(os.getpid())
             _contexts["context"] = context
         _set_back()
@@ -84,6 +88,18 @@ def process_context() -> Any:
 def start_server() -> None:
     """Make ready what children come from; for a process that will have threads."""
     process_context()
+
+
+@contextmanager
+def without_engine() -> Iterator[None]:
+    """Meanwhile a fork server that is started does without the engine's imports; one that has them stays."""
+    with starting:
+        _spared.append(None)
+    try:
+        yield
+    finally:
+        with starting:
+            _spared.pop()
 
 
 def start(process: Any) -> None:
@@ -137,6 +153,12 @@ def _serve() -> None:
     state = state_of(pid) if pid is not None else None
     if pid is not None and state is not None and (state[0] in "Tt" or Standing.of(pid) != _standing["own"]):
         _end_server()
+    loads = PRELOAD if _spared else (ENGINE, *PRELOAD)
+    loaded = _loads.get("modules")
+    if loaded is None or not set(loads) <= set(loaded):
+        _end_server()
+        _contexts["context"].set_forkserver_preload(list(loads))
+        _loads["modules"] = loads
     with _silent_descriptors():
         forkserver.ensure_running()
 

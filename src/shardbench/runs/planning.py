@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardbench.base.code import owner_of
+from shardbench.base.code import BASELINES, owner_of
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.landlock import confine, confined
 from shardbench.engine.failures import TrialFailed, failed, failure_of
@@ -54,6 +54,11 @@ def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: i
 def learns(strategy: Strategy) -> bool:
     """Whether the strategy does anything to fit."""
     return type(strategy).fit is not Strategy.fit
+
+
+def may_need_engine(strategy: Strategy) -> bool:
+    """Whether fitting or planning may import torch: of ours those do that learn or state what they require."""
+    return not type(strategy).__module__.startswith(f"{BASELINES}.") or learns(strategy) or bool(strategy.requires)
 
 
 def by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:

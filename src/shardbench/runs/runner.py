@@ -1,7 +1,7 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
-from shardbench.engine.server import set_rank_variables
+from shardbench.engine.server import set_rank_variables, start_server, without_engine
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role, Strategy
 from shardbench.records.provenance import Provenance
@@ -22,7 +22,7 @@ from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.beside import SharedJob, run_beside
 from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
-from shardbench.runs.planning import pickled_before
+from shardbench.runs.planning import may_need_engine, pickled_before
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
@@ -115,7 +115,11 @@ class SuiteWork(Work[TrialSpec, Record]):
         todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
         todo = [(listed, specs) for listed, specs in todo if specs]
         asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
-        with pickled_before(asked.values()):
+        measured = any(listed.job.backend is Backend.MEASURED for listed, _ in todo)
+        spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
+        with without_engine() if spared else nullcontext(), pickled_before(asked.values()):
+            # Its imports go on beside what this process does first.
+            start_server()
             yield from self._run(todo, asked, environment, started)
 
     def _run(
