@@ -270,6 +270,16 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def latex(session: nox.Session) -> None:
+    """What `report --latex` gives of the committed results, compiled (two minutes). Needs pdflatex and pdftotext."""
+    for program in ("pdflatex", "pdftotext"):
+        if shutil.which(program) is None:
+            session.error(f"there is no {program}: install a TeX with booktabs, and poppler's tools")
+    install(session)
+    run(session, "python", "-m", "pytest", "-m", "latex", "tests/test_latex_compiled.py", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, and mypy --strict against the built wheel (an editable install hides packaging faults)."""
     install(session)
