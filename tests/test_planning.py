@@ -14,7 +14,6 @@ PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from problems import RandomWorkload, machine
-from shardbench.base.errors import Infeasible, Unsupported
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 
