@@ -110,7 +110,7 @@ def publish(session: nox.Session) -> None:
             run(session, "shardbench", "report", name, "--results", "results", "--against", "results/again")
         run(session, "shardbench", "report", "prediction", "--results", "results")
         run(session, "python", "-m", "shardbench.cost.published.agreement")
-    run(session, "python", "-m", "shardbench.report.numbers")
+    run(session, "python", "tools/document_numbers.py")
 
 
 @nox.session
@@ -119,7 +119,7 @@ def scale(session: nox.Session) -> None:
     install(session)
     out = ROOT / "results" / "tables" / "scale" / "counting.csv"
     out.parent.mkdir(parents=True, exist_ok=True)
-    run(session, "python", "benchmarks/micro/counting_scale.py", "856", str(out))
+    run(session, "python", "tools/counting_scale.py", "856", str(out))
 
 
 @nox.session
@@ -128,7 +128,7 @@ def prepare_scale(session: nox.Session) -> None:
     install(session)
     out = ROOT / "results" / "tables" / "scale" / "prepare.csv"
     out.parent.mkdir(parents=True, exist_ok=True)
-    run(session, "python", "benchmarks/micro/prepare_scale.py", str(out))
+    run(session, "python", "tools/prepare_scale.py", str(out))
 
 
 @nox.session
@@ -137,7 +137,7 @@ def planners(session: nox.Session) -> None:
     install(session)
     out = ROOT / "results" / "tables" / "planner"
     for what in ("plans", "measured"):
-        command = ("python", "benchmarks/micro/torchrec_planners.py", what, str(out / f"{what}.csv"))
+        command = ("python", "tools/torchrec_planners.py", what, str(out / f"{what}.csv"))
         # TorchRec's planner takes its options out of sets of strings.
         run(session, *command, PYTHONHASHSEED="0")
 
@@ -229,7 +229,7 @@ def regression(session: nox.Session) -> None:
     `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
     """
     install(session)
-    run(session, "python", "benchmarks/comparison", *session.posargs)
+    run(session, "python", "tools/regression", *session.posargs)
 
 
 @nox.session
@@ -292,7 +292,7 @@ def lint(session: nox.Session) -> None:
     )
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
-    run(session, "mypy", "--config-file", config, "benchmarks/comparison", MYPYPATH=str(site))
+    run(session, "mypy", "--config-file", config, "tools/regression", MYPYPATH=str(site))
 
 
 @nox.session

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.log_profile import PROFILES, Profiled, Profiles, offsets_file, values_file
-from shardbench.datasets.prepared import NOTE, read_array, read_model
-from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, Profiles, offsets_file, values_file
+from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
+from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Name, Pooling, Table, Width
 from shardbench.workloads.trace import Bags

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets import prepared
-from shardbench.datasets.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
-from shardbench.datasets.drawn import bag_offsets
-from shardbench.datasets.recorded import RecordedWorkload
+from shardbench.datasets.laws.drawn import bag_offsets
+from shardbench.datasets.preparation import prepared
+from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
+from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from shardbench.base.arrays import Floats, Floats32, Ints
-from shardbench.datasets.criteo_dependence import (
+from shardbench.datasets.laws.criteo_dependence import (
     ABSENCE,
     ABSENT_TOGETHER,
     FEATURES,
@@ -30,8 +30,8 @@ from shardbench.datasets.criteo_dependence import (
     RecentInputs,
     fitted,
 )
-from shardbench.datasets.drawn import DrawnWorkload, bag_offsets
-from shardbench.datasets.power_law import CHUNK, PowerLaw
+from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
+from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig

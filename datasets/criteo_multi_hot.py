@@ -6,9 +6,9 @@ from typing import Literal
 from shardbench.base.errors import BadInput
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.criteo_prepare import CATEGORY_NAMES
-from shardbench.datasets.downloads import Download, days_in_order
-from shardbench.datasets.multi_hot_days import MultiHotDays
+from shardbench.datasets.preparation.criteo_prepare import CATEGORY_NAMES
+from shardbench.datasets.preparation.downloads import Download, days_in_order
+from shardbench.datasets.preparation.multi_hot_days import MultiHotDays
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 

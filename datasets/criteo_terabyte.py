@@ -4,9 +4,9 @@ from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.criteo_prepare import CATEGORY_NAMES, HEADER
-from shardbench.datasets.downloads import Download, days_in_order
-from shardbench.datasets.log_reader import Log
+from shardbench.datasets.preparation.criteo_prepare import CATEGORY_NAMES, HEADER
+from shardbench.datasets.preparation.downloads import Download, days_in_order
+from shardbench.datasets.preparation.log_reader import Log
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 

@@ -33,8 +33,8 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.serialise import from_data
-from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
-from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
+from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Rows, SharedBy, Table, Width
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split

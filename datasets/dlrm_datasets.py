@@ -18,8 +18,8 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.torch_files import tensors_in
-from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.datasets.selection import SelectedTablesConfig
+from shardbench.datasets.laws.selection import SelectedTablesConfig
+from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Table
 from shardbench.workloads.trace import Bags
 

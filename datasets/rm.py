@@ -24,8 +24,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
-from shardbench.datasets.rm_features import (
+from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
+from shardbench.datasets.laws.rm_features import (
     COVERAGE_LOW,
     FEATURES,
     POOLING_TOP,

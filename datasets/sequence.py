@@ -14,8 +14,8 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.drawn import DrawnWorkload, bag_offsets
-from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
+from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Table
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig

@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.drawn import DrawnWorkload, bag_lengths, bag_offsets
-from shardbench.datasets.power_law import BrokenPowerLaw
-from shardbench.datasets.selection import SelectedTablesConfig
+from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
+from shardbench.datasets.laws.power_law import BrokenPowerLaw
+from shardbench.datasets.laws.selection import SelectedTablesConfig
 from shardbench.model.table import Name, SharedBy, Table
 from shardbench.workloads.trace import Bags, Split
 

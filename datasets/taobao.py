@@ -3,8 +3,8 @@
 from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
-from shardbench.datasets.downloads import Download
-from shardbench.datasets.log_reader import Log
+from shardbench.datasets.preparation.downloads import Download
+from shardbench.datasets.preparation.log_reader import Log
 from shardbench.datasets.sequence import TAOBAO_ROWS, TAOBAO_WIDTH
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable

@@ -10,10 +10,10 @@ from pydantic import Field, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.datasets.drawn import bag_offsets
-from shardbench.datasets.log_reader import Log
-from shardbench.datasets.recorded import RecordedWorkload
-from shardbench.datasets.text_cells import first_unlike, quoted, spans
+from shardbench.datasets.laws.drawn import bag_offsets
+from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.recorded import RecordedWorkload
+from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig

@@ -13,8 +13,8 @@ from bound_problems import BATCH, machine
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import Account
+from shardbench.cost.bounds.demand import Demand, count_demand
 from shardbench.cost.costmodel import embedding_ms
-from shardbench.cost.demand import Demand, count_demand
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier

@@ -6,9 +6,9 @@ import records as make
 
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.report.chart import Chart
-from shardbench.report.page import Extra, page
-from shardbench.report.svg.marks import drawing, text
+from shardbench.report.page.chart import Chart
+from shardbench.report.page.svg.marks import drawing, text
+from shardbench.report.page.write import Extra, page
 
 MARKUP = '<img src=x onerror="window.ran = 1">'
 CLOSING = "</title></text></script><script>window.ran = 1</script>"

@@ -8,8 +8,8 @@ import pytest
 from toy_machine import MADE_UP, machine_file
 
 from shardbench.cost.phases import MEASURED_PHASES
-from shardbench.engine.job import Ran, RankResult
-from shardbench.engine.trial_folder import read_job, result_text
+from shardbench.processes.job import Ran, RankResult
+from shardbench.processes.trial_folder import read_job, result_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.runs.collect import collect

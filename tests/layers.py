@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "base", "model", "workloads", "cost", "records", "engine", "runs", "torchrec", "report", "calibrate", "tasks",
-    "learning", "studies", "cli",
+    "base", "model", "workloads", "cost", "records", "processes", "engine", "runs", "torchrec", "report", "calibrate",
+    "tasks", "learning", "studies", "cli",
 )  # fmt: skip
 """Lowest first: a module imports its own room and those before it."""
 PLUGINS = {
@@ -17,7 +17,7 @@ PLUGINS = {
     "leaderboard": ROOMS[: ROOMS.index("cli")],
 }
 """What varies, and the rooms that it may import; a room imports neither by name but through discovery."""
-LATE = {"shardbench.report.comparison", "shardbench.report.results"}
+LATE = {"shardbench.report.compare.comparison", "shardbench.report.results"}
 """Modules above the lowest rooms of which the package itself gives names, when they are first asked for."""
 FOLDERS = {
     "shardbench": ROOT / "src" / "shardbench",

@@ -13,11 +13,11 @@ from problems import RandomWorkload
 
 from shardbench.base.errors import Infeasible
 from shardbench.base.memory import free_memory_bytes
-from shardbench.engine import launch
-from shardbench.engine.frames import write_frame
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
+from shardbench.processes import launch
+from shardbench.processes.frames import write_frame
 from shardbench.runs import evaluate, planning
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from shardbench.engine.job import RankError
-from shardbench.engine.progress import Progress
+from shardbench.processes.job import RankError
+from shardbench.processes.progress import Progress
 from shardbench.records.trial import Failure, Outcome
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567"
@@ -26,21 +26,27 @@ def _begin(folder: Path, rank: int, stamps: int) -> None:
         progress.step()
 
 
+def _number() -> int:
+    return int(os.environ["RANK"])
+
+
 def _peer_is_lost(folder: Path, rank: int) -> None:
     report(folder, rank, LOST)
     sys.exit(1)
 
 
-def leaves_quietly(lifeline, log, folder, rank, world):
+def leaves_quietly(folder):
     """Rank 1 ends as if all were well, its peer waits."""
+    rank = _number()
     _begin(folder, rank, 3)
     if rank == 1:
         return
     time.sleep(60)
 
 
-def exits_with_3(lifeline, log, folder, rank, world):
+def exits_with_3(folder):
     """Rank 1 ends without a word, a moment after its peer says that it lost it."""
+    rank = _number()
     _begin(folder, rank, 3)
     if rank == 1:
         time.sleep(0.5)
@@ -48,8 +54,9 @@ def exits_with_3(lifeline, log, folder, rank, world):
     _peer_is_lost(folder, rank)
 
 
-def says_why_late(lifeline, log, folder, rank, world):
+def says_why_late(folder):
     """Rank 1 has a cause, which it writes after its peer lost it."""
+    rank = _number()
     _begin(folder, rank, 3)
     if rank == 1:
         time.sleep(1)
@@ -58,8 +65,9 @@ def says_why_late(lifeline, log, folder, rank, world):
     _peer_is_lost(folder, rank)
 
 
-def is_killed(lifeline, log, folder, rank, world):
+def is_killed(folder):
     """Rank 1 is killed by somebody, for no want of memory."""
+    rank = _number()
     _begin(folder, rank, 3)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -67,15 +75,17 @@ def is_killed(lifeline, log, folder, rank, world):
     _peer_is_lost(folder, rank)
 
 
-def stops(lifeline, log, folder, rank, world):
+def stops(folder):
     """Rank 1 is stopped where its peer is, too."""
+    rank = _number()
     _begin(folder, rank, 5)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(60)
 
 
-def stays_behind(lifeline, log, folder, rank, world):
+def stays_behind(folder):
     """Rank 1 hangs before the others."""
+    rank = _number()
     _begin(folder, rank, 4 if rank == 1 else 9)
     time.sleep(60)

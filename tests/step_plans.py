@@ -7,10 +7,10 @@ import numpy as np
 from bound_plans import Instance
 
 from shardbench.base.arrays import Ints
-from shardbench.cost.bounds import copies_hottest, keeps_order
+from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
+from shardbench.cost.bounds.embedding import copies_hottest, keeps_order
+from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.costmodel import estimate, step_time
-from shardbench.cost.demand import Demand, count_demand, expected_demand
-from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.traffic import count
 from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.datasets import log_profile, log_reader
 from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_profiles
-from shardbench.datasets.log_encode import Cells, RowsOfTable
-from shardbench.datasets.log_profile import Cut, Profiled, profile_log
-from shardbench.datasets.log_reader import Log
+from shardbench.datasets.preparation import log_profile, log_reader
+from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
+from shardbench.datasets.preparation.log_profile import Cut, Profiled, profile_log
+from shardbench.datasets.preparation.log_reader import Log
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published_held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, scaled_ms, weighed
+from published_held_out import markdown as held_out_tables
 
 from shardbench.cost.published.agreement import (
     COLUMNS,
@@ -17,8 +19,6 @@ from shardbench.cost.published.agreement import (
     predicted_ms,
     table_csv,
 )
-from shardbench.cost.published.held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, scaled_ms, weighed
-from shardbench.cost.published.held_out import markdown as held_out_tables
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.answer import WIDTH, Answer, answers, lines
 from shardbench.report.standing import Standing
-from shardbench.report.tables import throughput
-from shardbench.report.view import sections
+from shardbench.report.tables.answer import WIDTH, Answer, answers, lines
+from shardbench.report.tables.suite_tables import throughput
+from shardbench.report.tables.text import sections
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 

@@ -6,19 +6,18 @@ import pytest
 import rank_faults
 from rank_faults import LOST, report
 
-from shardbench.engine import blame, failures, launch
-from shardbench.engine.blame import OutOfMemory, died, fault, lost_peer, stalled
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.progress import Progress
+from shardbench.processes import blame, failures, launch
+from shardbench.processes.blame import OutOfMemory, died, fault, lost_peer, stalled
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.progress import Progress
 from shardbench.records.trial import Failure, Outcome
 
 NOBODY = OutOfMemory(())
 
 
-def run(tmp_path, monkeypatch, kind, timeout_s=30.0):
-    monkeypatch.setattr(launch, "_rank", kind)
+def run(tmp_path, kind, timeout_s=30.0):
     with pytest.raises(TrialFailed) as caught:
-        launch.run_ranks(tmp_path, 3, timeout_s)
+        launch.run_ranks(kind, tmp_path, 3, timeout_s)
     return caught.value.failure
 
 
@@ -32,8 +31,8 @@ def run(tmp_path, monkeypatch, kind, timeout_s=30.0):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_rank_that_began_it_is_named(tmp_path, monkeypatch, kind, outcome, cause):
-    found = run(tmp_path, monkeypatch, kind)
+def test_the_rank_that_began_it_is_named(tmp_path, kind, outcome, cause):
+    found = run(tmp_path, kind)
     assert (found.outcome, found.rank, found.phase) == (outcome, 1, "time")
     assert found.cause.startswith(cause)
 
@@ -41,8 +40,8 @@ def test_the_rank_that_began_it_is_named(tmp_path, monkeypatch, kind, outcome, c
 @pytest.mark.parametrize(
     ("kind", "says"), [(rank_faults.stops, "; rank 1 is stopped"), (rank_faults.stays_behind, "rank 1 time (stamp 4)")]
 )
-def test_a_stall_names_the_rank_that_is_stopped_or_behind(tmp_path, monkeypatch, kind, says):
-    found = run(tmp_path, monkeypatch, kind, timeout_s=4.0)
+def test_a_stall_names_the_rank_that_is_stopped_or_behind(tmp_path, kind, says):
+    found = run(tmp_path, kind, timeout_s=4.0)
     assert (found.outcome, found.rank) == (Outcome.TIMEOUT, 1)
     assert says in found.cause
 

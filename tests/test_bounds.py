@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import (
+from shardbench.cost.bounds.capacity import Curve, Seen, most_saved, upper_hull
+from shardbench.cost.bounds.demand import count_demand
+from shardbench.cost.bounds.embedding import (
     expected_table_loads,
     keeps_order,
     pigeonhole_ms,
@@ -19,11 +21,9 @@ from shardbench.cost.bounds import (
     table_loads,
     whole_table_bound_ms,
 )
-from shardbench.cost.capacity import Curve, Seen, most_saved, upper_hull
+from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.costmodel import embedding_ms
-from shardbench.cost.demand import count_demand
 from shardbench.cost.load import Load, in_uvm
-from shardbench.cost.step_bound import DEVICE_MOVES
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import Machine
 from shardbench.model.plan import (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bound_plans import Instance, Plans
 
-from shardbench.cost.bounds import keeps_order, split_bound, whole_table_bound_ms
-from shardbench.cost.step_bound import DEVICE_MOVES
+from shardbench.cost.bounds.embedding import keeps_order, split_bound, whole_table_bound_ms
+from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.traffic import count
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import memory_bytes, validate

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shardbench.base.errors import BadInput
-from shardbench.report.claim_text import claim_text, ledger_cells
+from shardbench.report.tables.claim_text import claim_text, ledger_cells
 from shardbench.studies.claim import Claim, Scale, parse_claims
 from shardbench.studies.verdict import Answer, judge
 

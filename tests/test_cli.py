@@ -14,7 +14,7 @@ from shardbench.model.discovery import strategies
 from shardbench.model.machine import load_machine
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report import code_differences
+from shardbench.report.compare import code_differences
 from shardbench.runs import runner
 
 SUITE = """

@@ -12,9 +12,9 @@ from kept_folders import Silent, content, leave, only, results_of
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.engine.job import Ran, RankError
 from shardbench.engine.rank import run_rank
-from shardbench.engine.trial_folder import attempts, next_attempt, result_text, write_job
+from shardbench.processes.job import Ran, RankError
+from shardbench.processes.trial_folder import attempts, next_attempt, result_text, write_job
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.collect import State, collect, open_folders

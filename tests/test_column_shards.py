@@ -8,7 +8,7 @@ from learned_tasks import random_task
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import table_loads
+from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import OnRank, Plan, Segment

@@ -14,8 +14,8 @@ from shardbench.cli.main import run_command
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.comparison import OVER_CONTROL, STEP
-from shardbench.report.comparison_text import text_lines
+from shardbench.report.compare.comparison import OVER_CONTROL, STEP
+from shardbench.report.compare.comparison_text import text_lines
 
 CLAIMS = (
     "paper,claim,statement,paper_value,ours,low,high,unit,direction,magnitude,region_share,strength,n,n_unit,"

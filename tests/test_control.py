@@ -10,7 +10,6 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Infeasible
 from shardbench.engine.fill import WEIGHT
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.modules import Groups, make_modules
@@ -19,6 +18,7 @@ from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, R
 from shardbench.model.strategy import Move
 from shardbench.model.table import Precision
 from shardbench.model.validate import memory_bytes, validate
+from shardbench.processes.launch import call_in_child
 from shardbench.runs.control import control_plan
 from shardbench.workloads.materialise import materialise
 

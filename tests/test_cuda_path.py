@@ -15,9 +15,7 @@ from shardbench.calibrate.kernels import Kernels
 from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import MESSAGE_BYTES, KernelPoint
 from shardbench.engine.clock import CudaClock, clock_of
-from shardbench.engine.job import RankJob
 from shardbench.engine.join import device_of, join_group
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import rank_job
 from shardbench.engine.rank import Rank, outcome_of
@@ -35,6 +33,8 @@ from shardbench.model.plan import (
     whole_tables,
 )
 from shardbench.model.table import Optimizer, Precision
+from shardbench.processes.job import RankJob
+from shardbench.processes.launch import call_in_child
 from shardbench.workloads.materialise import materialise
 
 ROWS, DIM, SEQUENCES = 1001, 16, frozenset({7, 8, 9})

@@ -8,8 +8,8 @@ import pytest
 
 import shardbench.datasets
 from shardbench.base.errors import BadInput
-from shardbench.datasets import card
-from shardbench.datasets.card import Card, kinds, load_card
+from shardbench.datasets.cards import card
+from shardbench.datasets.cards.card import Card, kinds, load_card
 from shardbench.workloads.workload import WorkloadConfig
 
 HERE = Path(shardbench.datasets.__file__).parent

@@ -14,12 +14,12 @@ import pytest
 import zstandard
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets import log_reader
-from shardbench.datasets.card import load_card
+from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.criteo_kaggle import CONFIG
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.criteo_prepare import MISSING, Prepared, category_file, prepare
-from shardbench.datasets.log_encode import Cells, RowsOfTable
+from shardbench.datasets.preparation import log_reader
+from shardbench.datasets.preparation.criteo_prepare import MISSING, Prepared, category_file, prepare
+from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
 from shardbench.workloads.trace import Split
 
 LINES = 70

@@ -6,20 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fits.criteo_dependence import INPUTS, ceilings, clusters, factorised
+from fits.criteo_like import SOURCE, feature
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data
-from shardbench.datasets.card import load_card
-from shardbench.datasets.criteo_dependence import (
-    ABSENCE,
-    ABSENT_TOGETHER,
-    Dependence,
-    RecentInputs,
-    fitted,
-    published,
-)
+from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.criteo_like import (
     CONFIG,
     CriteoLike,
@@ -28,9 +22,21 @@ from shardbench.datasets.criteo_like import (
     field_law,
     measured_fields,
 )
-from shardbench.datasets.fit_criteo_dependence import INPUTS, ceilings, clusters, factorised
-from shardbench.datasets.fit_criteo_like import SOURCE, feature
-from shardbench.datasets.joint import MISSING, hot_shares, normal_scores, one_hot_values, score_correlations
+from shardbench.datasets.laws.criteo_dependence import (
+    ABSENCE,
+    ABSENT_TOGETHER,
+    Dependence,
+    RecentInputs,
+    fitted,
+    published,
+)
+from shardbench.datasets.laws.measured_dependence import (
+    MISSING,
+    hot_shares,
+    normal_scores,
+    one_hot_values,
+    score_correlations,
+)
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fits.synthetic import published
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.card import load_card
+from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.dlrm_datasets import CONFIG, DlrmDatasets, load_triple
-from shardbench.datasets.fit_synthetic import published
 from shardbench.workloads.trace import Split
 
 TABLES, SAMPLES = 4, 40

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardbench.datasets import criteo_like, described, rm, synthetic
-from shardbench.datasets.drawn import DrawnWorkload
-from shardbench.datasets.ranking_cache import CompactRanking, RankingMemory, RecentRankings
+from shardbench.datasets.laws.drawn import DrawnWorkload
+from shardbench.datasets.laws.ranking_cache import CompactRanking, RankingMemory, RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Ranking, Split
 

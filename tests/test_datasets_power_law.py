@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from fits.reuse import Reuse, expected, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.datasets.power_law import BrokenPowerLaw, PowerLaw, head_share, rank_edges
-from shardbench.datasets.reuse import Reuse, expected, measured
+from shardbench.datasets.laws.power_law import BrokenPowerLaw, PowerLaw, head_share, rank_edges
 
 LAWS = st.builds(
     PowerLaw,

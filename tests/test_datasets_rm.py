@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.datasets.card import load_card
-from shardbench.datasets.power_law import CHUNK, PowerLaw
+from shardbench.datasets.cards.card import load_card
+from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
+from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
+from shardbench.datasets.laws.rm_hash import HashedLaw, hashed_rows, mixed, touched_share
 from shardbench.datasets.rm import CONFIG, KNOBS, Rm
-from shardbench.datasets.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
-from shardbench.datasets.rm_hash import HashedLaw, hashed_rows, mixed, touched_share
 from shardbench.model.machine import load_machine
 from shardbench.workloads.trace import Split
 

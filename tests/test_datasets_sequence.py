@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.card import load_card
+from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.sequence import CONFIG, Sequence, history_lengths, production_features
 from shardbench.model.table import Pooling
 from shardbench.workloads.kinds import workload_config

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fits.reuse import Reuse, measured
+from fits.synthetic import COLUMNS, draw_tables, expected_reuse, loss, published, summary, write
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.card import load_card
-from shardbench.datasets.drawn import access_counts
-from shardbench.datasets.fit_synthetic import COLUMNS, draw_tables, expected_reuse, loss, published, summary, write
-from shardbench.datasets.reuse import Reuse, measured
+from shardbench.datasets.cards.card import load_card
+from shardbench.datasets.laws.drawn import access_counts
 from shardbench.datasets.synthetic import CONFIG, PARAMETERS, Synthetic, synthetic_tables
 from shardbench.workloads.trace import Split
 

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets import log_reader
-from shardbench.datasets.card import load_card
+from shardbench.datasets.cards.card import load_card
+from shardbench.datasets.preparation import log_reader
 from shardbench.datasets.trace_file import CONFIG, read_indices
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Split

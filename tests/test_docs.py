@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import document_numbers as numbers
 import pytest
 from layers import ROOMS, modules
 
@@ -16,15 +17,14 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import app
 from shardbench.model.discovery import strategies
 from shardbench.model.strategy import Role
-from shardbench.report import numbers
-from shardbench.report.claim_text import NOT_STATED, VERDICTS
+from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS
 from shardbench.runs.planning import learns
 from shardbench.studies.verdict import Answer
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = [path.parent for path in sorted((ROOT / "baselines").glob("*/__init__.py"))]
 SPECS = numbers.specs(ROOT)
-AGAIN = "write them again with: python -m shardbench.report.numbers"
+AGAIN = "write them again with: python tools/document_numbers.py"
 RESULT = re.compile(r"\d\.\d|\d (%|ms|s|x|times|GiB|us)(?!\w)|\dx\b")
 """What a result looks like: a decimal, or a number with the unit of one."""
 

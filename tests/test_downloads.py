@@ -13,8 +13,8 @@ from shardbench.cli.main import run_command
 from shardbench.cli.prepare import Preparable
 from shardbench.datasets import avazu, criteo_terabyte, taobao
 from shardbench.datasets.access_log import AccessLog, read_note
-from shardbench.datasets.card import load_card
-from shardbench.datasets.downloads import prepare_download
+from shardbench.datasets.cards.card import load_card
+from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Split
 

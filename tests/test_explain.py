@@ -13,9 +13,9 @@ from shardbench.cli.main import run_command
 from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.explain import explain, find
-from shardbench.report.explain_text import sentences
-from shardbench.report.view import readable_count
+from shardbench.report.compare.explain import explain, find
+from shardbench.report.compare.explain_text import sentences
+from shardbench.report.tables.text import readable_count
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 FAST = make.ok(

@@ -19,10 +19,10 @@ from shardbench.model.plan import (
     whole_tables,
 )
 from shardbench.model.validate import memory_bytes
-from shardbench.records.kept import keep_lookups, keep_plan, lookups_path, plan_path
-from shardbench.report.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of, plans_a_group
+from shardbench.records.plan_files import keep_lookups, keep_plan, lookups_path, plan_path
 from shardbench.report.groups import groups
-from shardbench.report.page import page
+from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of, plans_a_group
+from shardbench.report.page.write import page
 
 
 def held(plan, problem, lookups=None):

@@ -31,7 +31,7 @@ from shardbench.baselines.fae.reproduction.studies import (
     seeds_frame,
     studies,
 )
-from shardbench.datasets.criteo_prepare import prepare
+from shardbench.datasets.preparation.criteo_prepare import prepare
 from shardbench.engine.phased.training import PhasedTrainer
 from shardbench.model.plan import PhaseKind
 from shardbench.studies.claim import Evidence

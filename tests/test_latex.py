@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardbench.base.generated import ascii_text
-from shardbench.report.latex import LatexTable, document_tex, escape, figure_tex, slug, table_tex
+from shardbench.report.paper.latex import LatexTable, document_tex, escape, figure_tex, slug, table_tex
 
 PRINTED = {
     "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",

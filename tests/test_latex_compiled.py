@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardbench.cli.main import run_command
-from shardbench.report.latex import LatexTable, document_tex, table_tex
+from shardbench.report.paper.latex import LatexTable, document_tex, table_tex
 
 pytestmark = pytest.mark.latex
 

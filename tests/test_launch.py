@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.engine import launch, server
-from shardbench.engine.descendants import state_of
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.frames import write_frame
-from shardbench.engine.launch import call_in_child
-from shardbench.engine.server import Standing, process_context, without_engine
+from shardbench.processes import launch, server
+from shardbench.processes.descendants import state_of
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.frames import write_frame
+from shardbench.processes.launch import call_in_child
+from shardbench.processes.server import Standing, process_context, without_engine
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -238,8 +238,8 @@ def test_children_end_with_the_process_that_started_them(tmp_path, how):
     program = started(f"""
 from pathlib import Path
 import test_launch
-from shardbench.engine.launch import call_in_child
-from shardbench.engine.server import without_engine
+from shardbench.processes.launch import call_in_child
+from shardbench.processes.server import without_engine
 log = Path({str(tmp_path / "log")!r})
 with without_engine():
     call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)

@@ -18,7 +18,7 @@ from shardbench.model.strategy import Role
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
-from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.studies import submission
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code

@@ -7,9 +7,9 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, Gpus
-from shardbench.engine.failures import TrialFailed
 from shardbench.model.calibrated import calibrated_on, chip_of
 from shardbench.model.machine import load_machine
+from shardbench.processes.failures import TrialFailed
 from shardbench.records.record import Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from published_held_out import BEGINS, stated_factor
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
-from shardbench.cost.published.held_out import BEGINS, stated_factor
 from shardbench.model import machine as machine_module
 from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine, scaled, uncertain
 

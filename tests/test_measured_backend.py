@@ -15,14 +15,10 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.cost.traffic import count, mean
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import JOB
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.trial_folder import result_text
 from shardbench.model.plan import (
     NodeSharded,
     OnLocalRank,
@@ -37,6 +33,10 @@ from shardbench.model.plan import (
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.job import JOB
+from shardbench.processes.launch import call_in_child
+from shardbench.processes.trial_folder import result_text
 from shardbench.records.trial import Outcome
 from shardbench.runs.simulate import totals
 from shardbench.workloads.materialise import materialise

@@ -13,12 +13,12 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.datasets import multi_hot_days
 from shardbench.datasets.access_log import AccessLog, read_note
-from shardbench.datasets.card import load_card
+from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.criteo_multi_hot import CONFIG, DOWNLOAD
-from shardbench.datasets.downloads import prepare_download
+from shardbench.datasets.preparation import multi_hot_days
+from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.workloads.trace import Split
 
 SHAPE = cardinalities()["terabyte_dcnv2"]

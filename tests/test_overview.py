@@ -4,10 +4,10 @@ import records as make
 
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.overview import matrix
-from shardbench.report.overview_charts import contestants, frontier, pareto, profiles
+from shardbench.report.page.overview import matrix
+from shardbench.report.page.overview_charts import contestants, frontier, pareto, profiles
 from shardbench.report.standings import AT, COLUMNS, is_standings, numbered, standings
-from shardbench.report.tables import throughput
+from shardbench.report.tables.suite_tables import throughput
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 

@@ -8,10 +8,10 @@ from shardbench.base.host import Environment
 from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.figures import bounds_of, figures, link_bytes, predicted_and_measured, step_bars
-from shardbench.report.files import write_tables
 from shardbench.report.groups import groups
-from shardbench.report.page import page, short, write_page
+from shardbench.report.page.figures import bounds_of, figures, link_bytes, predicted_and_measured, step_bars
+from shardbench.report.page.write import page, short, write_page
+from shardbench.report.tables.files import write_tables
 
 MOST_BYTES = 6e6
 

@@ -14,11 +14,11 @@ from shardbench.cli.main import run_command
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
-from shardbench.report.paper import commits, suite_paper
-from shardbench.report.paper_figures import group_figures, images, profile_figure, table_figure
-from shardbench.report.paper_standings import standings_paper
-from shardbench.report.plot import Plot
-from shardbench.report.profile_picture import ranked
+from shardbench.report.page.plot import Plot
+from shardbench.report.page.profile_picture import ranked
+from shardbench.report.paper.figures import group_figures, images, profile_figure, table_figure
+from shardbench.report.paper.files import commits, suite_paper
+from shardbench.report.paper.profiles import standings_paper
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction
 

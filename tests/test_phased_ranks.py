@@ -11,8 +11,6 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.clock import clock_of
 from shardbench.engine.inputs import in_schedule, in_turn, seeded_inputs, seeded_weights
-from shardbench.engine.job import TO_DEVICE, TO_HOST
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.reference import read_sharded, train_unsharded
@@ -33,6 +31,8 @@ from shardbench.model.plan import (
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
+from shardbench.processes.job import TO_DEVICE, TO_HOST
+from shardbench.processes.launch import call_in_child
 from shardbench.runs.simulate import simulate
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import materialise

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import table_loads
+from shardbench.cost.bounds.embedding import table_loads
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import (
     CAP_BYTES,

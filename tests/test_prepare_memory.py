@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "micro" / "prepare_scale.py"
+SCRIPT = Path(__file__).parent.parent / "tools" / "prepare_scale.py"
 
 
 @pytest.mark.slow

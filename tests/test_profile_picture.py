@@ -4,13 +4,13 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import document_numbers as numbers
 import numpy as np
 import pandas as pd
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.report import numbers
-from shardbench.report.profile_picture import COLOURS, LARGEST, NAMED, TICKS, corners, profile_svg, ranked
+from shardbench.report.page.profile_picture import COLOURS, LARGEST, NAMED, TICKS, corners, profile_svg, ranked
 
 ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -136,7 +136,7 @@ def test_names_are_escaped():
 def test_the_committed_picture_is_what_the_committed_table_gives():
     folder = ROOT / numbers.PICTURES
     there = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("*/*.svg")}
-    assert there == numbers.pictures(ROOT / numbers.TABLES), "make it again: python -m shardbench.report.numbers"
+    assert there == numbers.pictures(ROOT / numbers.TABLES), "make it again: python tools/document_numbers.py"
 
 
 def test_pictures_are_of_the_leaderboards_table(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets import described, trace_file
-from shardbench.datasets.drawn import DrawnWorkload
+from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads import profiling
 from shardbench.workloads.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error

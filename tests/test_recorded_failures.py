@@ -14,7 +14,7 @@ import records as make
 
 from shardbench.cli.options import failure_lines
 from shardbench.cli.progress import finished_line
-from shardbench.engine.blame import OutOfMemory, fault, stalled
+from shardbench.processes.blame import OutOfMemory, fault, stalled
 from shardbench.records.trial import Failure
 from shardbench.runs.run_trial import keep_log
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "comparison"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "regression"))
 
 from history import Machine, Results, latest, measured
 from judging import LIMIT, MOST_PAIRS, Comparison, Kind, Level, Verdict, quantity
@@ -19,7 +19,7 @@ from running import Broken, Listed
 from trees import Stopped, git, linked
 
 ROOT = Path(__file__).parent.parent
-CODE = ROOT / "benchmarks" / "comparison"
+CODE = ROOT / "tools" / "regression"
 MACHINE = Machine(cpu="AMD EPYC (TM)", cores=2, python="3.11.2", torch="2.9.1+cpu")
 
 
@@ -213,7 +213,7 @@ def commit(repository: Path, message: str) -> str:
 def repository(tmp_path):
     """A project of one function with benchmarks, and this comparison."""
     root = tmp_path / "project"
-    shutil.copytree(CODE, root / "benchmarks" / "comparison", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CODE, root / "tools" / "regression", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "benchmarks" / "regression").mkdir()
     (root / "benchmarks" / "regression" / "__init__.py").touch()
     (root / "benchmarks" / "regression" / "bench_toy.py").write_text(TOY)
@@ -230,7 +230,7 @@ def repository(tmp_path):
 
 
 def regression(root: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "benchmarks" / "comparison"), *options]
+    command = [sys.executable, str(root / "tools" / "regression"), *options]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
 
 

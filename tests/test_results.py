@@ -6,13 +6,13 @@ import pytest
 import records as make
 
 from shardbench.base.generated import check_files
-from shardbench.engine.job import TO_DEVICE, TO_HOST
+from shardbench.processes.job import TO_DEVICE, TO_HOST
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report import second_run
-from shardbench.report.files import check_tables
-from shardbench.report.prediction import read_measured
-from shardbench.report.prediction_summary import expected_files
+from shardbench.report.compare import second_run
+from shardbench.report.prediction.against_measured import read_measured
+from shardbench.report.prediction.summary import expected_files
+from shardbench.report.tables.files import check_tables
 from shardbench.runs.runner import RunOptions, list_trials, run_suite
 from shardbench.runs.suite import EVERY, load_suite
 

@@ -16,10 +16,10 @@ from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.cost.phases import MEASURED_PHASES
-from shardbench.engine.job import RankJob, RankResult
-from shardbench.engine.trial_folder import read_job, result_text, write_job
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
+from shardbench.processes.job import RankJob, RankResult
+from shardbench.processes.trial_folder import read_job, result_text, write_job
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs import evaluate as evaluate_module
@@ -153,7 +153,7 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
             result = RankResult(rank=rank, **left, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
             (folder / f"rank{rank}.json").write_text(result_text(result))
 
-    monkeypatch.setattr("shardbench.runs.run_trial.run_ranks", ran)
+    monkeypatch.setattr("shardbench.runs.run_trial.run_on_ranks", ran)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     if name is None:
         assert (record.outcome, record.failure) == (Outcome.OK, None)

@@ -11,11 +11,11 @@ from toy_machine import MADE_UP, machine_file
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import from_json
-from shardbench.engine.job import RankJob
+from shardbench.processes.job import RankJob
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.tables import throughput
+from shardbench.report.tables.suite_tables import throughput
 from shardbench.runs.runner import RunOptions, SuiteWork, list_trials, run_suite
 from shardbench.runs.suite import load_suite
 

@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.second_run import agreement, text_line
+from shardbench.report.compare.second_run import agreement, text_line
 
 
 def run(steps, *, plans=None, **spec):

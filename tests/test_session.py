@@ -9,7 +9,7 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.engine.launch import mark
+from shardbench.processes.launch import mark
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store

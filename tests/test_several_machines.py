@@ -15,10 +15,10 @@ import pytest
 from kept_folders import Silent, content, only, without_times
 
 from shardbench.cli.main import run_command
-from shardbench.engine.job import Ran
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.rank import run_rank
-from shardbench.engine.server import start_server
+from shardbench.processes.job import Ran
+from shardbench.processes.launch import call_in_child
+from shardbench.processes.server import start_server
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import run_suite
 

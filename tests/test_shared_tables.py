@@ -12,7 +12,7 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
-from shardbench.cost.bounds import table_loads
+from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets import described, synthetic, trace_file
 from shardbench.engine.dlrm import DenseModel

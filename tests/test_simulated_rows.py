@@ -7,8 +7,8 @@ from test_tables import row
 
 from shardbench.model.strategy import Move
 from shardbench.records.trial import Backend
-from shardbench.report.tables import balance, throughput
-from shardbench.report.view import sections
+from shardbench.report.tables.suite_tables import balance, throughput
+from shardbench.report.tables.text import sections
 
 STEP_BOUNDS = {"mean_step_ms": 9.0, "step_bound_ms": 6.0, "own_step_bound_ms": 7.5}
 

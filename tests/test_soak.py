@@ -11,8 +11,8 @@ from faults.planners import context_of, run_one
 from faults.strategies import Harmful
 from misbehaving import Declines, Honest, NoPlan, Raises
 
-from shardbench.engine import server
-from shardbench.engine.descendants import descendants
+from shardbench.processes import server
+from shardbench.processes.descendants import descendants
 from shardbench.records.trial import Outcome
 
 TRIALS = 300

@@ -7,7 +7,7 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.bounds import table_loads
+from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.traffic import count
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables

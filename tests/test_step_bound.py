@@ -7,13 +7,13 @@ import pytest
 from bound_problems import BATCH, ids_bags, machine, of_tables, only
 
 from shardbench.base.errors import BadInput
+from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
+from shardbench.cost.bounds.row_counts import AskedRows, grouped
+from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
+from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.costmodel import StepTime, step_time
-from shardbench.cost.demand import Demand, count_demand, expected_demand
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
-from shardbench.cost.row_counts import AskedRows, grouped
-from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
-from shardbench.cost.step_relaxation import Prices, Relaxation
 from shardbench.cost.traffic import count
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables

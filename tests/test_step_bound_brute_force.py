@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from step_plans import StepInstance
 
-from shardbench.cost.bounds import ROUNDING
-from shardbench.cost.step_bound import DEVICE_MOVES
-from shardbench.cost.step_relaxation import Prices, Relaxation
+from shardbench.cost.bounds.embedding import ROUNDING
+from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.model.plan import OnLocalRank
 
 WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows")

@@ -17,7 +17,7 @@ from shardbench.cli.main import run_command
 from shardbench.model import discovery
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
-from shardbench.report.study_chart import plot_chart
+from shardbench.report.page.study_chart import plot_chart
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims

@@ -4,10 +4,10 @@ from xml.etree import ElementTree
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.report.svg.marks import dot, drawing, group, series_class, text
-from shardbench.report.svg.plane import Frame, Line, Point, lines, points
-from shardbench.report.svg.rows import Bars, Devices, Reference, side_by_side, stacked
-from shardbench.report.svg.scale import CAP, Scale, cap, label, span
+from shardbench.report.page.svg.marks import dot, drawing, group, series_class, text
+from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points
+from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
+from shardbench.report.page.svg.scale import CAP, Scale, cap, label, span
 
 
 def row(name, *parts, **more):

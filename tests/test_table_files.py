@@ -9,10 +9,10 @@ import records as make
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
-from shardbench.report.files import check_tables, json_rows, markdown_text, table_csv, write_tables
-from shardbench.report.tables import balance, throughput, traffic
-from shardbench.report.terminal import plain_text
-from shardbench.report.view import readable_bytes, sections, significant
+from shardbench.report.tables.files import check_tables, json_rows, markdown_text, table_csv, write_tables
+from shardbench.report.tables.suite_tables import balance, throughput, traffic
+from shardbench.report.tables.terminal import plain_text
+from shardbench.report.tables.text import readable_bytes, sections, significant
 
 
 def test_csv_is_fixed_and_readable_by_programs():

@@ -12,10 +12,10 @@ from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
 from shardbench.records.record import Tiers
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.files import table_csv
 from shardbench.report.groups import current
-from shardbench.report.tables import balance, tables, throughput, traffic
-from shardbench.report.view import sections
+from shardbench.report.tables.files import table_csv
+from shardbench.report.tables.suite_tables import balance, tables, throughput, traffic
+from shardbench.report.tables.text import sections
 
 
 def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Series:

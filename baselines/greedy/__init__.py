@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import expected_table_loads
+from shardbench.cost.bounds.embedding import expected_table_loads
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.model.plan import Plan, Tier, whole_tables

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import ROUNDING, pigeonhole_ms
+from shardbench.cost.bounds.embedding import ROUNDING, pigeonhole_ms
 from shardbench.model.problem import Problem
 
 from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import whole_table_bound_ms
+from shardbench.cost.bounds.embedding import whole_table_bound_ms
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy

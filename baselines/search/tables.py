@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.cost.bounds import expected_table_loads
+from shardbench.cost.bounds.embedding import expected_table_loads
 from shardbench.cost.costmodel import embedding_ms, gather_rate
 from shardbench.cost.kernel_numbers import KernelNumbers
 from shardbench.cost.load import Load, in_uvm

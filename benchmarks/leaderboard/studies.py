@@ -8,8 +8,8 @@ import pandas as pd
 
 from shardbench.base.code import BASELINES
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds import NO_BOUND
-from shardbench.cost.step_bound import in_order
+from shardbench.cost.bounds.embedding import NO_BOUND
+from shardbench.cost.bounds.step import in_order
 from shardbench.model.discovery import get_strategy, strategies
 from shardbench.model.machine import load_machine
 from shardbench.model.problem import Sees
@@ -17,7 +17,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.records.cell import Cell, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.evaluate import Answer, evaluate, learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study

@@ -9,7 +9,7 @@ from .made_up import cpu_s
 class Importing:
     """In a fresh interpreter, whose own start is part of it."""
 
-    params = (["shardbench.cli.main", "shardbench.report.page"],)
+    params = (["shardbench.cli.main", "shardbench.report.page.write"],)
     param_names = ("module",)
     timer = staticmethod(cpu_s)
 

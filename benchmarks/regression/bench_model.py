@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
-from shardbench.cost.bounds import split_bound
+from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
+from shardbench.cost.bounds.embedding import split_bound
+from shardbench.cost.bounds.step import DEVICE_MOVES, step_bound
 from shardbench.cost.costmodel import estimate
-from shardbench.cost.demand import Demand, count_demand, expected_demand
-from shardbench.cost.step_bound import DEVICE_MOVES, step_bound
 from shardbench.cost.traffic import count
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.table import DenseShape

@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Any
 
+from shardbench.cost.bounds.demand import expected_demand
+from shardbench.cost.bounds.step import DEVICE_MOVES, step_bound
 from shardbench.cost.costmodel import estimate
-from shardbench.cost.demand import expected_demand
-from shardbench.cost.step_bound import DEVICE_MOVES, step_bound
 from shardbench.model.discovery import strategies
 from shardbench.model.strategy import Budget, Role, Strategy
 from shardbench.model.table import DenseShape

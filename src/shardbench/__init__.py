@@ -28,15 +28,15 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 if TYPE_CHECKING:
-    from shardbench.report.comparison import Comparison, compare_results
+    from shardbench.report.compare.comparison import Comparison, compare_results
     from shardbench.report.results import Results, load_results
 
 __version__ = "0.1.0"
 
 _LATE = {
-    "Comparison": "shardbench.report.comparison",
+    "Comparison": "shardbench.report.compare.comparison",
     "Results": "shardbench.report.results",
-    "compare_results": "shardbench.report.comparison",
+    "compare_results": "shardbench.report.compare.comparison",
     "load_results": "shardbench.report.results",
 }
 

@@ -8,10 +8,10 @@ from typing import Any
 from impostors import Honest
 
 from shardbench.base.errors import Unsupported
-from shardbench.engine.failures import failed
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
+from shardbench.processes.failures import failed
 from shardbench.records.trial import Outcome
 
 _sleep = time.sleep

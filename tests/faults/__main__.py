@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from faults import cells, parents, planners, ranks, stores
 from faults.case import MARKER, Fault, Seen, run
-from shardbench.engine.server import start_server
+from shardbench.processes.server import start_server
 
 COLUMNS = ("kind", "phase", "cases", "outcome_right", "rank_right", "hangs", "lost_records", "orphans")
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardbench.engine import server
-from shardbench.engine.descendants import state_of
+from shardbench.processes import server
+from shardbench.processes.descendants import state_of
 from shardbench.records.trial import Failure, Outcome
 
 MARKER = "SHARDBENCH_FAULTS"

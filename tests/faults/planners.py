@@ -13,8 +13,8 @@ from toy_machine import machine_file
 
 from faults import strategies
 from faults.case import Fault, Seen, expected
-from shardbench.engine import launch
 from shardbench.model.strategy import Strategy
+from shardbench.processes import launch
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs import evaluate

@@ -17,10 +17,9 @@ from kept_folders import Silent
 from faults.case import Fault, Seen, expected, soon
 from faults.suites import MEASURED, suite
 from shardbench.base.errors import BadInput
-from shardbench.engine.descendants import descendants
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.launch import run_ranks
-from shardbench.engine.measure import gather
+from shardbench.engine.measure import gather, run_on_ranks
+from shardbench.processes.descendants import descendants
+from shardbench.processes.failures import TrialFailed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 
@@ -89,14 +88,14 @@ def _ran() -> Path:
     """A work folder whose ranks ended well."""
     folder = Path(mkdtemp(prefix="faults-ran-", dir=os.environ["FAULTS_FOLDER"]))
     trial = _trial(folder, "all")
-    run_ranks(trial, WORLD, LIMIT_S)
+    run_on_ranks(trial, WORLD, LIMIT_S)
     gather(trial)
     return trial
 
 
 def _outcome(trial: Path, limit_s: float = LIMIT_S) -> Failure | None:
     try:
-        run_ranks(trial, WORLD, limit_s)
+        run_on_ranks(trial, WORLD, limit_s)
         gather(trial)
     except TrialFailed as error:
         return error.failure

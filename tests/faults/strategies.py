@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from misbehaving import Honest
 
-from shardbench.engine import launch
-from shardbench.engine.descendants import state_of
+from shardbench.processes import launch
+from shardbench.processes.descendants import state_of
 
 
 def _server() -> int:

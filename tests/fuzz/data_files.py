@@ -19,14 +19,15 @@ from learned_tasks import random_problem
 from parser import Parser, words
 from problems import RandomWorkload
 
-from shardbench.datasets import avazu, criteo_multi_hot, criteo_prepare, criteo_terabyte, taobao
+from shardbench.datasets import avazu, criteo_multi_hot, criteo_terabyte, taobao
 from shardbench.datasets.access_log import AccessLogConfig, constraints, read_profiles
 from shardbench.datasets.dlrm_datasets import load_triple
-from shardbench.datasets.downloads import prepare_download
-from shardbench.datasets.log_encode import Cells
-from shardbench.datasets.log_profile import Cut, profile_log
-from shardbench.datasets.log_reader import Log
-from shardbench.datasets.prepared import read_array
+from shardbench.datasets.preparation import criteo_prepare
+from shardbench.datasets.preparation.downloads import prepare_download
+from shardbench.datasets.preparation.log_encode import Cells
+from shardbench.datasets.preparation.log_profile import Cut, profile_log
+from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.prepared import read_array
 from shardbench.datasets.trace_file import TraceConfig
 from shardbench.learning import checkpoint
 from shardbench.tasks import pools

@@ -21,23 +21,25 @@ from shardbench.base.jsonlines import digested
 from shardbench.base.serialise import from_json, to_json
 from shardbench.cost.collectives import Calls
 from shardbench.cost.phases import StepPhase
-from shardbench.engine.blame import OutOfMemory, fault
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import RankError, RankJob, RankResult
 from shardbench.engine.measure import gather
-from shardbench.engine.progress import progress_of
-from shardbench.engine.trial_folder import phase_of, read_job, write_job
 from shardbench.model.plan import Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
+from shardbench.processes.blame import OutOfMemory, fault
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.job import RankError, RankJob, RankResult
+from shardbench.processes.progress import progress_of
+from shardbench.processes.trial_folder import phase_of, read_job, write_job
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.kept import lookups_path, plan_path
-from shardbench.report import explain_text, tables, terminal
-from shardbench.report.explain import explain, read_all
-from shardbench.report.explorer import explored
+from shardbench.records.plan_files import lookups_path, plan_path
+from shardbench.report.compare import explain_text
+from shardbench.report.compare.explain import explain, read_all
 from shardbench.report.groups import groups
+from shardbench.report.page.explorer import explored
 from shardbench.report.results import load_results
+from shardbench.report.tables import suite_tables as tables
+from shardbench.report.tables import terminal
 from shardbench.studies.submission import check_submission
 from shardbench.tasks import recorded_oracle
 from shardbench.torchrec import export, inexpressible

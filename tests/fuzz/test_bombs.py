@@ -18,8 +18,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.jsonlines import LONGEST_LINE
 from shardbench.base.npy import read_arrays
 from shardbench.base.reading import TEXT_BYTES
-from shardbench.datasets import criteo_prepare
 from shardbench.datasets.dlrm_datasets import load_triple
+from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.trace_file import read_indices
 from shardbench.learning import checkpoint
 from shardbench.model.machine import load_machine

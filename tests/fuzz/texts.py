@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mutations
+from document_numbers import parse as parse_numbers
 from learned_tasks import random_problem
 from parser import Parser, committed, words
 from toy_machine import MADE_UP, machine_file
@@ -16,10 +17,9 @@ from shardbench.base.serialise import from_data
 from shardbench.calibrate.write import base_of
 from shardbench.cli.main import run_command
 from shardbench.cli.names import outcomes
-from shardbench.datasets import card
+from shardbench.datasets.cards import card
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import load_machine, overridden
-from shardbench.report.numbers import parse as parse_numbers
 from shardbench.runs.suite import load_suite
 from shardbench.studies.claim import parse_claims
 from shardbench.studies.definitions import parse_definitions

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shardbench.datasets.drawn import DrawnWorkload
+from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import load_machine
 from shardbench.model.plan import PhaseKind

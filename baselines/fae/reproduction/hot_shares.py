@@ -9,7 +9,7 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
-from shardbench.datasets.drawn import DrawnWorkload
+from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.datasets.sequence import SequenceConfig
 from shardbench.model.table import DenseShape
 from shardbench.studies.study import Row

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_kaggle import TRAIN_SHARE, bags_of, read_array, read_column, read_note
-from shardbench.datasets.criteo_prepare import CATEGORIES, INTEGERS, category_file
+from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, INTEGERS, category_file
 from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, Ranking, check_rows
 

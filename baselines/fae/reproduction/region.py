@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, HeadTailLaw
-from shardbench.datasets.power_law import PowerLaw
+from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.machine import load_machine, overridden
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.rm_features import TOTAL_ROWS
+from shardbench.datasets.laws.rm_features import TOTAL_ROWS
 
 from .scaled import RECSHARD, Condition, ask
 

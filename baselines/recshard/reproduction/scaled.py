@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.datasets.laws.rm_features import COVERAGE_LOW, FEATURES, POOLING_TOP, ROWS_LOG_STD, TOTAL_ROWS, WIDTH
 from shardbench.datasets.rm import Rm, RmConfig
-from shardbench.datasets.rm_features import COVERAGE_LOW, FEATURES, POOLING_TOP, ROWS_LOG_STD, TOTAL_ROWS, WIDTH
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, load_machine, scaled
 from shardbench.model.problem import Problem

@@ -26,9 +26,9 @@ from shardbench.calibrate.rank import Order, RankTimes, measure_rank
 from shardbench.cost.load import Load
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, MEASURED_PHASES
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
+from shardbench.processes.launch import call_in_child
 
 TIMEOUT_S = 600.0
 """Phases of a step that are embedding kernels."""

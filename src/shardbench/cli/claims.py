@@ -30,7 +30,7 @@ def claims_command(
     as_json: JsonOption = False,
 ) -> int:
     """Judge every paper's statements on the records of a results folder; write tables/claims.csv and the pictures."""
-    from shardbench.report.files import json_rows  # noqa: PLC0415
+    from shardbench.report.tables.files import json_rows  # noqa: PLC0415
     from shardbench.studies.ledger import check_ledger, ledger, write_ledger  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
@@ -59,7 +59,7 @@ def claims_command(
 
 def print_claims(frame: "pd.DataFrame") -> None:
     """The ledger's rows as ASCII lines, paper by paper."""
-    from shardbench.report.claim_text import claim_text  # noqa: PLC0415
+    from shardbench.report.tables.claim_text import claim_text  # noqa: PLC0415
 
     if not len(frame):
         return

@@ -51,7 +51,7 @@ def collect_command(
         if not as_json:
             print(ascii_text(f"{one.state.value}: {one.folder}: {one.text}"), flush=True)
 
-    from shardbench.report.files import write_tables  # noqa: PLC0415
+    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
 
     written = [str(path) for suite in sorted(found) for path in write_tables(results, suite)]
     if as_json:

@@ -20,9 +20,9 @@ def compare_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say how a run of your own differs from the committed results: trials, studies and claims."""
-    from shardbench.report.comparison import compare_results  # noqa: PLC0415
-    from shardbench.report.comparison_text import text_lines  # noqa: PLC0415
-    from shardbench.report.files import json_rows  # noqa: PLC0415
+    from shardbench.report.compare.comparison import compare_results  # noqa: PLC0415
+    from shardbench.report.compare.comparison_text import text_lines  # noqa: PLC0415
+    from shardbench.report.tables.files import json_rows  # noqa: PLC0415
 
     found = compare_results(results, committed_results() if committed is None else committed)
     if not as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
-from shardbench.datasets.card import kinds, load_card
+from shardbench.datasets.cards.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend

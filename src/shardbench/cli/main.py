@@ -12,7 +12,8 @@ import typer
 from shardbench.base.code import commit_here, differs
 from shardbench.base.errors import ShardBenchError, one_line
 from shardbench.base.generated import ascii_text
-from shardbench.cli import leave, record_commands, tools
+from shardbench.cli import export as leave
+from shardbench.cli import record_commands, tools
 from shardbench.cli import reproduce as reproduce_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command

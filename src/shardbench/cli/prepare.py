@@ -84,14 +84,14 @@ def prepare_command(
 
 def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, RowMode | None, dict[str, Any]], Any]:
     if dataset is Preparable.CRITEO_KAGGLE:
-        from shardbench.datasets import criteo_prepare  # noqa: PLC0415
+        from shardbench.datasets.preparation import criteo_prepare  # noqa: PLC0415
 
         if len(sources) > 1:
             raise BadInput(f"{dataset.value} is one file, not {len(sources)}")
         return lambda target, mode, options: criteo_prepare.prepare(
             sources[0], target, mode=(mode or RowMode.HASH).value, **options
         )
-    from shardbench.datasets.downloads import prepare_download  # noqa: PLC0415
+    from shardbench.datasets.preparation.downloads import prepare_download  # noqa: PLC0415
 
     download = import_module(f"shardbench.datasets.{dataset.value}").DOWNLOAD
     return lambda target, mode, options: prepare_download(

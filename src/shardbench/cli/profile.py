@@ -13,7 +13,7 @@ from shardbench.cli.options import JsonOption, print_json
 from shardbench.cli.prepare import rows_line
 
 if TYPE_CHECKING:
-    from shardbench.datasets.log_reader import Log
+    from shardbench.datasets.preparation.log_reader import Log
     from shardbench.workloads.table_list import ListedTable
 
 
@@ -74,9 +74,9 @@ def profile_command(
     """Turn access logs into tables, profiles, row orders and batches; --torchrec alone reads what is there."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
-    from shardbench.datasets.log_encode import Cells  # noqa: PLC0415
-    from shardbench.datasets.log_profile import Cut, profile_log  # noqa: PLC0415
-    from shardbench.datasets.log_reader import Log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_profile import Cut, profile_log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_reader import Log  # noqa: PLC0415
 
     if not logs and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")

@@ -32,7 +32,7 @@ from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
-    from shardbench.report.code_differences import OtherCode
+    from shardbench.report.compare.code_differences import OtherCode
     from shardbench.runs.runner import SuiteWork
     from shardbench.runs.session import Work
     from shardbench.runs.suite import Suite
@@ -73,7 +73,7 @@ def status_command(
 
 
 def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.report.code_differences import other_code  # noqa: PLC0415
+    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
 
     known, settled = work.store.latest(), _settled(work)
     counts = outcome_counts(known[trial.key] for trial in settled)
@@ -129,7 +129,7 @@ def report_command(
         return tools.report_prediction(results, check=check, as_json=as_json)
     if against is not None:
         return tools.report_agreement(name, results, against, check=check, as_json=as_json)
-    from shardbench.report.files import check_tables, write_tables  # noqa: PLC0415
+    from shardbench.report.tables.files import check_tables, write_tables  # noqa: PLC0415
     from shardbench.studies.files import (  # noqa: PLC0415
         check_study_files,
         write_reproduction_page,
@@ -170,8 +170,8 @@ def report_command(
 
 
 def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> list[Path]:
-    from shardbench.report.latex import slug  # noqa: PLC0415
-    from shardbench.report.paper import suite_paper, with_document, write_paper  # noqa: PLC0415
+    from shardbench.report.paper.files import suite_paper, with_document, write_paper  # noqa: PLC0415
+    from shardbench.report.paper.latex import slug  # noqa: PLC0415
     from shardbench.studies.paper import reproduction_paper  # noqa: PLC0415
 
     files = suite_paper(results, suite.name) if suite else {}
@@ -188,8 +188,8 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     The tables come before it, if wanted.
     """
     from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.report.answer import answers, lines  # noqa: PLC0415
-    from shardbench.report.files import suite_records  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
     records, options = suite_records(results, suite), "" if results == DEFAULT_RESULTS else f" --results {results}"
     if tables:
@@ -205,8 +205,8 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
 def _print_tables(results: Path, suite: str, records: "list[Record]") -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from shardbench.report.tables import tables  # noqa: PLC0415
-    from shardbench.report.terminal import print_tables  # noqa: PLC0415
+    from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
+    from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
 
     print_tables(tables(records), Console(file=sys.stdout), results / "tables" / suite)
 
@@ -231,7 +231,7 @@ def _named(name: str) -> "tuple[Suite | None, Reproduction | None]":
 
 def _settled(work: "Work[Any, Any]") -> list[Any]:
     from shardbench.base.host import Environment  # noqa: PLC0415
-    from shardbench.engine.server import set_rank_variables  # noqa: PLC0415
+    from shardbench.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
     set_rank_variables()
@@ -244,7 +244,7 @@ def _count_line(title: str, work: "Work[Any, Any]", settled: int) -> str:
 
 
 def _code_of(records: "list[Record]") -> "OtherCode":
-    from shardbench.report.code_differences import other_code  # noqa: PLC0415
+    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
     from shardbench.report.groups import current  # noqa: PLC0415
 
     return other_code(current(records))
@@ -252,9 +252,9 @@ def _code_of(records: "list[Record]") -> "OtherCode":
 
 def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.answer import answers  # noqa: PLC0415
-    from shardbench.report.files import json_rows, suite_records  # noqa: PLC0415
-    from shardbench.report.tables import tables  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers  # noqa: PLC0415
+    from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
+    from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
     from shardbench.studies.files import frames, study_code  # noqa: PLC0415
 
     data: dict[str, Any] = {"tables": {}}

@@ -102,7 +102,7 @@ def reproduce_command(
 
 def _run_suite(name: str, options: "RunOptions", listener: "PlainProgress") -> "tuple[list[Record], list[Path]]":
     """Runs the suite of that name and writes its tables."""
-    from shardbench.report.files import write_tables  # noqa: PLC0415
+    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.runs.runner import run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _say(
 ) -> None:
     from shardbench.cli.claims import print_claims  # noqa: PLC0415
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
-    from shardbench.report.files import json_rows  # noqa: PLC0415
+    from shardbench.report.tables.files import json_rows  # noqa: PLC0415
     from shardbench.studies.files import study_code  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 

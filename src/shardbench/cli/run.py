@@ -84,7 +84,7 @@ def suite_command(
             f"shardbench status {suite}"
         )
 
-    from shardbench.report.files import write_tables  # noqa: PLC0415
+    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
 
     written = write_tables(results, loaded.name)
     if page:
@@ -120,8 +120,8 @@ def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Pat
 
 def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.answer import answers  # noqa: PLC0415
-    from shardbench.report.files import suite_records  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
     found = answers(suite_records(results, suite), results, of=records)
     return {"answers": [to_data(answer) for answer in found], "tables": [str(path) for path in written]}

@@ -38,8 +38,8 @@ def explain_command(
 ) -> None:
     """Say in words and numbers whether one record is faster than another, and why."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.explain import explain, find, read_all  # noqa: PLC0415
-    from shardbench.report.explain_text import sentences  # noqa: PLC0415
+    from shardbench.report.compare.explain import explain, find, read_all  # noqa: PLC0415
+    from shardbench.report.compare.explain_text import sentences  # noqa: PLC0415
 
     records = read_all(results)
     explanation = explain(find(a, records), find(b, records), records)
@@ -162,7 +162,7 @@ def report_agreement(suite: str, results: Path, against: Path, *, check: bool, a
     """The suite's measured records against those of a second run: writes the table, prints it in words."""
     from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.second_run import expected_file, read_agreement, text_line  # noqa: PLC0415
+    from shardbench.report.compare.second_run import expected_file, read_agreement, text_line  # noqa: PLC0415
 
     found = read_agreement(results, against, suite)
     files = expected_file(results, suite, found)
@@ -187,9 +187,9 @@ def report_prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Predicted against measured over all records of ``results``: writes both tables, prints how well they agree."""
     from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
     from shardbench.base.serialise import to_data  # noqa: PLC0415
-    from shardbench.report.prediction import read_measured  # noqa: PLC0415
-    from shardbench.report.prediction_summary import expected_files, summaries  # noqa: PLC0415
-    from shardbench.report.prediction_text import text_lines  # noqa: PLC0415
+    from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
+    from shardbench.report.prediction.summary import expected_files, summaries  # noqa: PLC0415
+    from shardbench.report.prediction.text import text_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     if check:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from shardbench.engine.progress import Progress
+from shardbench.processes.progress import Progress
 
 
 class Clock(Protocol):

@@ -13,7 +13,6 @@ import torch
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
-from shardbench.engine.job import RankJob
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.modules import Groups
 from shardbench.engine.phased.copies import Copies
@@ -22,6 +21,7 @@ from shardbench.engine.phased.step import PhasedStep, Shares, Turn
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards, set_weights
 from shardbench.engine.turns import Contender, Readable
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
+from shardbench.processes.job import RankJob
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 

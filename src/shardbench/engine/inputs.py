@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shardbench.engine.job import RankJob
 from shardbench.engine.lower import Lowered
 from shardbench.engine.step import LocalBatch
 from shardbench.model.plan import BatchSchedule, PhaseKind, Plan
 from shardbench.model.table import DenseShape, Table
+from shardbench.processes.job import RankJob
 from shardbench.workloads.hotness import PureBatch, hot_under, pack
 from shardbench.workloads.materialise import Batches
 

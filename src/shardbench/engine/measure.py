@@ -8,13 +8,13 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.phases import KERNELS, StepPhase
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import RankJob, RankResult
-from shardbench.engine.launch import run_ranks
-from shardbench.engine.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.job import RankJob, RankResult
+from shardbench.processes.launch import run_ranks
+from shardbench.processes.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.records.record import RankTiming, Timing
 from shardbench.records.trial import Failure, Outcome
 
@@ -54,8 +54,19 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
 def measure(job: RankJob, folder: Path) -> Measurement:
     """Run the job on local ranks in ``folder``, where none began before; raises TrialFailed."""
     write_job(job, folder)
-    run_ranks(folder, job.topology.world_size, job.timeout_s)
+    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
     return gather(folder)
+
+
+def run_on_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
+    """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails."""
+    run_ranks(_run_rank, folder, world_size, timeout_s)
+
+
+def _run_rank(folder: Path) -> int:
+    from shardbench.engine.rank import run_rank  # noqa: PLC0415 - torch is imported in the rank, not in the runner
+
+    return run_rank(folder)
 
 
 def gather(folder: Path) -> Measurement:

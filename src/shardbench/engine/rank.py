@@ -19,15 +19,15 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
 from shardbench.engine.contenders import PlanOnRank, build
-from shardbench.engine.failures import out_of_memory
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
-from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.join import join_group
-from shardbench.engine.progress import Progress
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.trial_folder import holds_results, read_job, result_text
 from shardbench.engine.turns import take_turns
+from shardbench.processes.failures import out_of_memory
+from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
+from shardbench.processes.progress import Progress
+from shardbench.processes.trial_folder import holds_results, read_job, result_text
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
 

@@ -13,10 +13,10 @@ from shardbench.base.arrays import Floats32
 from shardbench.engine.attention import History
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
-from shardbench.engine.job import RankJob
 from shardbench.engine.lower import Lowered, lower
 from shardbench.model.plan import PhaseKind
 from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.processes.job import RankJob
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from shardbench.cost.bounds import NO_BOUND
+from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec

@@ -9,7 +9,7 @@ import pandas as pd
 
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.standing import Standing, standing
-from shardbench.report.view import GROUP
+from shardbench.report.tables.text import GROUP
 
 PROBLEM = ("workload", "machine", "backend")
 COLUMNS = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.step_bound import DEVICE_MOVES
+from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.discovery import missing_modules, strategies

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from shardbench.base.errors import BadInput
-from shardbench.engine.failures import failure_of
+from shardbench.processes.failures import failure_of
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")

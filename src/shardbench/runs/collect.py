@@ -8,10 +8,17 @@ from pathlib import Path
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.job import JOB, Ran, RankError, RankJob
-from shardbench.engine.trial_folder import attempt_number, holds_results, left_hash, phase_of, ranks_began, read_result
-from shardbench.records.kept import keep_plan
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.job import JOB, Ran, RankError, RankJob
+from shardbench.processes.trial_folder import (
+    attempt_number,
+    holds_results,
+    left_hash,
+    phase_of,
+    ranks_began,
+    read_result,
+)
+from shardbench.records.plan_files import keep_plan
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
-from shardbench.engine.failures import TrialFailed
 from shardbench.model.discovery import declaration_fault, missing_modules
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
+from shardbench.processes.failures import TrialFailed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.conformance_draws import drawn_case, known_and_held_out_ms, write_known
 from shardbench.runs.conformance_problems import Case, cases, renamed, reordered

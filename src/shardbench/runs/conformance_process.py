@@ -25,11 +25,11 @@ import numpy as np
 
 from shardbench.base.landlock import confine
 from shardbench.base.serialise import content_hash
-from shardbench.engine.descendants import end_with_parent
-from shardbench.engine.failures import TrialFailed, failed
-from shardbench.engine.frames import read_frame, write_frame
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Strategy
+from shardbench.processes.descendants import end_with_parent
+from shardbench.processes.failures import TrialFailed, failed
+from shardbench.processes.frames import read_frame, write_frame
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.planning import CHANGED, Spent, fit, learns, plan_here, planning_failure
 from shardbench.workloads.trace import seal_test_split

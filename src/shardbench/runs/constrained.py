@@ -12,13 +12,13 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
-from shardbench.engine.failures import failed
 from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, on_one_device, sharding_type
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
 from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
+from shardbench.processes.failures import failed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.evaluate import Answer, Question, evaluate
 

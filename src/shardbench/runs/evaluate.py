@@ -12,14 +12,14 @@ from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsup
 from shardbench.base.landlock import version
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
-from shardbench.cost.bounds import NO_BOUND, Bound, keeps_order
-from shardbench.cost.step_bound import DEVICE_MOVES, StepBound, StepBounds
-from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, call_in_child
+from shardbench.cost.bounds.embedding import NO_BOUND, Bound, keeps_order
+from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
+from shardbench.processes.failures import TrialFailed, failed, failure_of
+from shardbench.processes.launch import Mark, call_in_child
 from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.planning import (

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 
 from shardbench.base.temporary import temporary_folder
-from shardbench.engine.launch import call_in_child
 from shardbench.model.machine import Machine
+from shardbench.processes.launch import call_in_child
 from shardbench.records.trial import Backend
 from shardbench.runs.suite import Job
 from shardbench.workloads.workload import Workload

@@ -6,9 +6,9 @@ from a cache of unknown depth; and the proven bounds are of the cost model's tim
 
 import statistics
 
-from shardbench.engine.failures import failed
 from shardbench.model.calibrated import is_calibrated
 from shardbench.model.machine import Machine
+from shardbench.processes.failures import failed
 from shardbench.records.record import Timing, TrafficTotals
 from shardbench.records.trial import Outcome
 

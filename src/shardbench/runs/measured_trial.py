@@ -9,11 +9,11 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json, to_json
-from shardbench.engine.failures import failed
-from shardbench.engine.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
 from shardbench.engine.measure import gather
-from shardbench.engine.trial_folder import read_job, write_job
 from shardbench.model.calibrated import chip_of
+from shardbench.processes.failures import failed
+from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
+from shardbench.processes.trial_folder import read_job, write_job
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Control, Record, TrafficTotals
 from shardbench.records.trial import Failure, Outcome

@@ -13,11 +13,11 @@ from pathlib import Path
 from shardbench.base.code import BASELINES, owner_of
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.landlock import confine, confined
-from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import Mark, mark, pickled
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
+from shardbench.processes.failures import TrialFailed, failed, failure_of
+from shardbench.processes.launch import Mark, mark, pickled
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.trace import closed_test_split, seal_test_split
 

@@ -8,18 +8,17 @@ from functools import cached_property
 from pathlib import Path
 
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds import Bound
-from shardbench.engine.failures import TrialFailed, failed, failure_of
-from shardbench.engine.launch import run_ranks
-from shardbench.engine.measure import rank_job
-from shardbench.engine.trial_folder import left_hash, next_attempt
+from shardbench.cost.bounds.embedding import Bound
+from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
-from shardbench.records.kept import keep_lookups, keep_plan
+from shardbench.processes.failures import TrialFailed, failed, failure_of
+from shardbench.processes.trial_folder import left_hash, next_attempt
+from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Draws, Planned, Record, Tiers, Timing, TrafficTotals
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
@@ -371,7 +370,7 @@ def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: J
     if elsewhere:
         raise failed(Outcome.SKIPPED, elsewhere, "start")
     try:
-        run_ranks(folder, job.topology.world_size, job.timeout_s)
+        run_on_ranks(folder, job.topology.world_size, job.timeout_s)
         judge(draft, folder)
     finally:
         draft["ranks_hash"] = left_hash(folder)

@@ -12,16 +12,16 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
-from shardbench.engine.server import set_rank_variables, start_server, without_engine
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role, Strategy
+from shardbench.processes.server import set_rank_variables, start_server, without_engine
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs.beside import SharedJob, run_beside
 from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
+from shardbench.runs.parallel import SharedJob, run_beside
 from shardbench.runs.planning import may_need_engine, pickled_before
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session

@@ -16,9 +16,9 @@ from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.temporary import clean_left_folders
-from shardbench.engine.failures import TrialFailed
-from shardbench.engine.launch import Mark, Worker, end_workers
-from shardbench.engine.server import set_rank_variables, start_server
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.launch import Mark, Worker, end_workers
+from shardbench.processes.server import set_rank_variables, start_server
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Failure

@@ -7,13 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.bounds import Bound, split_bound, whole_table_bound_ms
-from shardbench.cost.capacity import Curve
+from shardbench.cost.bounds.capacity import Curve
+from shardbench.cost.bounds.demand import count_demand
+from shardbench.cost.bounds.embedding import Bound, split_bound, whole_table_bound_ms
+from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds
 from shardbench.cost.collectives import ranks_s
 from shardbench.cost.costmodel import StepTime, step_time
-from shardbench.cost.demand import count_demand
 from shardbench.cost.phases import WAITS, StepPhase
-from shardbench.cost.step_bound import DEVICE_MOVES, StepBounds
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, with_form
 from shardbench.model.machine import Machine

@@ -11,7 +11,7 @@ from shardbench.records.record import Record
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import current
-from shardbench.report.page import Standings
+from shardbench.report.page.write import Standings
 from shardbench.report.standings import AS_RUN, PROBLEM, RECORD, is_standings
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study

@@ -7,14 +7,14 @@ import pandas as pd
 
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
-from shardbench.report.chart import Chart
-from shardbench.report.claim_text import claim_row
-from shardbench.report.code_differences import OtherCode, compared
-from shardbench.report.files import frame_csv, suite_paths, suite_records
-from shardbench.report.page import Extra, write_page
+from shardbench.report.compare.code_differences import OtherCode, compared
+from shardbench.report.page.chart import Chart
+from shardbench.report.page.study_chart import plot_chart
+from shardbench.report.page.write import Extra, write_page
 from shardbench.report.standings import is_standings
-from shardbench.report.study_chart import plot_chart
-from shardbench.report.view import readable_cell
+from shardbench.report.tables.claim_text import claim_row
+from shardbench.report.tables.files import frame_csv, suite_paths, suite_records
+from shardbench.report.tables.text import readable_cell
 from shardbench.studies.board import board
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction

@@ -16,8 +16,8 @@ from shardbench.cost.published.points import HELD_OUT, ExchangePoint, KernelPoin
 from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
-from shardbench.report.files import frame_csv
 from shardbench.report.groups import current
+from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.region_picture import region_svg

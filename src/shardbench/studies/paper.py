@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardbench.records.store import trial_store
-from shardbench.report.claim_text import ledger_cells
 from shardbench.report.groups import current
-from shardbench.report.latex import LatexTable, figure_tex, slug, table_tex
-from shardbench.report.paper import commits
-from shardbench.report.paper_figures import images, table_figure
-from shardbench.report.paper_standings import standings_paper
+from shardbench.report.paper.figures import images, table_figure
+from shardbench.report.paper.files import commits
+from shardbench.report.paper.latex import LatexTable, figure_tex, slug, table_tex
+from shardbench.report.paper.profiles import standings_paper
 from shardbench.report.standings import is_standings
+from shardbench.report.tables.claim_text import ledger_cells
 from shardbench.studies.ledger import ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study

@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 import pandas as pd
 
-from shardbench.report.view import significant
+from shardbench.report.tables.text import significant
 from shardbench.studies.claim import Claim, Relation
 
 WIDTH, HEIGHT = 520, 400

@@ -10,9 +10,9 @@ from pathlib import Path
 from shardbench.base.code import class_code
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
-from shardbench.engine.failures import failed, failure_of
-from shardbench.engine.launch import mark
 from shardbench.model.discovery import strategy_codes
+from shardbench.processes.failures import failed, failure_of
+from shardbench.processes.launch import mark
 from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from shardbench.records.cell import Cell, Row, Scalar, SeriesRow
-from shardbench.report.plot import Plot
+from shardbench.report.page.plot import Plot
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
 

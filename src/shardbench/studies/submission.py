@@ -16,7 +16,7 @@ from shardbench.model.plan import Plan
 from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key, cell_text
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
-from shardbench.report.leaderboard import ANY_PLAN, BOUND, ORDERED
+from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED
 from shardbench.runs.evaluate import Answer, Question, answers_kept
 from shardbench.runs.held_out import too_good
 from shardbench.studies.reproduction import find_reproduction

@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.cost.bounds import expected_table_loads
+from shardbench.cost.bounds.embedding import expected_table_loads
 from shardbench.cost.load import Load
 from shardbench.model.problem import Problem
 from shardbench.tasks.features import table_features

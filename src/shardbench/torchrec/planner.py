@@ -14,7 +14,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.step_bound import DEVICE_MOVES
+from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine

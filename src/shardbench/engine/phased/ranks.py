@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.inputs import seeded_weights
-from shardbench.engine.launch import call_in_child
 from shardbench.engine.phased.exchange import Wire
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import PhaseKind
+from shardbench.processes.launch import call_in_child
 from shardbench.workloads.trace import Bags
 
 

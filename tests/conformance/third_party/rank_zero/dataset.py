@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from shardbench.datasets.drawn import DrawnWorkload
+from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig

@@ -1,0 +1,108 @@
+"""Workloads whose lookups are drawn from known laws: what all drawn tables share."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardbench.base.arrays import Ints
+from shardbench.datasets.laws.ranking_cache import CompactRanking, RecentRankings
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.hotness import join
+from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.workload import Workload, rng
+
+_BINCOUNT_ROWS = 1 << 22
+"""Below this many rows counting by array is quicker than sorting (32 MiB of counts)."""
+
+
+class DrawnWorkload(Workload):
+    """Every (split, batch, table) is an independent seeded draw.
+
+    Profiles are counted from the first ``profile_samples`` train samples, and ids are ranks in
+    the frequency order of these same samples: what is drawn (ranks of the true law) is ranked by
+    them, table by table, when a table is first asked for. So rows [0, k) are those that the
+    profile counts as the hottest k, not those that the law makes so, which no trainer knows.
+    """
+
+    drawn = True
+    seed: int
+    profile_samples: int
+
+    @abstractmethod
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        """The ``batch_size`` bags of one table in one batch, ids as the law numbers them."""
+
+    def _train(self, table: int) -> Iterator[Bags]:
+        """The train samples from the first on, without end, so many at a time as are drawn at once."""
+        return (self._draw(Split.TRAIN, batch, table) for batch in count())
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        drawn = self._draw(split, batch, table)
+        return replace(drawn, values=self._surveys[table][0](drawn.values))
+
+    def _unprofiled(self, table: int, inputs: int) -> Bags | None:
+        first = -(-self.profile_samples // self.batch_size)
+        batches = range(first, first + -(-inputs // self.batch_size))
+        return join([self._bags(Split.TRAIN, batch, table) for batch in batches]).samples(0, inputs)
+
+    def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
+        return rng(self.seed, split, batch, stream)
+
+    def _profile(self, table: int) -> AccessProfile:
+        return self._surveys.profile(table)
+
+    @cached_property
+    def _surveys(self) -> RecentRankings:
+        return RecentRankings(self._survey)
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Ranking and profile out of one pass over the train samples."""
+        rows = self.tables[table].rows
+        drawn: list[NDArray[np.integer]] = []
+        present = 0
+        left = self.profile_samples
+        for train in self._train(table):
+            bags = train.samples(0, min(left, train.batch_size))
+            left -= bags.batch_size
+            present += int(np.count_nonzero(bags.sample_lengths))
+            drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
+            if not left:
+                break
+        ranking = CompactRanking(np.concatenate(drawn), rows)
+        profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
+        return ranking, profile
+
+
+def access_counts(ids: Ints, rows: int) -> Ints:
+    """Access counts of the rows that occur in ``ids``, int64 [any order, zeros possible]."""
+    if rows <= _BINCOUNT_ROWS:
+        return np.bincount(ids, minlength=1).astype(np.int64)
+    ordered = np.sort(ids.astype(np.int32 if rows < 2**31 else np.int64))
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else ordered
+    return np.diff(np.append(starts, len(ordered))).astype(np.int64)
+
+
+def bag_offsets(lengths: Ints) -> Ints:
+    """Offsets int64 [n + 1] of bags of ``lengths`` int64 [n]."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:
+    """Bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
+
+    floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
+    bounded, as lists cut at a fixed length are.
+    """
+    lengths = generator.random(samples)
+    lengths *= 2.0 * (pooling - 1.0)
+    lengths += generator.random(samples)
+    lengths += 1.0
+    present = generator.random(samples) < coverage
+    return np.floor(lengths).astype(np.int64) * present

@@ -1,0 +1,90 @@
+"""Public data sets as they are downloaded, each read like a log of one's own (``log_profile``), by one command.
+
+Nothing of them is shipped, and no file is looked at but those the user gives.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardbench.base.errors import BadInput
+from shardbench.datasets.preparation.log_encode import Cells, Mode
+from shardbench.datasets.preparation.log_profile import Cut, Profiled, profile_log
+from shardbench.datasets.preparation.log_reader import Source
+from shardbench.workloads.table_list import ListedTable
+
+_DAY = re.compile(r"day_(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """One public data set: what its files are, and which columns are looked up in which tables."""
+
+    read: Callable[[tuple[Path, ...]], Source]
+    """Its files as a log; raises BadInput."""
+    tables: tuple[ListedTable, ...]
+    mode: Mode
+    """How values become rows where nothing else is asked for; ``ids``: they are rows, and nothing else can be asked."""
+    expected: str
+    """What the files are, for whoever gives others."""
+    train_share: Callable[[tuple[Path, ...]], float]
+    """Share of the rows that trains where nothing else is asked for."""
+    time: str | None = None
+    """Column of times; None: rows are in the order of time."""
+    check: Callable[[Sequence[Path]], None] = lambda files: None
+    """Raises BadInput for files that cannot be the data set's."""
+
+
+def prepare_download(
+    of: Download,
+    files: Sequence[Path],
+    target: Path,
+    *,
+    mode: Mode | None = None,
+    rows: int | None = None,
+    train_share: float | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Profiled:
+    """Writes the folder ``target`` of a data set's files, which must not exist, and gives its description.
+
+    ``rows`` is the size of every hashed table, ``train_share`` the first share of the rows, by time, that trains; None:
+    what the data set states. Nothing is left of a failure; raises BadInput that says what the files should be.
+    """
+    chosen, tables = mode or of.mode, _tables(of, mode, rows)
+    try:
+        of.check(files)
+        share = of.train_share(tuple(files)) if train_share is None else train_share
+        cut = Cut(time=of.time, train_share=share, seed=seed)
+        cells = Cells(mode=chosen, seed=seed)
+        return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=cut, progress=progress)
+    except BadInput as error:
+        raise BadInput(f"{error}; expected: {of.expected}") from error
+
+
+def _tables(of: Download, mode: Mode | None, rows: int | None) -> Sequence[ListedTable]:
+    """The tables with their rows where these are not to be counted."""
+    if of.mode == "ids":
+        if mode not in (None, "ids") or rows is not None:
+            raise BadInput("its values are row numbers of published tables: leave mode and rows out")
+        return of.tables
+    chosen = mode or of.mode
+    if chosen == "ids":
+        raise BadInput("its values are no row numbers: take mode 'hash' or 'vocabulary'")
+    if rows is not None and chosen != "hash":
+        raise BadInput(f"mode '{chosen}' counts the rows itself: leave rows out, or take mode 'hash'")
+    tables = [
+        table.model_copy(update={"rows": (rows or table.rows) if chosen == "hash" else None}) for table in of.tables
+    ]
+    if chosen == "hash" and any(table.rows is None for table in tables):
+        raise BadInput("give the rows of the hashed tables: none are published")
+    return tables
+
+
+def days_in_order(files: Sequence[Path]) -> None:
+    """Raises BadInput where files are not called ``day_N``, in ascending order."""
+    found = [_DAY.match(path.name) for path in files]
+    days = [int(match.group(1)) for match in found if match]
+    if len(days) < len(files) or any(a >= b for a, b in zip(days, days[1:])):
+        raise BadInput(f"{', '.join(path.name for path in files)} are no days in order"[:200])

@@ -1,0 +1,152 @@
+"""Cells of a log to rows of tables: by hash, by vocabulary, or as they are; missing ones as no lookup or a row."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardbench.base.arrays import Bools, Ints
+from shardbench.base.errors import BadInput
+from shardbench.datasets.laws.rm_hash import mixed
+from shardbench.datasets.preparation.text_cells import Spans, spans, text_hashes
+from shardbench.datasets.preparation.vocabulary import Vocabulary
+from shardbench.model.table import MAX_ROWS
+
+Mode = Literal["hash", "vocabulary", "ids"]
+Missing = Literal["empty", "row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """How the cells of a log are to be read."""
+
+    mode: Mode = "hash"
+    missing: Missing = "empty"
+    """A missing cell is no lookup (``empty``), or one of the table's row 0, which it then has to itself (``row``)."""
+    delimiter: str | None = None
+    """Between the values of a text cell; None: a cell is one value."""
+    null: tuple[str, ...] = ()
+    """Texts that mean a missing value, beside the empty one."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode == "ids" and self.missing == "row":
+            raise BadInput("ids are rows already: none is left for missing values, take missing 'empty'")
+        if self.delimiter == "":
+            raise BadInput("a delimiter is at least one sign")
+
+
+class RowsOfTable:
+    """Rows of one table's values: features that share a table share this.
+
+    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, splitmix64 of the text's 64-bit
+    hash (``text_hashes``) under a key of seed and table, modulo the rows; ``vocabulary``, numbers by first appearance
+    (of the text's 64-bit hash); ``ids``, the number itself.
+    """
+
+    def __init__(self, table: str, cells: Cells, rows: int | None) -> None:
+        self._table, self._cells, self._limit = table, cells, rows
+        self._key = int.from_bytes(hashlib.sha256(f"{cells.seed}/{table}".encode()).digest()[:8], "little")
+        self._vocabulary = Vocabulary()
+        self._beyond = 0
+        self._own = 1 if cells.missing == "row" else 0
+        if cells.mode == "hash" and (rows is None or rows <= self._own):
+            raise BadInput(f"table {table}: give its rows, more than {self._own}, or take mode 'vocabulary'")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table: as stated, else as many as were met (at least 1)."""
+        if self._limit is not None:
+            return self._limit
+        return max(1, self._beyond)
+
+    def __call__(self, column: pa.Array, where: str) -> tuple[Ints, Ints]:
+        """Rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
+        values, lengths = _bags(column, self._cells.delimiter, where)
+        rows, there = self._rows(values, where)
+        if lengths is None:
+            lengths = there.astype(np.int64)
+        elif len(rows) < len(there):
+            kept = np.concatenate([[0], np.cumsum(there)])
+            lengths = np.diff(kept[np.concatenate([[0], np.cumsum(lengths)])])
+        return _with_missing(rows, lengths) if self._own else (rows, lengths)
+
+    def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
+        """Rows of the values that are there, and which those are, bool [values]."""
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        kind = values.type
+        if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+            raise BadInput(f"{where}: values are {kind}: give whole numbers, texts, or lists of them")
+        if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
+            there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+            return self._ids(values.drop_null(), where), there
+        texts = values if _is_text(kind) else values.cast(pa.string())
+        cells = spans(texts)
+        there = cells.lengths > 0
+        if self._cells.null:
+            meant = pc.is_in(texts, value_set=pa.array(self._cells.null, texts.type))
+            there &= ~np.asarray(meant.to_numpy(zero_copy_only=False))
+        if self._cells.mode == "ids":
+            return self._ids(texts.filter(pa.array(there)), where), there
+        if not there.all():
+            cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
+        return self._coded(text_hashes(cells), where), there
+
+    def _coded(self, hashes: Ints, where: str) -> Ints:
+        if self._cells.mode == "hash":
+            return (mixed(hashes, self._key) % np.uint64(self.rows - self._own)).astype(np.int64) + self._own
+        rows = self._vocabulary.encode(hashes) + self._own
+        self._beyond = len(self._vocabulary) + self._own
+        if self._limit is not None and self._beyond > self._limit:
+            raise BadInput(f"{where}: more than {self._limit - self._own} different values: give more rows, or hash")
+        return rows
+
+    def _ids(self, values: pa.Array, where: str) -> Ints:
+        """Whole numbers as rows, int64 [values]; none is missing."""
+        try:
+            rows: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"{where}: {str(error).splitlines()[0]}: ids are whole numbers, else hash them") from error
+        limit = self._limit if self._limit is not None else MAX_ROWS
+        most = int(rows.max(initial=0))
+        if most >= limit or rows.min(initial=0) < 0:
+            wrong = rows[(rows < 0) | (rows >= limit)]
+            raise BadInput(f"{where}: {wrong[0]} is no row of 0..{limit - 1}: give more rows, or hash")
+        self._beyond = max(self._beyond, most + 1)
+        return rows
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:
+    """All values of a column's cells, and how many each cell has, int64 [cells]; None: one each, or it is missing."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if delimiter is not None and _is_text(column.type):
+        column = pc.split_pattern(column, delimiter)
+    kind = column.type
+    fixed = pa.types.is_fixed_size_list(kind)
+    if not (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return column, None
+    if pa.types.is_nested(kind.value_type):
+        raise BadInput(f"{where}: values are {kind}: give lists of whole numbers or texts")
+    if fixed and column.null_count == 0:
+        return column.flatten(), np.full(len(column), kind.list_size, dtype=np.int64)
+    if fixed:
+        column = column.cast(pa.list_(kind.value_type))
+    lengths = pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0)
+    # flatten() leaves out what lies under a missing list.
+    return column.flatten(), np.asarray(lengths.to_numpy(zero_copy_only=False))
+
+
+def _with_missing(rows: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """A lookup of row 0 in every empty bag."""
+    empty = lengths == 0
+    starts = np.cumsum(lengths) - lengths
+    return np.insert(rows, starts[empty], 0), np.where(empty, 1, lengths)

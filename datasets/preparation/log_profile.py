@@ -1,0 +1,293 @@
+"""Access logs of one's own to a folder of bags, profiles and row orders, which the kind ``access_log`` reads.
+
+The log is read part by part; memory is that of a part and of the distinct rows of a table, not of the log.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from shardbench.base.arrays import Bools, Ints
+from shardbench.base.atomic import whole_folder
+from shardbench.base.errors import BadInput
+from shardbench.datasets.laws.rm_hash import mixed
+from shardbench.datasets.preparation.array_file import ArrayFile, part
+from shardbench.datasets.preparation.log_encode import Cells, Missing, Mode, RowsOfTable
+from shardbench.datasets.preparation.log_reader import Source, times
+from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Name, Rows, Width
+from shardbench.workloads.profiling import RowCounter
+from shardbench.workloads.table_list import ListedTable
+
+PROFILES = "profiles.json"
+CHUNK = 1 << 20
+"""Lookups that are counted, or put together, at once."""
+_SAMPLED_TIMES = 1 << 20
+_MAX_ROWS32 = 2**31 - 1
+
+
+class LoggedTable(pydantic.BaseModel):
+    """One table of a profiled log."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    rows: Rows
+    dim: Width
+    pooled: bool
+    features: Annotated[tuple[str, ...], Field(min_length=1, max_length=1024)]
+    lookups: tuple[NonNegativeInt, ...]
+    """Of each feature, train and test."""
+
+    @pydantic.model_validator(mode="after")
+    def _of_each(self) -> "LoggedTable":
+        if len(self.lookups) != len(self.features):
+            raise ValueError(f"{len(self.features)} features but lookups of {len(self.lookups)}")
+        return self
+
+
+class Profiled(Note):
+    """What ``prepared.json`` says of a profiled log."""
+
+    train_samples: PositiveInt
+    read_rows: PositiveInt
+    """Rows of the log, of which ``samples`` were kept."""
+    mode: Mode
+    missing: Missing
+    rate: float
+    time: str | None
+    split_at: int | None
+    """Samples before this time train."""
+    tables: tuple[LoggedTable, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Which samples are kept, and which of them train."""
+
+    time: str | None = None
+    """Column of times; None: the log is in the order of time."""
+    train_share: float = 0.8
+    rate: float = 1.0
+    """Share of the rows that is kept."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.train_share < 1 and 0 < self.rate <= 1):
+            raise BadInput(f"train share {self.train_share} must be in (0, 1), rate {self.rate} in (0, 1]")
+
+    def kept(self, first: int, rows: int) -> Bools:
+        """Which rows [first, first + rows) of the log are kept, bool [rows]: the same ones however it is cut."""
+        if self.rate == 1.0:
+            return np.ones(rows, dtype=np.bool_)
+        draws = mixed(np.arange(first, first + rows, dtype=np.int64), self.seed) >> np.uint64(11)
+        return np.asarray(draws < np.uint64(round(self.rate * 2**53)))
+
+
+def values_file(table: int, feature: int) -> str:
+    """File of a feature's row ids, one after the other."""
+    return f"t{table}_f{feature}_values.npy"
+
+
+def offsets_file(table: int, feature: int) -> str:
+    """File of where a feature's bags begin and end in its row ids, int64 [samples + 1]."""
+    return f"t{table}_f{feature}_offsets.npy"
+
+
+def order_file(table: int) -> str:
+    """File of the rows of a table that were looked up in the train split, hottest first, ties by id, int64 [seen]."""
+    return f"t{table}_order.npy"
+
+
+def profile_log(
+    log: Source,
+    target: Path,
+    tables: Sequence[ListedTable],
+    *,
+    cells: Cells,
+    cut: Cut,
+    progress: Callable[[int], None] | None = None,
+) -> Profiled:
+    """Writes the folder ``target``, which must not exist, and gives its description; nothing is left of a failure.
+
+    ``tables`` say which columns are looked up where. ``progress`` is called with the rows read so far. Raises BadInput
+    that names file and column.
+    """
+    with whole_folder(target) as folder:
+        writer = _Writer(folder, tables, cells, split=cut.time is not None)
+        split_at = _split_time(log, cut.time, cut.train_share) if cut.time is not None else None
+        read = _read(log, writer, cut, split_at, progress)
+        train = writer.finish(cut)
+        checksums = writer.checksums
+        logged = writer.tables()
+        profiles = {}
+        for number, table in enumerate(logged):
+            profile, order = _count(folder, number, table, train)
+            profiles[table.name] = profile
+            file = ArrayFile(folder / order_file(number), np.int64)
+            file.append(order)
+            checksums[file.path.name] = file.close()
+        write_model(folder / PROFILES, Profiles(tables=profiles))
+        done = Profiled(
+            samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
+            rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
+        )  # fmt: skip
+        write_model(folder / NOTE, done)
+    return done
+
+
+class Profiles(pydantic.BaseModel):
+    """What ``profiles.json`` says: the train split's profile of every table, by its name."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    tables: dict[str, AccessProfile]
+
+
+def _read(
+    log: Source, writer: "_Writer", cut: Cut, split_at: int | None, progress: Callable[[int], None] | None
+) -> int:
+    """Writes all kept rows; gives the number of rows of the log."""
+    read = 0
+    columns = [*writer.columns, *([cut.time] if cut.time is not None else [])]
+    for name, batch in log.batches(list(dict.fromkeys(columns)), [cut.time] if cut.time is not None else []):
+        kept = cut.kept(read, batch.num_rows)
+        read += batch.num_rows
+        part = batch if kept.all() else batch.filter(pa.array(kept))
+        before = times(part[cut.time], f"{name} column {cut.time}") < split_at if split_at is not None else None
+        writer.add(part, before, name)
+        if progress is not None:
+            progress(read)
+    return read
+
+
+def _split_time(log: Source, column: str, train_share: float) -> int:
+    """The time before which about ``train_share`` of the rows lie; of evenly spread rows, at most 2^21."""
+    parts: list[Ints] = []
+    step, read = 1, 0
+    for name, batch in log.batches([column], [column]):
+        found = times(batch[column], f"{name} column {column}")
+        parts.append(found[-read % step :: step])
+        read += len(found)
+        if sum(map(len, parts)) > 2 * _SAMPLED_TIMES:
+            parts, step = [np.concatenate(parts)[::2]], step * 2
+    if read == 0:
+        raise BadInput("the log has no row")
+    return int(np.quantile(np.concatenate(parts), train_share, method="higher"))
+
+
+class _Feature:
+    """The files of one column's bags of one split."""
+
+    def __init__(self, values: Path, offsets: Path, wide: bool) -> None:
+        self.values = ArrayFile(values, np.int64 if wide else np.int32)
+        self.offsets = ArrayFile(offsets, np.int64)
+        self.offsets.append(np.zeros(1, dtype=np.int64))
+
+    def add(self, rows: Ints, lengths: Ints) -> None:
+        self.offsets.append(self.values.length + np.cumsum(lengths))
+        self.values.append(rows)
+
+    @property
+    def samples(self) -> int:
+        return self.offsets.length - 1
+
+
+class _Writer:
+    """Bags of all features; those that test wait in files of their own until all that train are written."""
+
+    def __init__(self, folder: Path, tables: Sequence[ListedTable], cells: Cells, *, split: bool) -> None:
+        self._folder, self._listed = folder, tables
+        self._rows = [RowsOfTable(t.name, cells, t.rows) for t in tables]
+        self._uncounted = cells.mode == "ids"
+        self._places = [(t, f, column) for t, table in enumerate(tables) for f, column in enumerate(table.inputs)]
+        self.columns = [column for _, _, column in self._places]
+        self._train = [self._files(t, f, "") for t, f, _ in self._places]
+        self._test = [self._files(t, f, "test_") for t, f, _ in self._places] if split else []
+        self.checksums: dict[str, str] = {}
+
+    def _files(self, table: int, feature: int, prefix: str) -> _Feature:
+        rows = self._listed[table].rows
+        wide = self._uncounted if rows is None else rows > _MAX_ROWS32
+        values, offsets = prefix + values_file(table, feature), prefix + offsets_file(table, feature)
+        return _Feature(self._folder / values, self._folder / offsets, wide)
+
+    def add(self, part: pa.RecordBatch, before: Bools | None, name: str) -> None:
+        """Some samples; those that are not ``before`` the cut test."""
+        for place, (table, _, column) in enumerate(self._places):
+            rows, lengths = self._rows[table](part.column(column), f"{name} column {column}")
+            if before is None:
+                self._train[place].add(rows, lengths)
+                continue
+            of_train = np.repeat(before, lengths)
+            self._train[place].add(rows[of_train], lengths[before])
+            self._test[place].add(rows[~of_train], lengths[~before])
+
+    @property
+    def samples(self) -> int:
+        """Samples written, of both splits once they are put together."""
+        return self._train[0].samples
+
+    def finish(self, cut: Cut) -> int:
+        """Puts the splits together and closes all files; gives the number of train samples, both splits having some."""
+        train = self.samples
+        for first, last in zip(self._train, self._test):
+            self._join(first, last)
+        for feature in self._train:
+            for file in (feature.values, feature.offsets):
+                self.checksums[file.path.name] = file.close()
+        if not self._test:
+            train = int(self.samples * cut.train_share)
+        if not 0 < train < self.samples:
+            raise BadInput(f"{train} of {self.samples} samples train: give more rows, or another train share or rate")
+        return train
+
+    def _join(self, first: _Feature, last: _Feature) -> None:
+        last.values.close()
+        last.offsets.close()
+        step = _samples_at_once(last.samples, last.values.length)
+        for start in range(0, last.samples, step):
+            ends = part(last.offsets.path, start, min(start + step, last.samples) + 1)
+            first.add(part(last.values.path, ends[0], ends[-1]), np.diff(ends))
+        last.values.path.unlink()
+        last.offsets.path.unlink()
+
+    def tables(self) -> list[LoggedTable]:
+        """The tables with their rows as stated or counted."""
+        lookups = {(t, f): self._train[place].values.length for place, (t, f, _) in enumerate(self._places)}
+        return [
+            LoggedTable(
+                name=table.name,
+                rows=self._rows[number].rows,
+                dim=table.dim,
+                pooled=table.pooled,
+                features=table.inputs,
+                lookups=tuple(lookups[number, f] for f in range(len(table.inputs))),
+            )
+            for number, table in enumerate(self._listed)
+        ]
+
+
+def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:
+    """Profile of a table's train split, and its seen rows in frequency order, counted chunk by chunk."""
+    counter = RowCounter(table.rows)
+    files = [(folder / values_file(number, f), folder / offsets_file(number, f)) for f in range(len(table.features))]
+    step = _samples_at_once(train, sum(table.lookups))
+    for start in range(0, train, step):
+        ends = [part(offsets, start, min(start + step, train) + 1) for _, offsets in files]
+        rows = [part(values, of[0], of[-1]) for (values, _), of in zip(files, ends)]
+        counter.add(np.concatenate(rows), np.sum([np.diff(of) for of in ends], axis=0))
+    counts = counter.counts()
+    return counts.profile, counts.ids[np.argsort(-counts.counts, kind="stable")]
+
+
+def _samples_at_once(samples: int, lookups: int) -> int:
+    """How many samples have about CHUNK lookups, and are no more than that themselves."""
+    return max(1, CHUNK * samples // max(samples, lookups))

@@ -1,0 +1,98 @@
+"""Days of multi-hot samples (.npz, an array a feature) as a log: all arrays side by side, part by part, none whole."""
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardbench.base.errors import BadInput
+from shardbench.base.npy import read_header
+from shardbench.datasets.preparation.log_reader import one_line
+
+BATCH_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiHotDays:
+    """Files that each have the arrays '0', '1', ...: whole numbers [samples, hotness of the feature]."""
+
+    files: tuple[Path, ...]
+    features: tuple[tuple[str, int], ...]
+    """Name and hotness of each array's feature, in the arrays' order."""
+
+    def __post_init__(self) -> None:
+        for path in self.files:
+            if not path.is_file():
+                raise BadInput(f"no file {path}: bring it, or correct the name")
+
+    def samples(self) -> tuple[int, ...]:
+        """Samples of each file, by its arrays' headers; raises BadInput where one is not as stated."""
+        found = []
+        for path in self.files:
+            with self._arrays(path) as arrays:
+                found.append(arrays[0].samples)
+        return tuple(found)
+
+    def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """A file's name and a part of its samples, the features ``columns`` as lists of one length.
+
+        Nothing changes with ``typed``: all are numbers. Raises BadInput naming the file that is damaged, or not as
+        stated.
+        """
+        for path in self.files:
+            with self._arrays(path) as arrays:
+                for first in range(0, arrays[0].samples, BATCH_ROWS):
+                    rows = min(BATCH_ROWS, arrays[0].samples - first)
+                    parts = {name: array.read(rows) for (name, _), array in zip(self.features, arrays)}
+                    yield path.name, pa.RecordBatch.from_pydict({name: parts[name] for name in columns})
+                for array in arrays:
+                    array.finish()
+
+    @contextmanager
+    def _arrays(self, path: Path) -> Iterator[list["_Array"]]:
+        """A file's arrays, open, all of as many samples."""
+        with one_line(path), ExitStack() as opened:
+            archive = opened.enter_context(zipfile.ZipFile(path))
+            names = [f"{number}.npy" for number in range(len(self.features))]
+            if sorted(archive.namelist()) != sorted(names):
+                raise BadInput(f"{path.name} has other arrays than '0' to '{len(names) - 1}'")
+            arrays = [
+                _Array(opened.enter_context(archive.open(name)), f"{path.name} array '{number}'", hotness)
+                for number, (name, (_, hotness)) in enumerate(zip(names, self.features))
+            ]
+            for array in arrays:
+                if array.samples != arrays[0].samples:
+                    raise BadInput(f"{array.name} has {array.samples} samples, '0' has {arrays[0].samples}")
+            yield arrays
+
+
+class _Array:
+    """One member of an archive, read from its beginning to its end; faults begin with ``name``."""
+
+    def __init__(self, stream: IO[bytes], name: str, hotness: int) -> None:
+        self._stream, self.name, self._hotness = stream, name, hotness
+        header = read_header(stream, name)
+        shape, by_column, self._dtype = header.shape, header.by_column, header.dtype
+        if not np.issubdtype(self._dtype, np.integer) or len(shape) != 2 or shape[1] != hotness or by_column:
+            order = ", by column" if by_column else ""
+            raise BadInput(f"{name} is {self._dtype} {list(shape)}{order}, expected int32 [samples, {hotness}]")
+        self.samples = int(shape[0])
+
+    def read(self, samples: int) -> pa.FixedSizeListArray:
+        """The next ``samples``."""
+        wanted = samples * self._hotness * self._dtype.itemsize
+        data = self._stream.read(wanted)
+        if len(data) < wanted:
+            raise BadInput(f"{self.name} ends before its {self.samples} samples do")
+        values: Any = np.frombuffer(data, dtype=self._dtype)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.astype(self._dtype.newbyteorder("="))), self._hotness)
+
+    def finish(self) -> None:
+        """Raises BadInput where there is more than was stated; what was read is held against its checksum."""
+        if self._stream.read(1):
+            raise BadInput(f"{self.name} has more than its {self.samples} samples")

@@ -1,0 +1,96 @@
+"""Workloads over recorded samples: a first part trains, the rest tests."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.datasets.laws.ranking_cache import RecentRankings
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.hotness import take
+from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
+from shardbench.workloads.workload import Workload
+
+
+class RecordedWorkload(Workload):
+    """Samples [0, train_samples) are the train split, [train_samples, samples) the test split.
+
+    Batch i of a split is its i-th run of ``batch_size`` consecutive samples, modulo the whole
+    batches there are. Ids are re-ranked by the train split's counts, table by table, when a
+    table is first asked for.
+    """
+
+    samples: int
+    train_samples: int
+    profile_samples: int
+    """Train samples that profiles and ranks are counted over, spread evenly over the train split."""
+
+    @abstractmethod
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        """Bags of samples [start, stop) with the ids as recorded."""
+
+    def _split_samples(self, samples: int, train_samples: int, profile_samples: int | None) -> None:
+        """Sets the cut; raises BadInput where a split is too short for the batches or the profiles asked for."""
+        self.samples = samples
+        self.train_samples = train_samples
+        test = samples - self.train_samples
+        if self.train_samples < self.batch_size:
+            raise BadInput(
+                f"{self.name}: {self.train_samples} train samples do not fill one batch of {self.batch_size}: "
+                "lower batch_size or raise train_share"
+            )
+        if test < self.test_batches * self.batch_size:
+            raise BadInput(
+                f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
+                "lower batch_size, test_batches or train_share"
+            )
+        self.profile_samples = self.train_samples if profile_samples is None else profile_samples
+        if self.profile_samples > self.train_samples:
+            raise BadInput(
+                f"{self.name}: {self.train_samples} train samples, not the {self.profile_samples} to be profiled: "
+                "lower profile_samples or raise train_share"
+            )
+        self._surveys = RecentRankings(self._survey)
+
+    def ranking(self, table: int) -> Ranking:
+        """Bijection from recorded ids to frequency ranks of one table."""
+        return self._surveys[table][0]
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Ranking and profile out of one pass over the train samples."""
+        shape = self.tables[table]
+        train = self._raw(table, 0, self.train_samples)
+        if self.profile_samples < self.train_samples:
+            train = take(train, _spread(self.train_samples, self.profile_samples))
+        check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
+        ranking = Ranking(train.values, shape.rows)
+        present = int(np.count_nonzero(train.sample_lengths))
+        profile = AccessProfile.from_counts(
+            ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present
+        )
+        return ranking, profile
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        if split is Split.TRAIN:
+            start = batch % (self.train_samples // self.batch_size) * self.batch_size
+        else:
+            start = self.train_samples + batch * self.batch_size
+        raw = self._raw(table, start, start + self.batch_size)
+        return replace(raw, values=self.ranking(table)(raw.values))
+
+    def _unprofiled(self, table: int, inputs: int) -> Bags | None:
+        chosen = np.arange(self.train_samples)
+        if self.profile_samples < self.train_samples:
+            chosen = np.delete(chosen, _spread(self.train_samples, self.profile_samples))
+        raw = take(self._raw(table, 0, self.train_samples), chosen[_spread(len(chosen), min(inputs, len(chosen)))])
+        return replace(raw, values=self.ranking(table)(raw.values))
+
+    def _profile(self, table: int) -> AccessProfile:
+        return self._surveys.profile(table)
+
+
+def _spread(samples: int, wanted: int) -> Ints:
+    """``wanted`` of the numbers 0 .. samples - 1, int64 [wanted], ascending, evenly spread."""
+    return np.arange(wanted, dtype=np.int64) * samples // wanted

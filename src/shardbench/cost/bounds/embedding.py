@@ -1,0 +1,321 @@
+"""Proven lower bounds on the slowest rank's mean embedding time over some batches, under the cost model.
+
+Of a device with a bag in a batch, write l for a launch, D for the host's dispatch of one forward, F and
+B for its forward and backward work (memory traffic) and x for the tail of its longest bag. Its time
+is max(D, l + max(F, x)) + l + B, hence at least c + w both for (c, w) = (2 l, F + B) and for
+(c, w) = (D + l, B); it is zero in a batch in which it has no bag. Every bound below holds for both pairs
+and is the larger one. N batches, W devices; a mean is over the batches.
+
+*When c is paid.* A pooled table has a bag for every sample, so whoever holds a part of one pays c in every
+batch; a sequence has only its lookups. Let w be at least T in the mean, all devices together. Some
+device has at least T / W. Where it holds a part of a pooled table it pays c always. Else what
+it does in a batch counts up to the work of all sequences in that batch (in their dearer tier): were it to do
+more, that much would still be done by this one device. So it has bags in at least m batches, the
+fewest whose sequences together make up T / W (in all, where none do): its mean is at least
+c m / N + T / W. And in each batch with a bag somebody pays c, so that c (share of such batches) / W + T / W
+holds, too; as does c alone, where a table is pooled.
+
+*Any split* (columns, rows, replicas, copies a node). Parts of a table do together at least the table's
+lookups, distinct rows, bags and gradients. Serving every repeat at the fastest rate of cache and tiers
+(``least_forward_s``, ``least_backward_s``) makes w linear in them, and no larger, so T is the sum over tables.
+A replica sees only its own ranks' samples, so that the parts' first gradient bytes may add up to less:
+where replicas are allowed all gradients count at the cache's rate. The tail is left out (parts of a bag may be
+short), and so are pages (rows may lie closer together in parts) and a CPU's map of sequences' rows (smaller ones are
+cheaper a row); every part of a table is a table to go through.
+
+*Capacity.* Each weight of a table is in HBM or in host memory (UVM), all its copies alike. Being linear, T is
+its value with everything in UVM less, for every distinct row that a batch asks for and every column of it in HBM,
+a table's constant. Weights and state of that column take a ``dim``-th of the row's bytes at least, of W x capacity
+bytes in all; replicas take more. What can be saved at most is a fractional knapsack over concave curves
+(``capacity.most_saved``). A curve is the share of a table's distinct accesses that its r best rows have:
+  - for any plan, the rows that most batches ask for, as if the batches were known (``Seen.any_rows``);
+  - for a plan that keeps the order (``keeps_order``: no row of a table in UVM is hotter, by the train split, than one
+    in HBM), the concave hull of what its first r rows have (``Seen.hottest_first``), which is larger or equal
+    between its corners, so that columns with different r are covered.
+Rows in UVM that are faster there (on no real machine) are taken to fit.
+
+*Whole tables.* F + B and B are super-additive: w(S) >= sum of w({t}) over the tables t in S of a device.
+  - Index, output, sort, update, state and access-overhead terms are linear in the load, and so is what a CPU pays
+    a table, a bag and a page. The rows q of its sequences cost z q^2 / (q + y): convex in q, and nothing at 0.
+  - Repeats cost R [g/c + (1-g)/r] with c >= r and the hit share g(W) = a / (a + W), where R are the
+    repeated bytes, W = sum of R_t F_t / R the mean working set and F_t the table's first bytes.
+    g falls and is convex in W, so by Jensen g(W_S) <= sum of (R_t / R_S) g(F_t): no more bytes hit
+    together than alone, and a hit is the cheaper way. This holds for each tier and for gradients.
+So with w_t(HBM) and w_t(UVM) each table's own, T is a knapsack whose curves are lines; a table that one tier of
+a device has no room for is in the other. By the pigeonhole principle some device has k + 1 of any k W + 1 tables:
+their smallest w add up (w_t of the cheaper tier). A device with work holds a table, so it pays c in at least the
+smallest share of batches in which any table has a bag. And every term grows with the load (the tail is a maximum
+over tables), so no plan beats the largest table's own mean time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput
+from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.bounds.capacity import Curve, most_saved
+from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, forward_work_s, gather_rate
+from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
+from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
+from shardbench.model.machine import Constants
+from shardbench.model.plan import NodeSharded, OnLocalRank, Placement, Plan, Replicated, Tier
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import Pooling
+from shardbench.workloads.trace import Bags
+
+NO_BOUND = frozenset({Move.HOST, Move.SCHEDULE})
+"""Moves of plans that nothing is proven about: the devices may do nothing at all, other samples meet in a batch."""
+ROUNDING = 1e-9
+"""Share by which a bound is lowered so that floating-point sums cannot lift it over an optimum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Milliseconds that no plan of some kind can beat."""
+
+    ms: float
+    fixed_ms: float
+    """Of these, launches and dispatch, which are the same for every plan."""
+
+
+def table_loads(problem: Problem, bags: Callable[[int], Bags]) -> Load:
+    """Counted load of each table alone on one device in HBM, [tables]; ``bags(i)`` is one global batch."""
+    load = Load.zeros(len(problem.tables))
+    for i, table in enumerate(problem.tables):
+        load.values[i] = alone_load(
+            problem, i, CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
+        ).values
+    return load
+
+
+def expected_table_loads(problem: Problem) -> Load:
+    """Expected load, under the training profiles, of each table alone on one device in HBM, [tables]."""
+    load = Load.zeros(len(problem.tables))
+    for i, profile in enumerate(problem.profiles):
+        load.values[i] = alone_load(problem, i, ExpectedLookups(profile, problem.batch_size, problem.world_size)).values
+    return load
+
+
+def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
+    """Load of table i alone on one device in HBM, []."""
+    table = problem.tables[i]
+    asked = float(lookups.by_source(0, table.rows).sum())
+    pooled = table.pooling is Pooling.SUM
+    return segment_load(
+        lookups=asked,
+        distinct=float(lookups.distinct(0, table.rows, 1)[0]),
+        bags=float(problem.batch_size * table.features) if pooled else asked,
+        longest_bag=float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
+        rows=float(table.rows),
+        columns=table.dim,
+        unpooled=not pooled,
+        features=table.features,
+        tier=Tier.HBM,
+        precision=problem.precision,
+        state=problem.optimizer.state_bytes(table.dim),
+    )
+
+
+def keeps_order(plan: Plan) -> bool:
+    """Whether no row that a device reads from host memory is hotter than one of the same column in its HBM."""
+    return _descends(plan, lambda place: int(getattr(place, "tier", Tier.HBM) is Tier.UVM))
+
+
+def copies_hottest(plan: Plan) -> bool:
+    """Whether rows of a column with a copy a device are hotter than those with a copy a node, and these than others."""
+    copies = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
+    return _descends(plan, lambda place: copies.get(type(place), 2))
+
+
+def _descends(plan: Plan, level: Callable[[Placement], int]) -> bool:
+    """Whether the level of a column's rows never falls in the order of frequency."""
+    for segments in plan.by_table().values():
+        box = np.array([(s.row_start, s.column_start, s.column_stop) for s in segments])
+        levels = np.array([level(s.placement) for s in segments])
+        for lowest in np.unique(levels)[1:]:
+            later, first = box[levels >= lowest][:, None], box[levels < lowest]
+            hotter = (later[..., 0] < first[:, 0]) & (later[..., 1] < first[:, 2]) & (first[:, 1] < later[..., 2])
+            if hotter.any():
+                return False
+    return True
+
+
+def split_bound(loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None = None) -> Bound:
+    """What no plan made with ``moves`` can beat on its slowest rank, in the mean over batches.
+
+    ``loads`` [batches, tables] (or of one batch) are each table's alone in HBM; ``curves`` [tables] say what its rows
+    in HBM serve, and without them capacity does not count. Raises BadInput for HOST and SCHEDULE.
+    """
+    if moves & NO_BOUND:
+        raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
+    loads = _batches(loads)
+    if not loads.bags.any():
+        return Bound(ms=0.0, fixed_ms=0.0)
+    found = [_split(pair, loads, problem, moves, curves) for pair in _pairs(problem.machine.constants)]
+    best = max(found, key=lambda bound: bound.ms)
+    return Bound(ms=best.ms * (1.0 - ROUNDING), fixed_ms=best.fixed_ms * (1.0 - ROUNDING))
+
+
+def whole_table_bound_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
+    """Milliseconds that no plan of whole tables, in host memory where ``moves`` has UVM, can beat on its slowest rank.
+
+    ``loads`` as in split_bound; they may be expected ones.
+    """
+    loads, allowed = _batches(loads), moves & {Move.UVM}
+    if not loads.bags.any():
+        return 0.0
+    bounds = [_largest_ms(loads, problem, allowed), split_bound(loads, problem, allowed).ms]
+    bounds += [_whole_ms(pair, loads, problem, allowed) for pair in _pairs(problem.machine.constants)]
+    return max(bounds) * (1.0 - ROUNDING)
+
+
+def _batches(loads: Load) -> Load:
+    return loads if loads.values.ndim == 3 else Load(loads.values[None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A fixed cost and a work that together are no more than a device's time in a batch in which it has a bag."""
+
+    fixed_ms: float
+    whole_s: Callable[[Load, Constants], Floats]
+    """Seconds, super-additive over tables."""
+    least_s: Callable[[Load, Constants, frozenset[Move]], Floats]
+    """Seconds, linear and no larger, however tables are split."""
+
+
+def _pairs(constants: Constants) -> tuple[_Pair, _Pair]:
+    launch_ms, dispatch_ms = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
+    return (
+        _Pair(
+            fixed_ms=2.0 * launch_ms,
+            whole_s=lambda load, c: forward_work_s(load, c) + backward_work_s(load, c),
+            least_s=lambda load, c, moves: least_forward_s(load, c, moves) + least_backward_s(load, c, moves),
+        ),
+        _Pair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=least_backward_s),
+    )
+
+
+def _split(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None) -> Bound:
+    constants, world = problem.machine.constants, problem.world_size
+    hbm = 1e3 * pair.least_s(loads, constants, moves)
+    uvm = 1e3 * pair.least_s(in_uvm(loads), constants, moves) if reads_uvm(problem, moves) else hbm
+    gains = np.maximum((uvm - hbm).mean(axis=0), 0.0)
+    saved = gains.sum()
+    if curves is not None:
+        saved = _saved_by_hbm(gains, curves, problem)
+    each_ms = float(uvm.mean(axis=0).sum() - saved) / world
+    pooled = np.array([table.pooling is Pooling.SUM for table in problem.tables])
+    sequences = np.maximum(hbm, uvm)[:, ~pooled].sum(axis=1)
+    nonempty = float(loads.bags.any(axis=1).mean())
+    paid = max(1.0 if pooled.all() else _fewest_share(sequences, each_ms), nonempty / world)
+    bounds = [(pair.fixed_ms * paid + each_ms, pair.fixed_ms * paid)]
+    if pooled.any():
+        bounds.append((pair.fixed_ms, pair.fixed_ms))
+    return Bound(ms=max(bounds)[0], fixed_ms=max(bounds)[1])
+
+
+def _saved_by_hbm(gains: Floats, curves: Sequence[Curve], problem: Problem) -> float:
+    """What the HBM of all devices together saves at most, in the unit of ``gains``."""
+    row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
+    return most_saved(gains, curves, row_bytes, float(problem.world_size * problem.topology.hbm_bytes))
+
+
+def _fewest_share(works: Floats, needed: float) -> float:
+    """Share of batches that the fewest are whose works [batches] add up to ``needed`` in the mean; 1 where none do."""
+    reached = np.cumsum(np.sort(works)[::-1]) / len(works)
+    # A sum that is equal but for rounding is reached.
+    fewest = 1 + int(np.searchsorted(reached, needed * (1.0 - ROUNDING)))
+    return min(fewest, len(works)) / len(works)
+
+
+def _whole_ms(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
+    hbm, uvm = by_tier(lambda load, c: 1e3 * pair.whole_s(load, c), loads, problem, moves)
+    gains = np.maximum(uvm - hbm, 0.0)
+    world = problem.world_size
+    lines = [Curve.line(table.rows) for table in problem.tables]
+    saved = _saved_by_hbm(gains, lines, problem)
+    # Of the tables that have any bag, the one that has them in the fewest batches.
+    active = (loads.bags > 0).mean(axis=0)
+    paid_ms = pair.fixed_ms * float(active[active > 0].min())
+    return paid_ms + max(float(uvm.sum() - saved) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
+
+
+def _largest_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
+    return float(np.minimum(*by_tier(embedding_ms, loads, problem, moves)).max())
+
+
+def by_tier(
+    time_ms: Callable[[Load, Constants], Floats], loads: Load, problem: Problem, moves: frozenset[Move]
+) -> tuple[Floats, Floats]:
+    """Mean milliseconds of each table in HBM and in UVM, [tables] each; those of the other tier where it cannot be."""
+    constants, topology = problem.machine.constants, problem.topology
+    hbm = time_ms(loads, constants).mean(axis=0)
+    if not reads_uvm(problem, moves):
+        return hbm, hbm
+    uvm = time_ms(in_uvm(loads), constants).mean(axis=0)
+    sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
+    # What fits into neither has no plan at all.
+    only_uvm = (sizes > topology.hbm_bytes) & (sizes <= topology.uvm_bytes)
+    only_hbm = (sizes > topology.uvm_bytes) & (sizes <= topology.hbm_bytes)
+    return np.where(only_uvm, uvm, hbm), np.where(only_hbm, hbm, uvm)
+
+
+def reads_uvm(problem: Problem, moves: frozenset[Move]) -> bool:
+    """Whether a plan made with ``moves`` may read host memory from a device."""
+    return Move.UVM in moves and problem.topology.uvm_bytes > 0
+
+
+def pigeonhole_ms(weights: Floats, world: int) -> float:
+    """Largest, over k, sum of the k + 1 smallest among the ``k world + 1`` largest weights, at least one of them.
+
+    No way to hand the weights [n] to ``world`` devices leaves every device less: of any k world + 1 weights some
+    device gets k + 1, which together are no less than the k + 1 smallest.
+    """
+    descending = np.sort(weights)[::-1]
+    ends = np.concatenate([[0.0], np.cumsum(descending)])
+    k = np.arange((len(weights) - 1) // world + 1)
+    return float((ends[k * world + 1] - ends[k * world - k]).max())
+
+
+def cache_rate(constants: Constants, moves: frozenset[Move]) -> float:
+    """Bytes a second: no repeat is served faster, in whichever tier the row is."""
+    host = constants.uvm_bytes_per_s if Move.UVM in moves else 0.0
+    return max(constants.cache_bytes_per_s, gather_rate(constants), host)
+
+
+def least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
+    """Least seconds of forward work of tables of this load [...], however they are split; linear in the load."""
+    cache, overhead = cache_rate(constants, moves), constants.access_overhead_bytes
+
+    def gather(rows: TierRows, rate: float) -> Floats:
+        first = rows.distinct_bytes + overhead * rows.distinct
+        repeats = rows.lookup_bytes - rows.distinct_bytes + overhead * (rows.lookups - rows.distinct)
+        return np.asarray(first / rate + np.maximum(repeats, 0.0) / cache)
+
+    streamed = INDEX_BYTES * load.all_lookups + load.bag_bytes
+    gathered = gather(load, gather_rate(constants)) + gather(load.uvm, constants.uvm_bytes_per_s)
+    return np.asarray(gathered + streamed / constants.hbm_bytes_per_s + calls_s(load, constants))
+
+
+def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
+    """Least seconds of backward work of tables of this load [...], however they are split; linear in the load."""
+    gather, overhead = gather_rate(constants), constants.access_overhead_bytes
+    first = np.zeros_like(load.gradient_bytes) if Move.REPLICATE in moves else load.gradient_first_bytes
+    gradients = first / gather + (load.gradient_bytes - first) / cache_rate(constants, moves)
+    sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
+
+    def updated(rows: TierRows) -> Floats:
+        return np.asarray(rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes)
+
+    return np.asarray(
+        gradients
+        + sort
+        + calls_s(load, constants)
+        + 2.0 * updated(load) / gather
+        + updated(load.uvm) / constants.uvm_bytes_per_s
+    )

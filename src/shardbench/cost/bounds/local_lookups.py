@@ -1,0 +1,114 @@
+"""How many lookups can be near where they are asked for, at most.
+
+*Luck.* A lookup costs no exchange where the rank that asks holds the row, and less where its node does. How many
+lookups can a plan hope to find so near? Order a table's rows by frequency and cut them into blocks of about Z lookups
+each (a row stays whole). As long as no range of rows of the plan ends inside a block, its rows are on one device, or
+dealt over a node or the world from some first device on (in every node, where each has a copy): the best of these
+choices is counted for every block, and ``Luck.most`` is the sum over blocks. A range that ends inside a block gains at
+most Z lookups more, because of the block's parts all but the last hold at most Z together; but its lengths are sent
+once more, and Z is so small that this costs at least twice as much (``step_relaxation`` checks that at its prices). So
+luck without any cut is the most.
+
+Where other ranges of the table have copies, fewer lookups are left to be near: at most a share s of those left, the sum
+over blocks of what luck exceeds s by, and Z for each end of a range beside copies. Every range but the first pays for
+its two ends by its lengths, so that s x (lookups left) + ``Luck.excess`` is the most, of which 2 Z are the first's.
+This holds for any s; ``Luck.share`` is that which nine of ten lookups' blocks do not exceed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.cost.bounds.row_counts import AskedRows
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.cost.lookups import CountedLookups
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Table
+
+RANK, NODE, COPY = range(3)
+"""Near is the rank that asks, or its node, of rows that are held once; or that rank, where every node has a copy."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Luck:
+    """Lookups that are near where they are asked for, at most, in the mean over batches; [tables, 3], as above."""
+
+    most: Floats
+    """Of all rows."""
+    share: Floats
+    excess: Floats
+    """Of some rows: at most this share of their lookups and so many more."""
+
+
+def block_lookups(table: Table, problem: Problem) -> int:
+    """Lookups of a block of rows: twice as many cost no more to exchange than the lengths of a range more."""
+    topology = problem.topology
+    nodes, local = topology.nodes, topology.devices_per_node
+    # A range more is sent to one device by the other nodes, or inside each node to one of it.
+    outside, inside = (nodes - 1) * local, nodes * (local - 1)
+    peers = min(outside, inside) if outside and inside else outside or inside
+    lengths = problem.batch_size // problem.world_size * table.features * LENGTH_BYTES * peers
+    vectors = 2 * VECTOR_BYTES * table.dim if table.pooling is Pooling.NONE else 0
+    return max(1, lengths // (2 * (INDEX_BYTES + vectors)))
+
+
+class Blocks(NamedTuple):
+    """Blocks of a table's rows in one batch."""
+
+    lookups: Ints
+    """[blocks]"""
+    near: Ints
+    """Of these, at most, [blocks, 3]."""
+
+
+def luck_of(batches: Sequence[Blocks], table: Table, problem: Problem) -> Floats:
+    """Fields of Luck of a table, [3, 3]."""
+    lookups = np.concatenate([blocks.lookups for blocks in batches]).astype(np.float64)
+    near = np.concatenate([blocks.near for blocks in batches]).astype(np.float64)
+    if not len(lookups):
+        return np.zeros((3, 3))
+    share = np.array([_weighted_quantile(near[:, kind] / lookups, lookups, 0.9) for kind in range(3)])
+    over = np.maximum(near - lookups[:, None] * share, 0.0).sum(axis=0) / len(batches)
+    return np.array([near.sum(axis=0) / len(batches), share, over + 2.0 * block_lookups(table, problem)])
+
+
+def _weighted_quantile(values: Floats, weights: Floats, level: float) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order[int(np.searchsorted(reached, level * reached[-1]))]])
+
+
+def near_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, problem: Problem) -> Blocks:
+    """Blocks of a table's rows in one batch, see the module's docstring."""
+    topology = problem.topology
+    nodes, local, world = topology.nodes, topology.devices_per_node, topology.world_size
+    values, source = lookups.values, asked.source
+    if world == 1 or not len(values):
+        return Blocks(lookups=np.zeros(0, dtype=np.int64), near=np.zeros((0, 3), dtype=np.int64))
+    block_of_id = (np.cumsum(asked.times) - asked.times) // block_lookups(table, problem)
+    _, block_of_id = np.unique(block_of_id, return_inverse=True)
+    block = block_of_id[asked.which]
+    blocks = int(block_of_id[-1]) + 1
+    node, own = source // local, source % local
+
+    def tally(choice: Ints, choices: int) -> Ints:
+        """Lookups by block and by the choice of a first device that brings them near."""
+        return np.bincount(block * choices + choice, minlength=blocks * choices).reshape(blocks, choices)
+
+    on_rank = tally(source, world)
+    by_node = on_rank.reshape(blocks, nodes, local).sum(axis=2)
+    dealt = tally((source - values) % world, world)
+    dealt_in_node = tally(node * local + (own - values) % local, world)
+    # A row dealt over the world is in the node of those that ask for it for ``local`` first devices in a row.
+    first = tally((node * local - values) % world, world)
+    before = np.zeros((blocks, 1), dtype=np.int64)
+    running = np.cumsum(np.concatenate([before, first[:, world - local + 1 :], first], axis=1), axis=1)
+    dealt_near = running[:, local:] - running[:, :-local]
+    copies = np.maximum(tally((own - values) % local, local).max(axis=1), tally(own, local).max(axis=1))
+    rank = np.maximum(np.maximum(on_rank.max(axis=1), dealt.max(axis=1)), dealt_in_node.max(axis=1))
+    near = [rank, np.maximum(by_node.max(axis=1), dealt_near.max(axis=1)), copies]
+    return Blocks(lookups=on_rank.sum(axis=1), near=np.stack(near, axis=1))

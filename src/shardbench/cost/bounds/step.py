@@ -1,0 +1,179 @@
+"""A proven lower bound on the mean step over some batches that plans made with some moves can reach.
+
+See ``step_relaxation`` for the proof; this module finds the prices and says what the bound is made of.
+
+A step is the dense model's time and all-reduce, which are the same for every plan, launches, and for each phase a
+maximum over ranks. Every phase's maximum is at least its mean over ranks; that of a collective is at least any mix of
+what its bytes take inside nodes and across. With a price for each of these (and for the host's dispatch, and a byte of
+HBM) the step is at least a sum over tables of what the cheapest of a table's forms adds, and the calls of the kinds of
+exchange that serve these forms. This holds at *any* prices (Lagrange), so that the value is recomputed from them alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput
+from shardbench.cost.bounds.demand import Demand
+from shardbench.cost.bounds.embedding import NO_BOUND, ROUNDING, copies_hottest, keeps_order
+from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
+from shardbench.cost.bounds.whole_tables import whole_tables_ms
+from shardbench.cost.collectives import collective_s, world_reduction
+from shardbench.cost.costmodel import dense_s
+from shardbench.cost.load import VECTOR_BYTES, Load
+from shardbench.cost.traffic import Traffic
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape
+from shardbench.model.validate import used_moves
+
+DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+"""All that a plan may do without hosts and without a batch schedule."""
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
+SECTIONS = 14
+"""Golden sections of a price's range."""
+SWEEPS = 3
+"""Over all prices, each for itself."""
+STEP = 1e-3
+"""Within which the slope of a price is looked at."""
+HBM_RANGE = 3.0
+"""Powers of 16 of its scale that the price of a byte of HBM may reach."""
+ENOUGH = 1e-5
+"""Relative gain of a sweep below which there is no other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBound:
+    """Milliseconds of a step that no plan of some moves can beat."""
+
+    ms: float
+    dense_ms: float
+    """Of these, the dense model and its all-reduce, the same for every plan."""
+    prices: Prices
+    """At which ``Relaxation.value_ms`` gives the bound, where it comes from means over ranks."""
+
+
+def step_bound(
+    demand: Demand, problem: Problem, dense: DenseShape, moves: frozenset[Move], *, ordered: bool = False
+) -> StepBound:
+    """What no plan made with ``moves`` can beat, in the mean over the demand's batches.
+
+    ``ordered``: of plans that keep the order of frequency (``cost.bounds.keeps_order`` and ``copies_hottest``). Raises
+    BadInput for HOST and SCHEDULE, and for moves that place no row at all.
+    """
+    if moves & NO_BOUND:
+        raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
+    dense_ms = dense_step_ms(demand, problem, dense)
+    relaxation = Relaxation(demand, problem, moves, ordered=ordered)
+    prices, value = _best(relaxation)
+    value = max(value, relaxation.calls_ms())
+    if relaxation.kernels.whole:
+        value = max(value, whole_tables_ms(demand, problem, moves, relaxation.calls_ms()))
+    return StepBound(ms=(dense_ms + value) * (1.0 - ROUNDING), dense_ms=dense_ms * (1.0 - ROUNDING), prices=prices)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepBounds:
+    """Bounds on the step of the plans of one question, each proven when first asked for."""
+
+    demand: Demand
+    problem: Problem
+    dense: DenseShape
+    _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict, init=False)
+
+    def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
+        """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""
+        if used_moves(plan, self.problem) & NO_BOUND:
+            return None
+        return self.least(moves, ordered=in_order(plan))
+
+    def least(self, moves: frozenset[Move] = DEVICE_MOVES, *, ordered: bool) -> StepBound:
+        """On plans made with those of ``moves`` that devices make; ``ordered``: of those that are ``in_order``."""
+        key = moves & DEVICE_MOVES, ordered
+        if key not in self._found:
+            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered)
+        return self._found[key]
+
+
+def in_order(plan: Plan) -> bool:
+    """Whether a plan keeps the order of frequency, in what is in HBM and in what is copied."""
+    return keeps_order(plan) and copies_hottest(plan)
+
+
+def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
+    """Mean milliseconds of the dense model and of its gradients' all-reduce, whatever the plan."""
+    world, topology, tables = problem.world_size, problem.topology, problem.tables
+
+    def one(history: Floats) -> float:
+        traffic = Traffic(
+            load=Load.zeros(world),
+            host=Load.zeros(topology.nodes),
+            collectives={},
+            host_to_device_bytes=np.zeros(topology.nodes),
+            history_columns=history,
+        )
+        return dense_s(traffic, problem.machine, dense, tables, problem.batch_size)
+
+    reduced = world_reduction(float(dense.parameters(tables) * VECTOR_BYTES), 2.0, topology)
+    return 1e3 * (
+        float(np.mean([one(history) for history in demand.histories])) + collective_s(reduced, problem.machine)
+    )
+
+
+def _best(relaxation: Relaxation) -> tuple[Prices, float]:
+    """Prices found by coordinate ascent, and what they prove: the value is concave in them."""
+    prices = relaxation.first_prices()
+    value = relaxation.value_ms(prices)
+    for _ in range(SWEEPS):
+        before = value
+        for names in relaxation.free_prices():
+            prices, value = _improved(relaxation, prices, value, names)
+        if value - before <= ENOUGH * abs(value):
+            break
+    return prices, value
+
+
+def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple[str, ...]) -> tuple[Prices, float]:
+    """The best price of some names, alike, those of the others as they are."""
+    memory = "hbm_byte" in names
+    scale = relaxation.hbm_scale if memory else 1.0
+    best = value, prices
+
+    def tried(x: float) -> float:
+        nonlocal best
+        price = scale * (16.0**x - 1.0) if memory else x
+        candidate = replace(prices, **dict.fromkeys(names, price))
+        found = relaxation.value_ms(candidate)
+        if found > best[0]:
+            best = found, candidate
+        return found
+
+    price = getattr(prices, names[-1])
+    at, top = (math.log(price / scale + 1.0, 16.0), HBM_RANGE) if memory else (price, 1.0)
+    # A concave function that falls at both sides of a point has its maximum there.
+    if at < top and tried(min(at + STEP, top)) > value:
+        _sections(tried, at, top)
+    elif at > 0.0 and tried(max(at - STEP, 0.0)) > value:
+        _sections(tried, 0.0, at)
+    return best[1], best[0]
+
+
+def _sections(function: Callable[[float], float], low: float, high: float) -> None:
+    """Evaluate a concave function ever nearer to its maximum."""
+    function(low)
+    function(high)
+    a, b = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_a, at_b = function(a), function(b)
+    for _ in range(SECTIONS):
+        if at_a >= at_b:
+            high, b, at_b = b, a, at_a
+            a = high - GOLDEN * (high - low)
+            at_a = function(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + GOLDEN * (high - low)
+            at_b = function(b)

@@ -1,0 +1,128 @@
+"""Least kernel work of tables, apart from the vectors that every device with a part of a pooled table writes."""
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.bounds.embedding import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
+from shardbench.cost.costmodel import backward_work_s, forward_work_s, gather_rate
+from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import Optimizer, Pooling
+from shardbench.model.validate import COLUMN_MULTIPLE
+
+WIDE = (
+    "lookup_bytes", "distinct_bytes", "repeat_set_bytes2", "bag_bytes", "gradient_bytes", "gradient_first_bytes",
+    "gradient_set_bytes2",
+)  # fmt: skip
+"""Fields of a load that a narrower segment has less of."""
+
+
+class Kernels:
+    """Mean seconds of each table, [tables], over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
+
+    def __init__(self, loads: Load, first_by_rank: Floats, problem: Problem, moves: frozenset[Move]) -> None:
+        self.problem, self.moves = problem, moves
+        self.constants = constants = problem.machine.constants
+        self.in_uvm = reads_uvm(problem, moves)
+        self.whole = moves <= {Move.TABLE, Move.UVM}
+        # Copies' gradients count by themselves, below.
+        self._once = moves - {Move.REPLICATE}
+        tables = problem.tables
+        self.dims = np.array([t.dim for t in tables], dtype=np.float64)
+        self.pooled = np.array([t.pooling is Pooling.SUM for t in tables])
+        features = np.array([t.features for t in tables], dtype=np.float64)
+        bags = features * problem.batch_size
+        self.table_s = np.where(self.pooled, constants.table_s * features, 0.0)
+        """Of the calls of a pooled table on one device, in each direction."""
+        self.bag_s = np.where(self.pooled, constants.bag_s * bags, 0.0)
+        """Of the calls of its bags."""
+        self.vector_s = np.where(self.pooled, bags * self.dims * VECTOR_BYTES / constants.hbm_bytes_per_s, 0.0)
+        """Of writing its vectors, forward."""
+        self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
+        self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
+        slower = 1.0 / gather_rate(constants) - 1.0 / cache_rate(constants, self._once)
+        fewer = loads.gradient_first_bytes.mean(axis=0) - first_by_rank * self.dims * VECTOR_BYTES
+        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * slower, 0.0)
+        """What pooled gradients cost less where copies share a table's bags."""
+        state = np.array([problem.optimizer.state_bytes(t.dim) for t in tables], dtype=np.float64)
+        row = self.dims * problem.precision.bytes + constants.access_overhead_bytes
+        self.another_hbm = row * slower, 2.0 * (row + state) / gather_rate(constants)
+        """Of a row that one device more asks for, forward and backward."""
+        host = constants.uvm_bytes_per_s
+        by_host = row * (1.0 / host - 1.0 / cache_rate(constants, self._once)), (row + state) / host
+        least = np.minimum(self.another_hbm[0], by_host[0]), np.minimum(self.another_hbm[1], by_host[1])
+        self.another = least if self.in_uvm else self.another_hbm
+        """The same where the row may be in host memory."""
+        if not self.whole:
+            self._narrow(loads)
+
+    def _by_tier(self, loads: Load, *, backward: bool) -> tuple[Floats, Floats]:
+        calls = self.table_s + self.bag_s + (0.0 if backward else self.vector_s)
+        if self.whole:
+            work = backward_work_s if backward else forward_work_s
+            hbm, uvm = by_tier(work, loads, self.problem, self.moves)
+        else:
+            hbm = self._least(loads, backward=backward)
+            uvm = self._least(in_uvm(loads), backward=backward) if self.in_uvm else hbm
+        return hbm - calls, uvm - calls
+
+    def _least(self, loads: Load, *, backward: bool) -> Floats:
+        least = least_backward_s if backward else least_forward_s
+        return np.asarray(least(loads, self.constants, self._once).mean(axis=0))
+
+    def _narrow(self, loads: Load) -> None:
+        """What segments of w columns lose of the cache, [tables, widths], and what does not depend on w, [tables]."""
+        widths = np.arange(COLUMN_MULTIPLE, int(self.dims.max()) + 1, COLUMN_MULTIPLE, dtype=np.float64)
+        share = np.minimum(widths / self.dims[:, None], 1.0)
+        columns = Move.COLUMNS in self.moves
+        self._fits = widths <= self.dims[:, None] if columns else widths == self.dims[:, None]
+        self._more = 1.0 / share - 1.0
+        narrow = Load(loads.values.copy())
+        for name in WIDE:
+            getattr(narrow, name)[...] = 0.0
+        if self.problem.optimizer is Optimizer.ADAM:
+            narrow.state_bytes[...] = 0.0
+        tiers = [narrow, in_uvm(narrow)] if self.in_uvm else [narrow]
+        calls = self.table_s + self.bag_s
+        self._same = [
+            np.min([self._least(tier, backward=backward) for tier in tiers], axis=0) - calls
+            for backward in (False, True)
+        ]
+        rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
+        self._lookups = loads.all_lookups.mean(axis=0)
+        repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)
+        forward = [self._missed(repeats, loads.distinct_bytes, share, rate) for rate in rates]
+        again = loads.gradient_bytes - loads.gradient_first_bytes
+        self._lost = [np.min(forward, axis=0), self._missed(again, loads.gradient_first_bytes, share, rates[0])]
+
+    def _missed(self, repeats: Floats, sets: Floats, share: Floats, rate: float) -> Floats:
+        """Mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths]."""
+        constants = self.constants
+        reach = constants.cache_reach_ratio * constants.cache_bytes
+        hit = reach / (reach + sets[..., None] * share)
+        fastest = cache_rate(constants, self._once)
+        slower = hit / max(constants.cache_bytes_per_s, rate) + (1.0 - hit) / rate - 1.0 / fastest
+        return np.asarray((repeats[..., None] * slower).mean(axis=0))
+
+    def alone(self, forward: float, exchanged: Floats) -> Floats:
+        """Seconds that a table adds on single ranks because repeats miss the cache, or for avoiding it, [tables].
+
+        ``forward`` is the weight of that direction; ``exchanged`` [tables] is what every further range of columns
+        sends again.
+        """
+        if self.whole:
+            return np.zeros(len(self.dims))
+        again = np.maximum(forward * self._same[0] + self._same[1], 0.0) + np.maximum(exchanged, 0.0)
+        one = self._narrowest(again, forward * self._lost[0] + self._lost[1])
+        if Move.ROWS not in self.moves:
+            return one
+        # A second segment of the same columns writes vectors again; one of an unpooled table is paid for by luck.
+        another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
+        streams = self._lookups * (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
+        return np.minimum(one, another + self._narrowest(streams, self._lost[1]))
+
+    def _narrowest(self, again: Floats, lost: Floats) -> Floats:
+        """Least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths], [tables]."""
+        return np.asarray((self._more * again[:, None] + lost).min(axis=1, where=self._fits, initial=np.inf))

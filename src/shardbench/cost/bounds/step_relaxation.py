@@ -1,0 +1,339 @@
+"""What plans made with some moves add to a step at least, table by table, at prices: a Lagrangian relaxation.
+
+Take any plan of device moves and any prices. All seconds below are sums over devices and means over batches; the step
+is at least their W-th part, latencies apart.
+
+*Phases.* The forward phase is at least max(D, l + F) in a batch with any bag, where F is the mean of the ranks'
+forward works, hence at least t (l + F) + (1 - t) D for a price t in 0..1; the backward phase is at least l + B. A
+collective takes at least its calls' latencies and, in the mean over ranks, m x (bytes across nodes / inter) + (1 - m) x
+(bytes inside / intra) for a price m in 0..1: a maximum is no less than a mix. There is an m each for the exchange of
+lookups, that of vectors (forward and backward alike), the reductions of pooled vectors and the all-reduce of copies.
+Bytes of splits count for nothing.
+
+*Scopes.* A segment of a table is in one of six scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node, dealt
+(NODES) or on one LOCAL rank of each, or a copy a device (COPIES). A column of a table is served by some set of scopes.
+Each of them costs what does not depend on its rows: lengths sent, pooled vectors written and exchanged by every device
+that has a part, and a table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their
+all-reduce and memory (a node's copy none, where it may be in host memory). Nothing is counted twice, and what is
+counted is linear: so a column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row
+the cheapest scope of the set. Two of RANK, NODE and WORLD never help each other, nor NODES and LOCAL: their rows cost
+the same. A segment narrower than the table repeats what does not depend on its width, so that a column pays at least
+its share of the whole table's. Never-seen rows cost only where all scopes of the set are copies. Plans that never
+split rows have one scope a column. Of plans that copy a table's hottest rows, in the order of frequency, the best
+numbers of first rows count and not the best rows, rarely asked ones among them (``row_prefixes``).
+
+*Near lookups* are taken off by ``local_lookups.Luck``: a rank's own cost nothing, its node's only the inner link. Where
+a range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
+
+*Kernels.* Works are at least the linear ones of ``cost.bounds`` (``least_forward_s``), whatever the split: repeats at
+the cache's rate. To a table that has no row but on single ranks add, a column of it having
+  - one segment: what its repeats lose to the cache. Works are super-additive, so that segments of w columns lose what
+    they lose alone; but all that does not depend on the width is paid dim / w times. The best w counts.
+  - several, by rows: the vectors of a pooled table written once more (nothing for an unpooled one), and what gradients
+    lose at the best w. Of q_i lookups in segment i, at most one a bag is read first: f_i, at the dearest rate whatever
+    w is, the others at a rate that grows with w. Indices and sort are paid by the lookup, dim / w times. Of all lookups
+    that are not first in one segment, a share is first in these, and pays more than at any w; another share is in
+    segment i, which has at least that share of the lookups, and pays no less than it does at the best w for all.
+A copied row is read and updated on every rank (or node) that asks for it. Pooled gradients that are read first are at
+least, summed over ranks, the fewer of a rank's bags and lookups: ranges of rows and copies only add to them. Rows in
+host memory are the knapsack of ``cost.bounds``, at the price of a byte of HBM, and a copy takes its bytes again.
+
+*Calls.* Each kind of scope that pooled tables use is a collective of its own in the phases it takes part in, and so is
+that of every module of unpooled tables. Any set of scopes may serve a module; it pays its calls' latencies and gives
+the tables only its scopes, and the bound is the smallest over these sets. Of unpooled tables only calls of phases in
+which something is sent for sure are counted, and where columns may be split all of them are one module.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.cost.bounds import local_lookups
+from shardbench.cost.bounds.capacity import Curve
+from shardbench.cost.bounds.demand import Demand
+from shardbench.cost.bounds.embedding import ROUNDING
+from shardbench.cost.bounds.local_lookups import block_lookups
+from shardbench.cost.bounds.step_calls import (
+    A_NODE,
+    COPIES,
+    LOCAL,
+    NODE,
+    NODES,
+    ONCE,
+    RANK,
+    WORLD,
+    Modules,
+    Scopes,
+    scopes_of,
+)
+from shardbench.cost.bounds.step_kernels import Kernels
+from shardbench.cost.bounds.step_rows import Curves, RowSums
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """What the relaxation asks for what plans share."""
+
+    forward: float = 1.0
+    """Weight of the devices' forward work; the rest is that of the host's dispatch."""
+    lookups: float = 1.0
+    """Weight of the link between nodes in the exchange of lookups, the rest is that inside nodes; 0..1, as below."""
+    vectors: float = 1.0
+    """In the exchange of vectors."""
+    sums: float = 1.0
+    """In the reductions of pooled vectors."""
+    rows: float = 1.0
+    """In the all-reduce of copies."""
+    hbm_byte: float = 0.0
+    """Seconds a byte of HBM."""
+
+
+@dataclass(frozen=True)
+class _Link:
+    """Seconds a byte inside a node and across, weighted."""
+
+    intra: float
+    inter: float
+    inter_used: bool
+
+    @property
+    def far(self) -> float:
+        """Of the link between nodes, or of the only one."""
+        return self.inter if self.inter_used else self.intra
+
+    def near(self, rank: Floats, node: Floats) -> Floats:
+        """Seconds a byte saved where so many of ``rank`` stay on the rank and ``node`` in the node."""
+        if not self.inter_used:
+            return np.asarray(self.intra * rank)
+        return np.asarray(min(self.intra, self.inter) * rank + max(self.inter - self.intra, 0.0) * node)
+
+
+class Relaxation:
+    """The tables of a problem, relaxed for a set of moves; ``ordered`` as in ``step_bound``."""
+
+    def __init__(self, asked: Demand, problem: Problem, moves: frozenset[Move], *, ordered: bool = False) -> None:
+        self.problem, self.moves, self.demand = problem, moves, asked
+        topology, tables = problem.topology, problem.tables
+        self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
+        self.scopes = scopes_of(problem, moves)
+        self.kernels = Kernels(asked.loads, asked.first_by_rank, problem, moves)
+        self._sets = self._scope_sets()
+        self._modules = Modules(problem, moves, self._sets)
+        self.dims, self.pooled = self.kernels.dims, self.kernels.pooled
+        self.features = np.array([t.features for t in tables], dtype=np.float64)
+        self.rows = np.array([t.rows for t in tables], dtype=np.float64)
+        self.row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in tables])
+        self.blocks = np.array([block_lookups(t, problem) for t in tables], dtype=np.float64)
+        self.lookups = asked.sources.sum(axis=1)
+        self.capacity = float(self.world * topology.hbm_bytes)
+        self._busy = float(asked.loads.bags.any(axis=1).mean())
+        self._row_sums = RowSums(asked.counts, self.rows, asked.prefixes if ordered else None)
+        curves = asked.hottest_first if ordered else asked.any_rows
+        self._curves = Curves(curves if Move.ROWS in moves else [Curve.line(t.rows) for t in tables])
+        by_node = asked.sources.reshape(len(tables), self.nodes, self.local).sum(axis=2)
+        self._own, self._own_node = asked.sources, np.repeat(by_node, self.local, axis=1)
+
+    def _scope_sets(self) -> list[Scopes]:
+        """Sets of scopes of one column: at most one that holds a row once, one that does so once a node, and copies."""
+        if Move.ROWS not in self.moves:
+            return [Scopes({scope}) for scope in self.scopes]
+        alike = [
+            [Scopes(), *(Scopes({scope}) for scope in self.scopes if scope in kind)]
+            for kind in (ONCE, A_NODE, [COPIES])
+        ]
+        return [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
+
+    def first_prices(self) -> Prices:
+        """Where to start from: the slower link, HBM for nothing."""
+        inter = float(self.nodes > 1)
+        return Prices(lookups=inter, vectors=inter, sums=inter, rows=inter)
+
+    @property
+    def hbm_scale(self) -> float:
+        """Seconds a byte of HBM: in the middle, by ratio, of prices that may be of use."""
+        work = self.kernels
+        gains = work.forward_uvm + work.backward_uvm - work.forward - work.backward
+        seconds = float(gains.clip(min=0.0).sum()) or float((work.forward + work.backward).sum())
+        return max(seconds, 1e-12) / (self.capacity * 16.0)
+
+    def free_prices(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the prices that are not given by the machine's shape or the moves; those to be changed together."""
+        constants = self.problem.machine.constants
+        names: list[tuple[str, ...]] = [("forward",)] if constants.dispatch_s > constants.launch_s else []
+        if self.nodes > 1 and self.local > 1:
+            # Near lookups are told apart only where lookups and vectors have prices alike.
+            names += [("lookups", "vectors"), ("lookups",), ("vectors",)]
+            names += [("sums",)] if Move.ROWS in self.moves else []
+            names += [("rows",)] if Move.REPLICATE in self.moves else []
+        if self.kernels.in_uvm or COPIES in self.scopes:
+            names.append(("hbm_byte",))
+        return tuple(names)
+
+    def value_ms(self, prices: Prices) -> float:
+        """Milliseconds beside the dense model that no plan of the moves beats, whatever the prices are."""
+        constants, t = self.problem.machine.constants, prices.forward
+        first = t * constants.launch_s + (1.0 - t) * max(constants.dispatch_s, constants.launch_s)
+        tables = self._modules.least_s(self._costs(prices) / self.world)
+        memory = prices.hbm_byte * self.capacity / self.world
+        return 1e3 * (self._busy * (first + constants.launch_s) + tables - memory)
+
+    def calls_ms(self) -> float:
+        """Milliseconds of latencies that every plan waits for."""
+        return 1e3 * self._modules.least_s(np.zeros((len(self._sets), len(self.dims))))
+
+    def _costs(self, prices: Prices) -> Floats:
+        """Seconds that each table adds where its columns are served by a set of scopes, [sets, tables]."""
+        lookups, vectors = self._link(prices.lookups), self._link(prices.vectors)
+        fixed = self._fixed(prices, lookups, vectors, self._link(prices.sums))
+        work = self._work(prices)
+        a_row = self._row_costs(prices, self._link(prices.rows))
+        wide = np.where(self.pooled, 0.0, 2.0 * VECTOR_BYTES * self.dims)
+        once = INDEX_BYTES * lookups.far + wide * vectors.far
+        copied = INDEX_BYTES * lookups.intra + wide * vectors.intra
+        near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
+        again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
+        alone = self.kernels.alone(prices.forward, again)
+        found: list[Floats] = []
+        least: dict[tuple[bool, bool, bool], Floats] = {}
+        for scopes in self._sets:
+            lines = not scopes.isdisjoint(ONCE), not scopes.isdisjoint(A_NODE), COPIES in scopes
+            if lines not in least:
+                mixed = sum(lines) > 1
+                rows = self._row_sums.least(
+                    once - (near.share if mixed else 0.0) if lines[0] else None,
+                    (copied - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
+                    a_row[COPIES] if lines[2] else None,
+                )
+                chosen = [some for some, used in zip((near, near_copies), lines) if used]
+                saved = sum(some.excess if mixed else some.most for some in chosen)
+                if lines[1] or lines[2]:
+                    saved = saved + self.kernels.first_credit
+                least[lines] = work + rows - saved
+            cost = least[lines] + sum(fixed[scope] for scope in scopes)
+            found.append(cost + alone if scopes == {RANK} else cost)
+        return np.array(found)
+
+    def _link(self, weight: float) -> _Link:
+        """Prices of bytes, where the link between nodes has so much weight."""
+        constants = self.problem.machine.constants
+        several, shared = self.nodes > 1, self.local > 1
+        weight = weight if several and shared else float(several)
+        return _Link(
+            intra=(1.0 - weight) / constants.intra_bytes_per_s if shared else 0.0,
+            inter=weight / constants.inter_bytes_per_s if several else 0.0,
+            inter_used=several,
+        )
+
+    def _fixed(self, prices: Prices, lookups: _Link, vectors: _Link, sums: _Link) -> dict[int, Floats]:
+        """Seconds of a scope that do not depend on its rows, all devices together, [tables] each."""
+        world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
+        samples = self.problem.batch_size // world * self.features
+        lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
+        columns = np.where(self.pooled, 2.0 * VECTOR_BYTES * samples * self.dims, 0.0)
+        both = 1.0 + prices.forward
+        # How often all devices together go through the table and through its bags.
+        devices = {
+            RANK: (1, 1), NODE: (local, local), WORLD: (world, world),
+            NODES: (world, local), LOCAL: (nodes, 1), COPIES: (world, 1),
+        }  # fmt: skip
+        own = {
+            scope: both * (tables * work.table_s + bags * work.bag_s) + prices.forward * bags * work.vector_s
+            for scope, (tables, bags) in devices.items()
+        }
+        away = (world - local) * vectors.inter
+        summed = world * (local - 1) * sums.intra
+        dealt = world * (world / local) * ((local - 1) * sums.intra + (nodes - 1) / nodes * sums.inter)
+        return {
+            RANK: own[RANK] + lengths + columns * (away + (local - 1) * vectors.intra),
+            NODE: own[NODE] + local * lengths + columns * (away + summed),
+            WORLD: own[WORLD] + world * lengths + columns * dealt,
+            NODES: own[NODES] + world * inner + columns * summed,
+            LOCAL: own[LOCAL] + nodes * (inner + columns * (local - 1) * vectors.intra),
+            COPIES: own[COPIES],
+        }
+
+    def _work(self, prices: Prices) -> Floats:
+        """Seconds of the kernels' work and of the memory that rows held once need, [tables]."""
+        work = self.kernels
+        hot = prices.forward * work.forward + work.backward
+        if not work.in_uvm:
+            return hot + prices.hbm_byte * self.row_bytes * self.rows
+        cold = prices.forward * work.forward_uvm + work.backward_uvm
+        return cold - self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
+
+    def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
+        """Seconds that copies of a row add, all devices together, and for each further one that is asked, [tables]."""
+        size = 2.0 * self.dims * self.problem.precision.bytes * self.world / self.local
+        across = (self.nodes - 1) / self.nodes * rows.inter
+        more = prices.hbm_byte * self.row_bytes
+        work, t = self.kernels, prices.forward
+        # A node's copy may be in host memory.
+        a_node = size * across + (0.0 if work.in_uvm else self.nodes - 1) * more
+        a_rank = size * ((self.local - 1) * rows.intra + across) + (self.world - 1) * more
+        return {
+            NODES: (a_node, t * work.another[0] + work.another[1]),
+            COPIES: (a_rank, t * work.another_hbm[0] + work.another_hbm[1]),
+        }
+
+    def _lengths(self, lookups: _Link) -> Floats:
+        """Seconds to send the lengths of a table to one device, [tables]."""
+        sent = self.problem.batch_size // self.world * self.features * LENGTH_BYTES
+        return np.asarray(sent * ((self.world - self.local) * lookups.inter + (self.local - 1) * lookups.intra))
+
+    def _near(self, lookups: _Link, vectors: _Link, wide: Floats, once: Floats) -> "_Near":
+        """What rows held once save at most because they are near."""
+        if Move.ROWS not in self.moves:
+            indices = INDEX_BYTES * lookups.near(self._own, self._own_node)
+            saved = indices + wide[:, None] * vectors.near(self._own, self._own_node)
+            nothing = np.zeros(len(self.dims))
+            return _Near(indices=indices.max(axis=1), most=saved.max(axis=1), share=nothing, excess=nothing)
+        luck = self.demand.luck
+
+        def seconds(near: Floats) -> Floats:
+            rank, node = near[:, local_lookups.RANK], near[:, local_lookups.NODE]
+            return INDEX_BYTES * lookups.near(rank, node) + wide * vectors.near(rank, node)
+
+        dear = self._lengths(lookups) >= 2.0 * self.blocks * once * (1.0 - ROUNDING)
+        indices = INDEX_BYTES * lookups.near(luck.most[:, local_lookups.RANK], luck.most[:, local_lookups.NODE])
+        return _Near(
+            indices=np.where(dear, indices, INDEX_BYTES * lookups.far * self.lookups),
+            most=np.where(dear, seconds(luck.most), once * self.lookups),
+            share=np.where(dear, seconds(luck.share), once),
+            excess=np.where(dear, seconds(luck.excess), 0.0),
+        )
+
+    def _near_copies(self, lookups: _Link, copied: Floats) -> "_Near":
+        """The same where every node has a copy."""
+        if Move.ROWS not in self.moves:
+            most = self._own.reshape(-1, self.nodes, self.local).sum(axis=1).max(axis=1)
+            nothing = np.zeros(len(self.dims))
+            return _Near(indices=nothing, most=copied * most, share=nothing, excess=nothing)
+        sent = self.problem.batch_size * self.features * LENGTH_BYTES
+        # The least that a range more sends: to one device a node.
+        dear = sent / self.local * (self.local - 1) * lookups.intra >= 2.0 * self.blocks * copied * (1.0 - ROUNDING)
+        luck = self.demand.luck
+        return _Near(
+            indices=np.zeros(len(self.dims)),
+            most=np.where(dear, copied * luck.most[:, local_lookups.COPY], copied * self.lookups),
+            share=np.where(dear, copied * luck.share[:, local_lookups.COPY], copied),
+            excess=np.where(dear, copied * luck.excess[:, local_lookups.COPY], 0.0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Near:
+    """Seconds saved by lookups that are near, [tables]; as in ``local_lookups.Luck``."""
+
+    indices: Floats
+    """Of all rows' indices alone."""
+    most: Floats
+    """Of all rows."""
+    share: Floats
+    """A lookup."""
+    excess: Floats

@@ -1,0 +1,51 @@
+"""What the step of a plan of whole tables takes at least because tables cannot be cut.
+
+The embedding bound of ``cost.bounds`` holds for the sum of the forward and backward phases, which end with their
+slowest ranks. A device sends the vectors of the tables it holds and receives their lookups, which takes at least their
+bytes over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Calls
+are the same for all. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
+together.
+"""
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.cost.bounds.demand import Demand
+from shardbench.cost.bounds.embedding import by_tier, pigeonhole_ms, whole_table_bound_ms
+from shardbench.cost.costmodel import work_ms
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import Pooling
+
+
+def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], calls_ms: float) -> float:
+    """Milliseconds beside the dense model that no plan of whole tables beats; ``calls_ms`` are its calls' latencies."""
+    loads, world = demand.loads, problem.world_size
+    if not loads.bags.any():
+        return calls_ms
+    lookups, vectors = _exchanged_ms(demand, problem)
+    floors = [max(float(ms.sum()) / world, pigeonhole_ms(ms, world)) for ms in (lookups, vectors)]
+    apart = whole_table_bound_ms(loads, problem, moves) + floors[0] + 2.0 * floors[1]
+    works = np.minimum(*by_tier(work_ms, loads, problem, moves & {Move.UVM}))
+    launches = 2e3 * problem.machine.constants.launch_s * float(loads.bags.any(axis=1).mean())
+    together = launches + pigeonhole_ms(works + lookups + 2.0 * vectors, world)
+    return calls_ms + max(apart, together)
+
+
+def _exchanged_ms(demand: Demand, problem: Problem) -> tuple[Floats, Floats]:
+    """Least mean milliseconds of the far link that a table's lookups and vectors take its device, [tables] each."""
+    topology, constants = problem.topology, problem.machine.constants
+    world, local = topology.world_size, topology.devices_per_node
+    several = topology.nodes > 1
+    near = demand.sources.reshape(-1, topology.nodes, local).sum(axis=2) if several else demand.sources
+    away = demand.sources.sum(axis=1) - near.max(axis=1)
+    peers = world - local if several else local - 1
+    rate = constants.inter_bytes_per_s if several else constants.intra_bytes_per_s
+    samples = np.array([t.features for t in problem.tables]) * (problem.batch_size // world)
+    dims = np.array([t.dim for t in problem.tables])
+    pooled = np.array([t.pooling is Pooling.SUM for t in problem.tables])
+    lookups = INDEX_BYTES * away + LENGTH_BYTES * samples * peers
+    vectors = VECTOR_BYTES * dims * np.where(pooled, samples * peers, away)
+    return 1e3 * lookups / rate, 1e3 * vectors / rate

@@ -1,0 +1,181 @@
+"""Which rank is at fault, of several that ended badly or stand still, and what became of a process that was killed.
+
+When one rank ends, its peers lose their connections to it and say so, often before it is known to have ended: such a
+report is the last to be believed.
+"""
+
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from shardbench.processes.job import RankError
+from shardbench.processes.progress import progress_of
+from shardbench.processes.trial_folder import phase_of
+from shardbench.records.trial import Failure, Outcome
+
+_LOST_PEER = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|connect(ing)? .*(failed|refused|timed out)|broken pipe|"
+    r"closed by peer|timed out waiting|socket timeout|read error|write error|gloo|nccl.*(remote|abort)|"
+    r"recvvalue failed|store.*(timeout|broken)",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the rendezvous say of a rank that is gone."""
+
+_STARVED = {-signal.SIGABRT: "std::bad_alloc", 127: "cannot allocate memory"}
+"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code."""
+_END_BYTES = 1 << 14
+
+LOOK_S = 0.5
+"""How long a rank is looked at to see whether it goes on."""
+
+
+def lost_peer(failure: Failure) -> bool:
+    """Whether a rank's report only says that another one is gone."""
+    return failure.outcome is Outcome.ERROR and bool(_LOST_PEER.search(failure.cause))
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Counters of the kernel's out-of-memory killer, so that a kill can be told from any other."""
+
+    kills: tuple[int, ...]
+    """Of this machine and of the control group; empty where the system has none."""
+
+    @classmethod
+    def now(cls) -> "OutOfMemory":
+        """As they stand."""
+        return cls(tuple(count for path, name in _counters() if (count := _count(path, name)) is not None))
+
+    def killed_since(self) -> bool | None:
+        """Whether it killed something since; None where nobody counts."""
+        now = OutOfMemory.now().kills
+        if not self.kills or len(now) != len(self.kills):
+            return None
+        return any(after > before for before, after in zip(self.kills, now))
+
+
+def _counters() -> list[tuple[Path, str]]:
+    found = [(Path("/proc/vmstat"), "oom_kill")]
+    own = Path("/proc/self/cgroup")
+    if own.is_file():
+        for line in own.read_text().splitlines():
+            if line.startswith("0::"):
+                found.append((Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events", "oom_kill"))
+    return found
+
+
+def _count(path: Path, name: str) -> int | None:
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory, log: Path | None = None) -> Failure:
+    """Of a process that left no report; ``log`` is what it printed."""
+    who = f"rank {rank}" if rank is not None else "the process"
+    how, outcome = f"exited with {exit_code}", Outcome.ERROR
+    if exit_code is not None and exit_code < 0:
+        how = f"was killed by signal {-exit_code}"
+    if exit_code == -signal.SIGKILL:
+        full = memory.killed_since()
+        # Where nobody counts, an unexplained SIGKILL is taken for the out-of-memory killer's.
+        outcome = Outcome.ERROR if full is False else Outcome.OOM
+        how += " (not by the kernel for want of memory)" if full is False else ""
+    elif exit_code in _STARVED and log is not None and _STARVED[exit_code].encode() in _end(log):
+        how, outcome = f"{how} for want of memory ({_STARVED[exit_code]})", Outcome.OOM
+    return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
+
+
+def _end(log: Path) -> bytes:
+    """The last of what a process printed."""
+    if not log.is_file():
+        return b""
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - _END_BYTES, 0))
+        return file.read(_END_BYTES)
+
+
+def without_result(folder: Path, rank: int) -> Failure:
+    """Of a rank that ended as if all were well."""
+    phase = phase_of(folder, rank)
+    cause = f"rank {rank} exited with 0 in phase {phase} and left no result"
+    return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase, rank=rank)
+
+
+def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) -> tuple[Failure, bool]:
+    """The failure of ranks whose exit codes are these (None: still running), and whether it is sure.
+
+    The earliest report that is more than a lost peer; then who was killed by a signal; then who ended without a report;
+    else the earliest report, of which it is not sure that no other rank has more to say.
+    """
+    ended = {rank: code for rank, code in codes.items() if code not in (None, 0)}
+    killed = [rank for rank, code in ended.items() if code is not None and code < 0]
+    reports = sorted(
+        (path.stat().st_mtime_ns, rank, path) for rank in ended if (path := _report(folder, rank)).is_file()
+    )
+    failures = [_read(path, rank) for _, rank, path in reports]
+    telling = [failure for failure in failures if not lost_peer(failure)]
+    if killed and not telling:
+        return _died(folder, killed[0], ended, memory), True
+    if telling:
+        return telling[0], True
+    silent = sorted(ended.keys() - {rank for _, rank, _ in reports})
+    if silent:
+        return _died(folder, silent[0], ended, memory), True
+    return failures[0], False
+
+
+def _died(folder: Path, rank: int, codes: Mapping[int, int | None], memory: OutOfMemory) -> Failure:
+    return died(codes[rank], phase_of(folder, rank), rank, memory, folder / f"rank{rank}.log")
+
+
+def _report(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.error.json"
+
+
+def _read(path: Path, rank: int) -> Failure:
+    try:
+        return RankError.model_validate_json(path.read_bytes()).failure
+    except pydantic.ValidationError:
+        phase = phase_of(path.parent, rank)
+        cause = f"rank {rank} ended in phase {phase}; what it says of it in {path.name} cannot be read"
+        return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase, rank=rank)
+
+
+def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -> Failure:
+    """Of ranks (with their process ids) that have not ended: a stopped one, or of those that stand the least far one.
+
+    No rank is to blame where all go on, or several stand at one point.
+    """
+    before = {rank: progress_of(folder, rank) for rank in running}
+    time.sleep(LOOK_S)
+    came = {rank: progress_of(folder, rank) for rank in running}
+    where = {rank: phase_of(folder, rank) for rank in running}
+    stand = [rank for rank in running if came[rank] == before[rank]]
+    stopped = [rank for rank, pid in running.items() if pid is not None and _is_stopped(pid)]
+    least = [rank for rank in stand if came[rank] == min(came[one] for one in stand)]
+    rank = stopped[0] if stopped else least[0] if len(least) == 1 else None
+    places = ", ".join(f"rank {one} {phase} (stamp {came[one]})" for one, phase in sorted(where.items()))
+    cause = f"no result after {timeout_s:g} s; ranks still in: {places}"
+    if stopped:
+        cause += f"; rank {rank} is stopped"
+    elif not stand:
+        cause += "; all go on: slow, not stuck"
+    phase = where[rank if rank is not None else min(where)]
+    return Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase, rank=rank)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state in "Tt"

@@ -1,0 +1,86 @@
+"""Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised."""
+
+from pathlib import Path
+from types import TracebackType
+
+from shardbench.base.errors import (
+    Infeasible,
+    InvalidPlan,
+    ShardBenchError,
+    Undeclared,
+    Unsupported,
+    described,
+    one_line,
+)
+from shardbench.processes.limits import at_memory_limit
+from shardbench.records.trial import Failure, Outcome
+
+_OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
+    (Infeasible, Outcome.INFEASIBLE),
+    (InvalidPlan, Outcome.INVALID),
+    (Undeclared, Outcome.INVALID),
+    (Unsupported, Outcome.SKIPPED),
+    (TimeoutError, Outcome.TIMEOUT),
+)
+_REFUSED = "resource temporarily unavailable"
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+LONGEST_CAUSE = 500
+"""Characters of an exception's text that a record keeps."""
+
+
+class TrialFailed(ShardBenchError):
+    """Something of a trial ended without a result; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.outcome}: {failure.cause}")
+        self.failure = failure
+
+
+def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) -> TrialFailed:
+    """What to raise for a failure of these fields."""
+    return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it says that there was no memory, of a device or of this machine."""
+    # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    # The system says of a thread's stack that gets no memory what it says of one thread too many.
+    refused = _REFUSED in text and at_memory_limit()
+    return refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError)
+
+
+def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
+    """The failure that an exception is, in one line.
+
+    Its place is the innermost line in ``package`` (a module name with all below it). Errors that are
+    not the suite's own have their type before and a place in any case: else that of what raised.
+    """
+    if isinstance(error, TrialFailed):
+        return error.failure
+    outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+    if out_of_memory(error):
+        outcome = Outcome.OOM
+    text = one_line(str(error), LONGEST_CAUSE)
+    rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
+    places = _places(error.__traceback__)
+    inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
+    place = inside[-1] if inside else ""
+    if not isinstance(error, ShardBenchError):
+        text = described(error, LONGEST_CAUSE)
+        place = place or (places[-1][1] if places else "")
+    # A strategy that declines has nothing to mend.
+    text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""
+    return Failure(outcome=outcome, cause=text or outcome.value, phase=phase, rule=rule)
+
+
+def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:
+    """Module and ``file:line`` of every frame, the innermost last; no folder of this machine."""
+    places: list[tuple[str, str]] = []
+    while traceback is not None:
+        code, module = traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))
+        name = Path(code.co_filename).name
+        parents = module.split(".") if name == "__init__.py" else module.split(".")[:-1]
+        places.append((module, f"{'/'.join([*parents, name])}:{traceback.tb_lineno}"))
+        traceback = traceback.tb_next
+    return places

@@ -1,0 +1,1 @@
+"""Two records or two runs held against each other."""

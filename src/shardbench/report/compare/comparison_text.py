@@ -1,0 +1,126 @@
+"""What a comparison of two results folders says, in lines."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from shardbench.report.compare.comparison import STEP, Comparison
+from shardbench.report.compare.same_numbers import BOTH, COMMITTED_ONLY, ONLY
+from shardbench.report.compare.second_run import text_line
+from shardbench.report.tables.text import percent, significant
+
+LISTED = 20
+"""Rows of a kind that are named one by one; --json has all."""
+
+
+def text_lines(found: Comparison) -> list[str]:
+    """How many are equal and how many are not, then which, the farthest off first."""
+    lines = [f"{found.folder} against {found.committed}"]
+    for part in (_simulated(found), _measured(found), _studies(found), _claims(found)):
+        lines += part
+    return lines if len(lines) > 1 else [*lines, "nothing in either to compare"]
+
+
+def _head(kind: str, alike: str, both: pd.DataFrame, differing: pd.DataFrame, frame: pd.DataFrame) -> str:
+    equal = f"{len(both) - len(differing)} of {len(both)} {alike}" if len(both) else "none in both"
+    return f"{kind}: {equal}; {_only(frame)}"
+
+
+def _only(frame: pd.DataFrame) -> str:
+    counts = frame["where"].value_counts()
+    return f"{counts.get(ONLY, 0)} {ONLY}, {counts.get(COMMITTED_ONLY, 0)} {COMMITTED_ONLY}"
+
+
+def _listed(lines: Iterable[str]) -> list[str]:
+    """The first of them, indented, and how many more there are."""
+    lines = list(lines)
+    more = [f"  and {len(lines) - LISTED} more (--json has all)"] if len(lines) > LISTED else []
+    return [f"  {line}" for line in lines[:LISTED]] + more
+
+
+def _name(row: "pd.Series[object]") -> str:
+    return f"{row['workload']} on {row['machine']}, {row['strategy']}"
+
+
+def _simulated(found: Comparison) -> list[str]:
+    frame = found.simulated
+    if not len(frame):
+        return []
+    both = frame[frame["where"] == BOTH]
+    differing = both[~both["equal"].astype(bool)]
+    differing = differing.sort_values("difference_pct", key=lambda column: -column.astype(float).abs(), kind="stable")
+    return [
+        _head("simulated", "rows equal", both, differing, frame),
+        *_listed(_difference(row) for _, row in differing.iterrows()),
+    ]
+
+
+def _difference(row: "pd.Series[object]") -> str:
+    if row["outcome"] != row["committed_outcome"]:
+        return f"{_name(row)}: {row['outcome']}, committed {row['committed_outcome']}"
+    if pd.isna(row["difference_pct"]):
+        return f"{_name(row)}: {row['reason']}"
+    times = f"{significant(float(row['step_ms']))} ms, committed {significant(float(row['committed_step_ms']))}"
+    return f"{_name(row)}: {percent(float(row['difference_pct']))} ({times}; n = {row['n']}; {row['reason']})"
+
+
+def _measured(found: Comparison) -> list[str]:
+    frame = found.measured
+    if not len(frame):
+        return []
+    first = frame[frame["quantity"] == STEP]
+    both = first[first["where"] == BOTH]
+    lines = [f"measured: {f'{len(both)} rows' if len(both) else 'none'} in both; {_only(first)}"]
+    for quantity, rows in frame[frame["ratio"].notna()].groupby("quantity", sort=False):
+        known = rows[rows["beyond_noise"].notna()]
+        beyond = known[known["beyond_noise"].astype(bool)].sort_values("ratio")
+        unknown = f", of {len(rows) - len(known)} the noise is unknown" if len(known) < len(rows) else ""
+        ends = f"{significant(rows['ratio'].min())} to {significant(rows['ratio'].max())}"
+        lines.append(f"  {quantity}: {ends} times the committed; beyond the noise in {len(beyond)} rows{unknown}")
+        lines += [f"  {line}" for line in _listed(_ratio(row) for _, row in beyond.iterrows())]
+    outcomes = both[both["outcome"] != both["committed_outcome"]]
+    lines += _listed(_difference(row) for _, row in outcomes.iterrows())
+    return lines + [f"  {text_line(one)}" for agreements in found.order.values() for one in agreements]
+
+
+def _ratio(row: "pd.Series[object]") -> str:
+    ends = f"{significant(float(row['ratio_low']))} to {significant(float(row['ratio_high']))}"
+    other = f"; {row['reason']}" if row["reason"] else ""
+    return f"{_name(row)}: {significant(float(row['ratio']))} ({ends}; n = {row['n']} and {row['committed_n']}{other})"
+
+
+def _studies(found: Comparison) -> list[str]:
+    frame = found.cells[found.cells["cells_in_both"] > 0]
+    if not len(frame):
+        return []
+    total, equal = frame["cells_in_both"].sum(), frame["equal"].sum()
+    differing = frame[frame["equal"] < frame["cells_in_both"]]
+    head = f"studies: {equal} of {total} cells equal, but for seconds that the process took"
+    return [head, *_listed(_study(row) for _, row in differing.iterrows())]
+
+
+def _study(row: "pd.Series[object]") -> str:
+    off = row["difference_pct"]
+    far = "not in numbers" if pd.isna(off) else f"{float(off):.1f} %"
+    other = row["cells_in_both"] - row["equal"]
+    where = f"the farthest {far} in {row['column']} of {row['key']}"
+    return f"{row['baseline']}/{row['study']} ({row['backend']}): {other} of {row['cells_in_both']} differ, {where}"
+
+
+def _claims(found: Comparison) -> list[str]:
+    frame = found.claims
+    if not len(frame):
+        return []
+    both = frame[frame["where"] == BOTH]
+    differing = both[~both["equal"].astype(bool)]
+    return [
+        _head("claims", "with the same answers", both, differing, frame),
+        *_listed(_claim(row) for _, row in differing.iterrows()),
+    ]
+
+
+def _claim(row: "pd.Series[object]") -> str:
+    mine, theirs = (
+        f"direction {row[f'{prefix}direction']}, magnitude {row[f'{prefix}magnitude']}" for prefix in ("", "committed_")
+    )
+    return f"{row['paper']} {row['claim']}: {mine}; committed: {theirs}"

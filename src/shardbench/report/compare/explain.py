@@ -1,0 +1,333 @@
+"""Why one record is faster than another: phases, stragglers, bytes, rows, lookups off HBM, distance to the bound."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.base.closest import meant
+from shardbench.base.errors import BadInput
+from shardbench.cost.phases import EXCHANGE_PHASES
+from shardbench.cost.uncertainty import SURE, p_larger
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Condition, Group, Row, current, groups
+from shardbench.report.tables.suite_tables import phases_of
+
+_SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
+_LEAST_KEY = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """The rank with the most embedding time, against the mean over ranks."""
+
+    rank: int
+    embedding_ms: float
+    clock: str
+    """``CPU`` where the time is that; empty where it is wall time or the model's."""
+    mean_ms: float
+    distinct_rows: float
+    mean_distinct_rows: float
+    memory_bytes: float
+    mean_memory_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two records, in the numbers that are compared."""
+
+    key: str
+    name: str
+    """The strategy; with seed and repeat where both records are of one strategy."""
+    strategy: str
+    seed: int
+    repeat: int
+    step_ms: float
+    vs_control: float | None
+    """Step over that of the control plan stepped in turn; None where there is none."""
+    phases_ms: dict[str, float]
+    """On the critical path of the step, see ``critical_ms``."""
+    straggler: Straggler
+    intra_bytes: float
+    inter_bytes: float
+    collectives: dict[str, float]
+    """Bytes of all ranks by collective, both links."""
+    off_hbm_pct: float
+    over_bound_pct: float | None
+    """Distance of the slowest rank's embedding time to the lower bound; simulated records only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseDifference:
+    """One phase of both on the critical path, ms; ``share_pct`` of the difference of the steps."""
+
+    phase: str
+    faster_ms: float
+    slower_ms: float
+    """Where ratios to the control decide, at the speed that the machine had in the faster one's trial."""
+    share_pct: float | None
+    """None where measured: phases of several ranks do not add up to the step."""
+
+    @property
+    def saved_ms(self) -> float:
+        """Milliseconds that the faster one saves in it; negative where it spends more."""
+        return self.slower_ms - self.faster_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllTrials:
+    """The two strategies over all their trials of the condition, as tables compare them; measured only."""
+
+    faster: str
+    slower: str
+    trials: tuple[int, int]
+    """Of the faster and of the slower strategy."""
+    slower_pct: float
+    beyond_noise: bool | None
+    """Whether that is more than the noise of so many trials; None where the noise is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Two records of one condition, the faster one first (by ratio to the control where both have the same one)."""
+
+    workload: str
+    machine: str
+    backend: Backend
+    batch_size: int
+    faster: Side
+    slower: Side
+    by_control: bool
+    """Whether they are compared by their ratio to one control plan, else by their steps."""
+    noise_pct: float | None
+    """Least significant difference (95 %) of two single trials of their group; None where nothing was repeated."""
+    beyond_noise: bool | None
+    """Whether they differ by more; None where the noise is unknown. Simulated: whether the model knows the order."""
+    p_faster: float | None
+    """Share of the draws of the model's constants and form in which the faster one is faster; None where measured and
+    where a record has no draws."""
+    all_trials: AllTrials | None
+    """None where simulated, of one strategy, where there are no more trials than the two, and where one failed."""
+    waits: bool
+    """Whether exchanges include waits for slower ranks: records of measured trials without the phases of each rank."""
+    phases: tuple[PhaseDifference, ...]
+    """Those in which the faster one saves most first, those in which it spends more last."""
+
+    @property
+    def difference_ms(self) -> float:
+        """Milliseconds a step that the faster one saves; may be negative where ratios to the control decide."""
+        return self.slower.step_ms - self.faster.step_ms
+
+    @property
+    def ratio(self) -> float:
+        """Slower over faster, in what they are compared by."""
+        return _ratio(self.slower, self.faster, by_control=self.by_control)
+
+
+def read_all(results: Path) -> list[Record]:
+    """Records of all suites of ``results``; raises BadInput where there are none."""
+    folder = results / "records"
+    records = [
+        record
+        for suite in sorted(path.stem for path in folder.glob("*.jsonl"))
+        for record in trial_store(results, suite).read()
+    ]
+    if not records:
+        raise BadInput(f"{folder} holds no records; run: shardbench run quick")
+    return records
+
+
+def find(selector: str, records: Sequence[Record]) -> Record:
+    """The record that a key, its beginning or a selector names; raises BadInput where not exactly one.
+
+    A selector that leaves out seed or repeat means the lowest there is.
+    """
+    if "/" in selector:
+        return _by_names(selector, current(records))
+    matching = {record.key: record for record in records if record.key.startswith(selector)}
+    if len(selector) < _LEAST_KEY or not matching:
+        raise BadInput(f"no record has a key that begins with '{selector}'; give at least 4 digits, or {_SELECTOR}")
+    if len(matching) > 1:
+        raise BadInput(f"'{selector}' begins the keys of {len(matching)} records; give more digits")
+    return next(iter(matching.values()))
+
+
+def _by_names(selector: str, records: Sequence[Record]) -> Record:
+    parts = selector.split("/")
+    if not 5 <= len(parts) <= 7:
+        raise BadInput(f"'{selector}' is not {_SELECTOR}")
+    matching = [record for record in records if _names(record)[: len(parts)] == parts]
+    if not matching:
+        near = meant(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
+        perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
+        raise BadInput(f"no record is {selector} ({_SELECTOR}); {perhaps}")
+    return min(matching, key=lambda record: (record.spec.seed, record.spec.repeat))
+
+
+def _names(record: Record) -> list[str]:
+    spec = record.spec
+    named = (spec.suite, spec.workload, spec.machine, spec.backend.value, spec.strategy)
+    return [*named, str(spec.seed), str(spec.repeat)]
+
+
+def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
+    """Compare two records; ``records`` are all there are, for the noise floor.
+
+    Raises BadInput where the two cannot be compared or one has no numbers.
+    """
+    _check(a, b)
+    twins = a.spec.strategy == b.spec.strategy
+    condition = Condition.of(a)
+    measured = condition.backend is Backend.MEASURED
+    by_rank = measured and all(record.timing is not None and record.timing.ranks is not None for record in (a, b))
+    first, second = (_side(record, twins=twins, by_rank=by_rank) for record in (a, b))
+    group = next((group for group in groups(records) if group.condition == condition), None)
+    controls = {record.control.plan_hash if record.control else None for record in (a, b)}
+    by_control = group is not None and group.control is not None and controls == {group.control}
+    swap = _ratio(first, second, by_control=by_control) > 1.0
+    faster, slower = (second, first) if swap else (first, second)
+    ratio = _ratio(slower, faster, by_control=by_control)
+    noise = group.noise if group is not None else None
+    beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
+    p_faster = _p_faster(*((b, a) if swap else (a, b)))
+    if condition.backend is Backend.SIMULATED:
+        beyond = None if p_faster is None else p_faster >= SURE
+    return Explanation(
+        workload=condition.workload,
+        machine=condition.machine,
+        backend=condition.backend,
+        batch_size=condition.batch_size,
+        faster=faster,
+        slower=slower,
+        by_control=by_control,
+        noise_pct=None if noise is None else noise.least_pct(1, 1),
+        beyond_noise=beyond,
+        p_faster=p_faster,
+        all_trials=_all_trials(group, a.spec.strategy, b.spec.strategy) if measured and group else None,
+        waits=measured and not by_rank,
+        phases=_phases(faster, slower, phases_of([a, b]), condition.backend, by_control=by_control),
+    )
+
+
+def _all_trials(group: Group, a: str, b: str) -> AllTrials | None:
+    rows = [row for row in group.ok_rows if row.strategy in (a, b)]
+    if len(rows) < 2 or all(len(row.records) == 1 for row in rows):
+        return None
+    faster, slower = sorted(rows, key=lambda row: group.estimate(row).value)
+    return AllTrials(
+        faster=faster.strategy,
+        slower=slower.strategy,
+        trials=(len(faster.records), len(slower.records)),
+        slower_pct=100.0 * (group.estimate(slower).value / group.estimate(faster).value - 1.0),
+        beyond_noise=group.apart(faster, slower),
+    )
+
+
+def _ratio(above: Side, below: Side, *, by_control: bool) -> float:
+    if by_control and above.vs_control is not None and below.vs_control is not None:
+        return above.vs_control / below.vs_control
+    return above.step_ms / below.step_ms if below.step_ms else 1.0
+
+
+def _p_faster(faster: Record, slower: Record) -> float | None:
+    """Share of draws in which the first has the shorter step; None where one has none."""
+    if faster.draws is None or slower.draws is None:
+        return None
+    return p_larger([slower.draws.step_ms], [faster.draws.step_ms])
+
+
+def _check(a: Record, b: Record) -> None:
+    for record in (a, b):
+        if record.failure is not None:
+            raise BadInput(
+                f"record {record.key} ({record.spec.strategy}) ended in {record.outcome}: nothing to compare"
+            )
+    pairs = zip(Condition._fields, Condition.of(a), Condition.of(b))
+    versions = (
+        ("version of the workload", a.spec.workload_fingerprint, b.spec.workload_fingerprint),
+        ("version of the machine", a.spec.machine_hash, b.spec.machine_hash),
+    )
+    for what, mine, other in (*pairs, *versions):
+        if mine != other:
+            name = what.replace("_", " ")
+            raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
+
+
+def _side(record: Record, *, twins: bool, by_rank: bool) -> Side:
+    timing, traffic, planned = _numbers(record)
+    spec = record.spec
+    over = None
+    if record.bounded and record.bound_ms:
+        over = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
+    return Side(
+        key=record.key,
+        name=f"{spec.strategy} (seed {spec.seed}, repeat {spec.repeat})" if twins else spec.strategy,
+        strategy=record.spec.strategy,
+        seed=record.spec.seed,
+        repeat=record.spec.repeat,
+        step_ms=float(np.median(timing.step_ms)),
+        vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
+        phases_ms=critical_ms(timing, by_rank=by_rank),
+        straggler=_straggler(timing, traffic, planned),
+        intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
+        inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
+        collectives={name: sum(links) for name, links in traffic.collectives.items()},
+        off_hbm_pct=100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0,
+        over_bound_pct=over,
+    )
+
+
+def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
+    if record.timing is None or record.traffic is None or record.planned is None:
+        raise BadInput(f"record {record.key} has no numbers")
+    if not (record.timing.kernels_ms and record.traffic.distinct_rows and record.planned.uvm_memory_bytes):
+        raise BadInput(f"record {record.key} has no numbers of its ranks")
+    return record.timing, record.traffic, record.planned
+
+
+def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Straggler:
+    times = timing.kernels_ms
+    rank = int(np.argmax(times))
+    memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
+    return Straggler(
+        rank=rank,
+        embedding_ms=times[rank],
+        clock="CPU" if timing.embedding_cpu_ms is not None else "",
+        mean_ms=float(np.mean(times)),
+        distinct_rows=traffic.distinct_rows[rank],
+        mean_distinct_rows=float(np.mean(traffic.distinct_rows)),
+        memory_bytes=float(memory[rank]),
+        mean_memory_bytes=float(np.mean(memory)),
+    )
+
+
+def critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
+    """Milliseconds of each phase on the critical path of the step.
+
+    ``by_rank``: of what ranks do alone the slowest rank's; of an exchange that of the rank that waited least, as the
+    last one to come waits for nobody. Else what the model adds up, or the slowest rank's with its waits.
+    """
+    if not by_rank or timing.ranks is None:
+        return dict(timing.phases_ms)
+    found = {}
+    for name in timing.phases_ms:
+        of_ranks = [rank.phases_ms.get(name, 0.0) for rank in timing.ranks]
+        found[name] = min(of_ranks) if name in EXCHANGE_PHASES else max(of_ranks)
+    return found
+
+
+def _phases(
+    faster: Side, slower: Side, names: Sequence[str], backend: Backend, *, by_control: bool
+) -> tuple[PhaseDifference, ...]:
+    # The machine's speed differs between two trials by the ratio of the control's steps.
+    speed = _ratio(slower, faster, by_control=True) * faster.step_ms / slower.step_ms if by_control else 1.0
+    total = slower.step_ms - faster.step_ms
+    found = []
+    for name in names:
+        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0) * speed
+        share = 100.0 * (other - one) / total if total > 0 and backend is Backend.SIMULATED else None
+        found.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
+    return tuple(sorted(found, key=lambda phase: (-phase.saved_ms, phase.phase)))

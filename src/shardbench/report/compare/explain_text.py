@@ -1,0 +1,172 @@
+"""The explanation of two records in words, with numbers rounded for a reader."""
+
+import math
+
+from shardbench.cost.uncertainty import SURE
+from shardbench.records.trial import Backend
+from shardbench.report.compare.explain import Explanation, PhaseDifference, Side
+from shardbench.report.tables.text import readable_bytes, readable_count, significant
+
+_OTHER_PHASES = 2
+_DIGITS = range(3, 7)
+
+
+def sentences(found: Explanation) -> list[str]:
+    """The explanation in words, one sentence a line, ASCII."""
+    said = [_headline(found), *_of_noise(found), *_of_model(found), *_of_phases(found)]
+    said += [_of_straggler(side) for side in (found.faster, found.slower)]
+    said += _of_bytes(found)
+    said.append(
+        f"Lookups off HBM: {found.faster.off_hbm_pct:.1f} % ({found.faster.name}), "
+        f"{found.slower.off_hbm_pct:.1f} % ({found.slower.name})."
+    )
+    over = [(side, side.over_bound_pct) for side in (found.faster, found.slower)]
+    known = [f"{'+' if pct >= 0 else ''}{significant(pct)} % ({side.name})" for side, pct in over if pct is not None]
+    said.append(
+        f"Slowest rank over the lower bound: {', '.join(known)}."
+        if known
+        else "The lower bound is proven under the cost model, for tables on devices: it says nothing about measured "
+        "times, host lookups and batch schedules."
+    )
+    return said
+
+
+def _apart(a: float, b: float) -> tuple[str, str]:
+    """Both with as few digits, three at least, as show that they differ."""
+    texts = [(significant(a, digits), significant(b, digits)) for digits in _DIGITS]
+    return next((two for two in texts if two[0] != two[1]), texts[0])
+
+
+def _headline(found: Explanation) -> str:
+    faster, slower = found.faster, found.slower
+    where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
+    if not found.difference_ms and not found.by_control:
+        return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
+    noise = "" if found.noise_pct is None else f" the noise floor of {significant(found.noise_pct, 2)} %"
+    unknown = "; whether that is noise is unknown, nothing was repeated" if found.backend is Backend.MEASURED else ""
+    names, words = {
+        None: (f"It is not known which of {faster.name} and {slower.name} is faster", unknown),
+        True: (f"{faster.name} beats {slower.name}", f"; beyond{noise}" if noise else ""),
+        False: (f"{faster.name} is not told apart from {slower.name}", f"; within{noise}" if noise else ""),
+    }[found.beyond_noise]
+    one, other = _apart(faster.step_ms, slower.step_ms)
+    # What drift did to the steps says nothing where their ratios to the control decide.
+    times = "" if found.by_control or not faster.step_ms else f", {_times(slower.step_ms, faster.step_ms)}"
+    return f"{names}: {one} against {other} ms a step{times} ({where}){words}."
+
+
+def _of_noise(found: Explanation) -> list[str]:
+    """By what they are compared and how much of that is noise; measured records only."""
+    if found.backend is not Backend.MEASURED:
+        return []
+    faster, slower = found.faster, found.slower
+    said = []
+    if faster.vs_control is not None and slower.vs_control is not None and found.by_control:
+        one, other = _apart(faster.vs_control, slower.vs_control)
+        said.append(
+            "Compared by the ratio to the control plan, which the same ranks stepped in turn, so that what else the "
+            f"machine did hits both: {one}x ({faster.name}) and {other}x ({slower.name}), "
+            f"{significant(found.ratio)}x apart."
+        )
+    else:
+        said.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
+    said.append(
+        "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
+        if found.noise_pct is None
+        else "Noise floor: two single trials of one plan differ by less than "
+        f"{significant(found.noise_pct, 2)} % in 95 % of cases."
+    )
+    whole = found.all_trials
+    if whole is not None:
+        noise = {True: "beyond the noise", False: "within the noise", None: "beyond or within the unknown noise"}
+        said.append(
+            f"Over all their trials ({whole.trials[0]} of {whole.faster}, {whole.trials[1]} of {whole.slower}) "
+            f"{whole.slower} is {significant(whole.slower_pct, 2)} % slower, {noise[whole.beyond_noise]} of so many."
+        )
+    return said
+
+
+def _of_model(found: Explanation) -> list[str]:
+    """How sure the cost model is of the order; simulated records only."""
+    if found.backend is not Backend.SIMULATED or not found.difference_ms:
+        return []
+    if found.p_faster is None:
+        return ["How sure the model is of that is unknown: the records have no draws of its constants."]
+    known = found.p_faster >= SURE
+    doubt = "" if known else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
+    share = "all" if found.p_faster == 1 else f"{math.floor(100.0 * found.p_faster)} % of the"
+    return [
+        f"{found.faster.name} is the faster one in {share} draws of the model's constants and form within their "
+        f"held-out errors{doubt}."
+    ]
+
+
+def _of_phases(found: Explanation) -> list[str]:
+    """The phase of the critical path in which the difference is, then others; of a tie only where it is largest."""
+    differing = [phase for phase in found.phases if phase.saved_ms]
+    if not differing:
+        return _of_measured_phases(found)
+    first, *rest = sorted(differing, key=lambda phase: -abs(phase.saved_ms))
+    if not found.beyond_noise:
+        most = _of_phase(first, share=False)
+        said = [f"On the critical path they differ most in {most}; like the whole, that may be none."]
+    elif differing[0].saved_ms > 0:
+        said = [f"What differs on the critical path is {_of_phase(differing[0])}."]
+        others = [phase for phase in (first, *rest) if phase is not differing[0]]
+        said += [f"Then {_of_phase(phase)}." for phase in others[:_OTHER_PHASES]]
+    else:
+        said = ["No phase on the critical path is shorter: the medians of phases do not add up to the step."]
+    return said + _of_measured_phases(found)
+
+
+def _of_measured_phases(found: Explanation) -> list[str]:
+    if found.backend is not Backend.MEASURED:
+        return []
+    what = (
+        "the slowest rank's, waits for others included"
+        if found.waits
+        else "the slowest rank's, of exchanges the time of the rank that waited least"
+    )
+    speed = f", {found.slower.name}'s at the speed that the machine had for {found.faster.name}"
+    return [f"Measured phases are {what}{speed if found.by_control else ''}; they need not add up to the step."]
+
+
+def _of_phase(phase: PhaseDifference, *, share: bool = True) -> str:
+    one, other = _apart(phase.faster_ms, phase.slower_ms)
+    word = "less" if phase.saved_ms > 0 else "more"
+    part = f", {phase.share_pct:.0f} % of the difference" if share and phase.share_pct is not None else ""
+    return (
+        f"{phase.phase.replace('_', ' ')}: {one} against {other} ms, {significant(abs(phase.saved_ms))} ms {word}{part}"
+    )
+
+
+def _of_straggler(side: Side) -> str:
+    s = side.straggler
+    time = f"{s.clock} time" if s.clock else "time"
+    return (
+        f"Straggler of {side.name}: rank {s.rank} with {significant(s.embedding_ms)} ms of embedding {time}, "
+        f"{_times(s.embedding_ms, s.mean_ms)} the mean; it reads {readable_count(s.distinct_rows)} distinct rows "
+        f"({_times(s.distinct_rows, s.mean_distinct_rows)}) and holds {readable_bytes(s.memory_bytes)} "
+        f"({_times(s.memory_bytes, s.mean_memory_bytes)})."
+    )
+
+
+def _of_bytes(found: Explanation) -> list[str]:
+    faster, slower = found.faster, found.slower
+    said = [
+        f"Bytes a step: {readable_bytes(faster.intra_bytes)} inside nodes and {readable_bytes(faster.inter_bytes)} "
+        f"across ({faster.name}), {readable_bytes(slower.intra_bytes)} and {readable_bytes(slower.inter_bytes)} "
+        f"({slower.name})."
+    ]
+    names = sorted(faster.collectives.keys() | slower.collectives.keys())
+    off = {name: faster.collectives.get(name, 0.0) - slower.collectives.get(name, 0.0) for name in names}
+    most = max(names, key=lambda name: abs(off[name]), default=None)
+    if most is not None and off[most]:
+        word = "less" if off[most] < 0 else "more"
+        name = most.replace("_", " ")
+        said.append(f"They differ most in the {name}: {readable_bytes(abs(off[most]))} {word}.")
+    return said
+
+
+def _times(value: float, mean: float) -> str:
+    return f"{significant(value / mean)}x" if mean else "1.00x"

@@ -1,0 +1,1 @@
+"""The page about a suite: one HTML file with nothing to fetch, and its charts."""

@@ -1,0 +1,267 @@
+"""What of which table lies on which device: a kept plan, the fullest devices first, their biggest and hottest parts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json
+from shardbench.model.plan import (
+    Host,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Placement,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    master_node,
+)
+from shardbench.model.table import Optimizer, Precision
+from shardbench.model.validate import dealt
+from shardbench.records.plan_files import lookups_path, plan_path
+from shardbench.records.record import Planned, Record
+from shardbench.report.groups import Group, Row
+
+DEVICES = 8
+"""Fullest devices of a plan that are shown."""
+BIGGEST, HOTTEST = 10, 4
+"""Parts of a device that are shown, by bytes and by lookups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What of a table lies on a device, by one segment."""
+
+    table: str
+    row_start: int
+    row_stop: int
+    """Of the segment, in frequency order: 0 is the hottest row."""
+    table_rows: int
+    columns: int
+    table_columns: int
+    placed: str
+    """How the segment is placed, in words."""
+    memory: str
+    bytes: float
+    """On this device, weights and optimiser state."""
+    lookups: float | None
+    """A sample asks this device for, expected of the train split; None where that is not kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A device, or the host memory of a node."""
+
+    name: str
+    bytes: float
+    lookups: float | None
+    parts: tuple[Part, ...]
+    parts_in_all: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explored:
+    """A plan, holder by holder."""
+
+    strategies: tuple[str, ...]
+    """All of the group that made this very plan."""
+    key: str
+    plan_hash: str
+    segments: int
+    holders: tuple[Holder, ...]
+    holders_in_all: int
+
+
+def explored(results: Path, group: Group, most: int) -> tuple[list[Explored], int]:
+    """Plans of a group's fastest strategies, at most so many different ones, and how many are kept no more.
+
+    Raises BadInput where a kept plan is not a plan.
+    """
+    found: list[Explored] = []
+    lost = 0
+    for hash_, rows in list(_by_plan(group).items())[:most]:
+        record = rows[0].records[0]
+        if not plan_path(results, hash_).is_file():
+            lost += 1
+            continue
+        found.append(_explored(results, record, tuple(row.strategy for row in rows)))
+    return found, lost
+
+
+def _by_plan(group: Group) -> dict[str, list[Row]]:
+    """Rows by the plan of their first trial, fastest first."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(group.ok_rows, key=lambda row: (group.estimate(row).value, row.strategy)):
+        planned = row.records[0].planned
+        if planned is not None:
+            found.setdefault(planned.plan_hash, []).append(row)
+    return found
+
+
+def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Explored:
+    planned = record.planned
+    if planned is None:
+        raise BadInput(f"record {record.key} has no plan")
+    if not planned.host_memory_bytes:
+        raise BadInput(f"record {record.key} has no memory of its nodes")
+    path = plan_path(results, planned.plan_hash)
+    plan = Plan.from_json(path.read_bytes(), str(path))
+    lookups = kept_lookups(results, record, plan)
+    holders, in_all = holders_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
+    return Explored(
+        strategies=strategies, key=record.key, plan_hash=planned.plan_hash, segments=len(plan.segments),
+        holders=tuple(holders), holders_in_all=in_all,
+    )  # fmt: skip
+
+
+def kept_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
+    """Lookups a sample of every segment of the record's plan, by the train split; None where they were not kept."""
+    if record.planned is None:
+        return None
+    path = lookups_path(results, record.planned.plan_hash, record.spec.workload_fingerprint)
+    if not path.is_file():
+        return None
+    found = np.asarray(from_json(tuple[float, ...], path.read_bytes(), str(path)), dtype=np.float64)
+    if found.shape != (len(plan.segments),):
+        raise BadInput(f"{path} has lookups of {len(found)} segments, the plan has {len(plan.segments)}")
+    return found
+
+
+def holders_of(
+    plan: Plan, planned: Planned, precision: Precision, optimizer: Optimizer, lookups: Floats | None
+) -> tuple[list[Holder], int]:
+    """The fullest devices and hosts with their parts, and how many hold anything."""
+    nodes = len(planned.host_memory_bytes)
+    shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
+    row_bytes = [_row_bytes(segment, precision, optimizer) for segment in plan.segments]
+    held = np.zeros(plan.world_size + nodes)
+    asked = np.zeros(plan.world_size + nodes)
+    for i, given in enumerate(shares):
+        for share in given:
+            held[share.at] += share.rows * row_bytes[i]
+            asked[share.at] += 0.0 if lookups is None else lookups[i] * share.of_lookups
+    order = np.argsort(-held, kind="stable")
+    shown = [int(place) for place in order[:DEVICES] if held[place] > 0]
+    tables = plan.by_table()
+    holders = []
+    for place in shown:
+        parts = [
+            _part(
+                segment,
+                tables[segment.table],
+                share,
+                bytes_=share.rows_at(place) * row_bytes[i],
+                lookups=None if lookups is None else lookups[i] * share.of_lookups,
+                on_host=place >= plan.world_size,
+            )
+            for i, segment in enumerate(plan.segments)
+            for share in shares[i]
+            if share.holds(place)
+        ]
+        holders.append(
+            Holder(
+                name=f"rank {place}" if place < plan.world_size else f"host of node {place - plan.world_size}",
+                bytes=float(held[place]),
+                lookups=None if lookups is None else float(asked[place]),
+                parts=_first(parts),
+                parts_in_all=len(parts),
+            )
+        )
+    return holders, int((held > 0).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """Of a segment, what each of some holders has; hosts are numbered after the ranks."""
+
+    at: Ints
+    """Ascending."""
+    rows: Ints
+    of_lookups: float
+    """Share of the segment's lookups that each serves."""
+
+    def holds(self, place: int) -> bool:
+        return self.rows_at(place) > 0
+
+    def rows_at(self, place: int) -> int:
+        i = int(np.searchsorted(self.at, place))
+        return int(self.rows[i]) if i < len(self.at) and self.at[i] == place else 0
+
+
+def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
+    place, world = segment.placement, plan.world_size
+    in_node = world // nodes
+    every = np.arange(world, dtype=np.int64)
+    if isinstance(place, OnRank):
+        yield _whole(segment, np.array([place.rank]), 1.0)
+    elif isinstance(place, Host):
+        yield _whole(segment, np.array([world + place.node]), 1.0)
+    elif isinstance(place, RowWise):
+        rows = dealt(segment.table, segment.rows, len(place.ranks))
+        yield _Share(at=np.asarray(place.ranks, dtype=np.int64), rows=rows, of_lookups=1.0 / len(place.ranks))
+    elif isinstance(place, NodeSharded):
+        rows = np.tile(dealt(segment.table, segment.rows, in_node), nodes)
+        yield _Share(at=every, rows=rows, of_lookups=1.0 / world)
+    elif isinstance(place, OnLocalRank):
+        yield _whole(segment, every[place.local_rank :: in_node], 1.0 / nodes)
+    else:
+        yield _whole(segment, np.asarray(place.ranks, dtype=np.int64), 1.0 / world)
+        if plan.schedule is not None and plan.schedule.has_cold and place.ranks[0] == 0:
+            home = master_node(s for s in plan.segments if s.table == segment.table)
+            # The master copy, which cold mini-batches use.
+            yield _whole(segment, np.array([world + home]), 0.0)
+
+
+def _whole(segment: Segment, at: Ints, of_lookups: float) -> _Share:
+    return _Share(at=at, rows=np.full(len(at), segment.rows, dtype=np.int64), of_lookups=of_lookups)
+
+
+def _row_bytes(segment: Segment, precision: Precision, optimizer: Optimizer) -> int:
+    return segment.columns * precision.bytes + optimizer.state_bytes(segment.columns)
+
+
+def _part(
+    segment: Segment, of_table: Sequence[Segment], share: _Share, *, bytes_: int, lookups: float | None, on_host: bool
+) -> Part:
+    tier = getattr(segment.placement, "tier", None)
+    return Part(
+        table=segment.table,
+        row_start=segment.row_start,
+        row_stop=segment.row_stop,
+        table_rows=max(other.row_stop for other in of_table),
+        columns=segment.columns,
+        table_columns=max(other.column_stop for other in of_table),
+        placed=_words(segment.placement),
+        memory="host" if on_host else "HBM" if tier is None else str(tier).upper(),
+        bytes=float(bytes_),
+        lookups=lookups,
+    )
+
+
+def _words(place: Placement) -> str:
+    if isinstance(place, RowWise):
+        return f"dealt over {len(place.ranks)} ranks"
+    if isinstance(place, Replicated):
+        return f"a copy on each of {len(place.ranks)} ranks"
+    if isinstance(place, NodeSharded):
+        return "a copy in each node, dealt over it"
+    if isinstance(place, OnLocalRank):
+        return "a copy in each node"
+    return "here alone"
+
+
+def _first(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The biggest, then the hottest of the rest."""
+    biggest = sorted(parts, key=lambda part: (-part.bytes, part.table, part.row_start))
+    hottest = sorted(biggest[BIGGEST:], key=lambda part: -(part.lookups or 0.0))
+    return (*biggest[:BIGGEST], *(part for part in hottest[:HOTTEST] if part.lookups))
+
+
+def plans_a_group(groups: Sequence[Group], most: int) -> int:
+    """How many plans of each group fit a page of at most so many; at least one."""
+    return max(1, most // max(1, len(groups)))

@@ -1,0 +1,106 @@
+"""A study's plot of its table: lines or grouped bars, one panel a facet."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.report.page.chart import Chart, legend
+from shardbench.report.page.plot import Plot
+from shardbench.report.page.svg.plane import Frame, Line, columns, lines
+from shardbench.report.page.svg.scale import Scale, span
+
+_HEIGHT = 300
+_ONE, _SEVERAL = 760, 400
+"""Width of a chart of one panel, and of one of several."""
+
+
+def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
+    """Lines with markers (or bars) of ``y`` over ``x``, one colour a series, one panel a facet, all with one y axis.
+
+    Intervals are drawn where ``low`` and ``high`` are named. Raises BadInput where the table lacks a column.
+    """
+    named = [plot.x, plot.y, plot.series, plot.low, plot.high, plot.facet]
+    absent = [name for name in named if name is not None and name not in frame.columns]
+    if absent:
+        raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
+    facets = list(dict.fromkeys(frame[plot.facet])) if plot.facet else [None]
+    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
+    known = frame if plot.series is None else frame[frame[plot.series].isin(series)]
+    known = known.dropna(subset=[plot.x, plot.y])
+    drawings, titles, width = [], [], _ONE if len(facets) == 1 else _SEVERAL
+    for facet in facets:
+        part = known if facet is None else known[known[plot.facet] == facet]
+        if len(part):
+            titles.append("" if facet is None else f"{_words(str(plot.facet))} = {_named(facet)}")
+            drawings.append(_panel(plot, part, known, series, titles[-1], width=width))
+    keys = legend([_named(name) for name in series]) if plot.series else ()
+    return Chart(
+        caption=plot.title, drawings=tuple(drawings), legend=keys, titles=tuple(titles), panels=len(facets) > 1
+    )
+
+
+def _panel(
+    plot: Plot, part: pd.DataFrame, known: pd.DataFrame, series: Sequence[object], title: str, *, width: float
+) -> str:
+    numeric = pd.api.types.is_numeric_dtype(part[plot.x]) and not plot.bars
+    categories = () if numeric else tuple(dict.fromkeys(map(_named, part[plot.x])))
+    frame = Frame(
+        width=width,
+        height=_HEIGHT + (50 if categories else 0),
+        x=_across(plot, part, categories, width),
+        y=_upwards(plot, known),
+        x_title=_words(plot.x),
+        y_title=_words(plot.y),
+        names=categories,
+    )
+    body: list[str] = []
+    drawn = []
+    for number, name in enumerate(series):
+        rows = part if name is None else part[part[plot.series] == name]
+        if not len(rows):
+            continue
+        x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: categories.index(_named(value)))
+        y = rows[plot.y].astype(float)
+        if plot.bars:
+            body.append(columns(frame, number, len(series), list(zip(x, y))))
+            continue
+        order = np.argsort(x.to_numpy(), kind="stable")
+        found = list(zip(x.iloc[order].astype(float), y.iloc[order]))
+        drawn.append(Line(series=number, points=tuple(found), intervals=_intervals(plot, rows.iloc[order])))
+    return frame.drawn(f"{plot.title} {title}".strip(), "".join(body) + lines(frame, drawn))
+
+
+def _intervals(plot: Plot, rows: pd.DataFrame) -> tuple[tuple[float, float], ...]:
+    if plot.low is None or plot.high is None:
+        return ()
+    ends = rows[[plot.low, plot.high]].astype(float)
+    # A point without an interval has one of no length.
+    filled = ends.where(ends.notna(), np.stack([rows[plot.y], rows[plot.y]], axis=1).astype(float))
+    return tuple((float(low), float(high)) for low, high in filled.itertuples(index=False))
+
+
+def _across(plot: Plot, part: pd.DataFrame, categories: tuple[str, ...], width: float) -> Scale:
+    start, stop = 64.0, width - 16.0
+    if categories:
+        return Scale(low=-0.5, high=len(categories) - 0.5, start=start, stop=stop)
+    return span(part[plot.x].astype(float), start, stop, log=plot.log_x)
+
+
+def _upwards(plot: Plot, known: pd.DataFrame) -> Scale:
+    values = known[[plot.y, *filter(None, (plot.low, plot.high))]].astype(float).to_numpy().ravel()
+    values = [float(value) for value in values if np.isfinite(value)]
+    if plot.bars:
+        values.append(0.0)
+    return span(values, _HEIGHT - 46.0, 28.0, log=plot.log_y, zero=plot.bars)
+
+
+def _words(column: str) -> str:
+    return column.replace("_", " ")
+
+
+def _named(value: object) -> str:
+    if isinstance(value, float | np.floating):
+        return f"{float(value):.10g}"
+    return str(value)

@@ -1,0 +1,246 @@
+"""One HTML page about a suite, with nothing to fetch: the answer first, then claims, then every group."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.host import Environment, load
+from shardbench.model.strategy import Role
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.record import Record
+from shardbench.report.compare.code_differences import other_code
+from shardbench.report.groups import Group, current, groups
+from shardbench.report.page.chart import Chart
+from shardbench.report.page.explorer import Explored, explored, plans_a_group
+from shardbench.report.page.figures import figures
+from shardbench.report.page.overview import matrix
+from shardbench.report.page.overview_charts import contestants, pareto, profiles
+from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
+from shardbench.report.page.record_list import made_by, record_rows
+from shardbench.report.page.svg.marks import series_class
+from shardbench.report.prediction.against_measured import points
+from shardbench.report.prediction.summary import summaries
+from shardbench.report.prediction.text import HEADERS, NOTE, NUMERIC, TITLE, cells
+from shardbench.report.standings import numbered, standings
+from shardbench.report.tables.suite_tables import tables
+from shardbench.report.tables.text import (
+    NOTES,
+    TITLES,
+    Section,
+    percent,
+    readable_bytes,
+    readable_count,
+    sections,
+    significant,
+)
+
+_TINY = re.compile(r"(?<![\d.,])0\.0000\d+")
+PLANS = 60
+"""Plans that a page shows part by part, of all groups together; one of each group at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A table with charts that is shown before the groups."""
+
+    id: str
+    title: str
+    note: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[bool, ...]
+    """Per column: aligned to the right."""
+    charts: tuple[Chart, ...] = ()
+    csv: str = ""
+    """The table as a file of the results folder; empty where there is none."""
+    command: str = ""
+    """What makes it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standings:
+    """Who stands where, by a table that no records of trials give."""
+
+    table: pd.DataFrame
+    """See ``standings.COLUMNS``; with a column ``RECORD`` rows lead to their records."""
+    csv: str
+    records: str
+    """The file of records, as ``csv`` relative to the results folder."""
+    command: str
+    """What makes a row again."""
+
+
+def write_page(
+    results: Path,
+    name: str,
+    records: list[Record],
+    *,
+    extras: Sequence[Extra] = (),
+    environments: Iterable[str] = (),
+    code: Sequence[str] = (),
+    cells: Sequence[BaseRecord] = (),
+    board: Standings | None = None,
+) -> Path:
+    """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
+
+    ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` and the
+    ``board``, if there is one, rest on.
+    """
+    path = results / "pages" / f"{name}.html"
+    hashes = {*environments, *(record.environment for record in current(records))}
+    known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
+    text = page(name, records, known, extras, code, cells=cells, results=results, board=board)
+    write_atomically(path, text, encoding="utf-8")
+    return path
+
+
+def page(
+    suite: str,
+    records: list[Record],
+    environments: dict[str, Environment | None],
+    extras: Sequence[Extra] = (),
+    code: Sequence[str] = (),
+    *,
+    cells: Sequence[BaseRecord] = (),
+    results: Path | None = None,
+    board: Standings | None = None,
+) -> str:
+    """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
+    grouped = groups(records)
+    frames = tables(records)
+    standing = numbered(board.table) if board is not None else standings(frames["throughput"])
+    named = {row.strategy for group in grouped for row in group.rows} | set(standing["strategy"])
+    numbers = {name: number for number, name in enumerate(sorted(named))}
+    contest = contestants(standing)
+    tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
+    plans = plans_a_group(grouped, PLANS)
+    shown = []
+    for number, group in enumerate(grouped):
+        kept = explored(results, group, plans) if results is not None else ([], 0)
+        parts = {name: found[number] for name, found in tabled.items()}
+        shown.append({"id": f"group-{number}", **_group(group, parts, numbers, kept)})
+
+    def exists(name: str) -> bool:
+        """Whether the results folder has the file: only then is there a link to it."""
+        return results is not None and (results / name).is_file()
+
+    engine = _engine()
+    engine.globals["exists"] = exists
+    return engine.get_template("page.html.j2").render(
+        suite=suite,
+        style=_file("page.css"),
+        script=_file("page.js"),
+        strategies=_strategies(standing, numbers),
+        matrix=matrix(standing),
+        answer_csv=f"tables/{suite}/throughput.csv" if board is None else board.csv,
+        board=board,
+        overview=[chart for chart in (profiles(contest, numbers), pareto(contest, numbers)) if chart is not None],
+        problems=[] if board is None else problem_tables(standing, numbers),
+        keys={record.key for record in current(records)},
+        problem_headers=PROBLEM_HEADERS,
+        problem_numeric=PROBLEM_NUMERIC,
+        groups=shown,
+        extras=list(extras),
+        prediction=_prediction(records),
+        titles=TITLES,
+        notes=NOTES,
+        environments=[(key, _facts(known)) for key, known in environments.items()],
+        trials=len(current(records)),
+        cells=len(cells),
+        made_by=made_by([*current(records), *cells]),
+        other_code=[*other_code(current(records)).lines(), *code],
+    )  # fmt: skip
+
+
+def _engine() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(_file)
+    engine = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    engine.filters |= {
+        "short": short,
+        "bytes": readable_bytes,
+        "count": readable_count,
+        "significant": significant,
+        "percent": percent,
+        "thousands": "{:,}".format,
+    }
+    return engine
+
+
+def short(cell: str) -> str:
+    """A cell without the zeros of tiny numbers, which the CSV has in full."""
+    return _TINY.sub("< 0.0001", cell)
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__ or "") / name).read_text(encoding="utf-8")
+
+
+def _strategies(standing: pd.DataFrame, numbers: dict[str, int]) -> list[dict[str, Any]]:
+    """What the page can hide, by number."""
+    searches = set(standing.loc[standing["role"] == Role.SEARCH, "strategy"])
+    return [
+        {"number": number, "name": name, "colour": series_class(number), "reference": name in searches}
+        for name, number in numbers.items()
+    ]
+
+
+def _prediction(records: Sequence[Record]) -> list[Extra]:
+    found = summaries(points(records))
+    rows = tuple(cells(summary) for summary in found)
+    if not rows:
+        return []
+    extra = Extra(
+        id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC,
+        command="shardbench report prediction",
+    )  # fmt: skip
+    return [extra]
+
+
+def _group(
+    group: Group, found: dict[str, Section], numbers: dict[str, int], kept: tuple[list[Explored], int]
+) -> dict[str, Any]:
+    condition = group.condition
+    spec = group.rows[0].records[0].spec
+    return {
+        "title": f"{condition.workload} on {condition.machine}",
+        "backend": condition.backend.value,
+        "note": found["throughput"].note,
+        "suite": spec.suite,
+        "charts": figures(group, numbers),
+        "sections": found,
+        "strategies": {
+            row.strategy: {"number": numbers[row.strategy], "key": row.records[0].key} for row in group.rows
+        },
+        "plans": kept[0],
+        "plans_lost": kept[1],
+        "records": record_rows(group, numbers),
+        "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
+    }
+
+
+def _stored(results: Path, environment: str) -> bool:
+    return (results / "environments" / f"{environment}.json").is_file()
+
+
+def _facts(environment: Environment | None) -> list[tuple[str, str]]:
+    if environment is None:
+        return [("", "its file is not in the results folder")]
+    gpus = ", ".join(environment.gpus.names) or "none"
+    versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items() if version)
+    threads = ", ".join(f"{name}={value}" for name, value in environment.threads.items() if value is not None)
+    return [
+        ("CPU", f"{environment.cpu}, {environment.cores} cores, {environment.memory_gib} GiB"),
+        ("GPU", gpus),
+        ("system", f"{environment.platform}, Python {environment.python}"),
+        ("versions", versions),
+        ("threads", threads or "nothing set"),
+    ]

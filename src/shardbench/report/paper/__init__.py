@@ -1,0 +1,1 @@
+"""Tables and figures as files for a paper: LaTeX, PDF and SVG."""

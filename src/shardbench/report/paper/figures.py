@@ -1,0 +1,335 @@
+"""Figures of a group, or of any table, for papers: matplotlib, one column wide, fonts within, the same bytes again.
+
+By matplotlib: the page's own SVG is made for a screen, and no PDF.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Group, Row
+from shardbench.report.page.figures import label
+from shardbench.report.page.overview_charts import Contestant
+from shardbench.report.page.plot import Plot
+from shardbench.report.page.profile_picture import LARGEST, TICKS, corners
+from shardbench.report.paper.latex import COLUMN_IN
+from shardbench.report.tables.suite_tables import collective_bytes, collectives_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("pdf", "svg")
+STYLE: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
+    "font.size": 7.0,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.linewidth": 0.4,
+    "grid.color": "#d8dee4",
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.0,
+    "legend.fontsize": 6.0,
+    "legend.title_fontsize": 6.0,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse the Type 3 fonts that are matplotlib's default
+    "svg.fonttype": "path",
+    "svg.hashsalt": "shardbench",
+    "figure.constrained_layout.use": True,
+}
+_NO_DATES: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_INK, _GREY, _LIGHT = "#1f2328", "#8c959f", "#c4cad0"
+_NAMED = 8
+"""Profiles in colour."""
+_ROW_IN, _FRAME_IN, _PANEL_IN = 0.15, 0.62, 1.9
+_LOG_FROM = 8.0
+"""Largest over smallest value from which an axis is logarithmic."""
+_PANELS_A_ROW = 2
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#7F7F7F", "#333333", "#8C6D31")
+"""Okabe and Ito's palette, told apart by the colour-blind; greys and a brown for its yellow, too light on paper."""
+_TITLE = 24
+"""Letters in a line above one of two panels."""
+
+
+def images(figure: "Figure", name: str) -> dict[str, bytes]:
+    """PDF and SVG of a figure by file name; draws nothing that is not the same each time."""
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    made = {}
+    for form in FORMATS:
+        with rc_context(STYLE), BytesIO() as out:
+            figure.savefig(out, format=form, metadata=_NO_DATES[form])
+            made[f"{name}.{form}"] = out.getvalue()
+    return made
+
+
+def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
+    """Caption and figure by name, of a group's rows that are ok; none where no row is."""
+    _require()
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (-row.step.value, row.strategy))
+    if not rows:
+        return {}
+    sent = "Bytes that all ranks send per iteration, by collective; counted."
+    with rc_context(STYLE):
+        return {
+            "steps": (_steps_caption(group), _steps(group, rows)),
+            "balance": (_ranks_caption(group), _ranks(group, rows)),
+            "traffic": (sent, _traffic(rows)),
+        }
+
+
+def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
+    """A study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
+    _require()
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    named = [plot.x, plot.y, plot.series, plot.low, plot.high, plot.facet]
+    absent = [name for name in named if name is not None and name not in frame.columns]
+    if absent:
+        raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
+    with rc_context(STYLE):
+        return _panels(plot, frame)
+
+
+def profile_figure(listed: Sequence[Contestant]) -> "Figure":
+    """Performance profiles, the first in colour, the others grey; raises BadInput where matplotlib is missing."""
+    _require()
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    with rc_context(STYLE):
+        return _profiles(listed)
+
+
+def _require() -> None:
+    try:
+        import matplotlib  # noqa: F401, PLC0415 - an extra of the package
+    except ModuleNotFoundError as error:
+        raise BadInput("figures for papers need matplotlib: install shardbench[papers]") from error
+
+
+def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(COLUMN_IN, height_in))
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=columns > 1)
+    return figure, [one for line in axes for one in line]
+
+
+def _named(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
+    """Names of rows on the left; rows that failed stand below them, with their outcome."""
+    failed = [row for row in group.rows if not row.ok] if group is not None else []
+    names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [label(row) for row in rows]
+    axes.set_yticks([number - len(failed) for number in range(len(names))], names)
+    axes.set_ylim(-len(failed) - 0.6, len(rows) - 0.4)
+    axes.tick_params(axis="y", length=0)
+
+
+def _height(rows: int) -> float:
+    return _FRAME_IN + _ROW_IN * rows
+
+
+def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
+    """Logarithmic where the values are far apart; zeros stand at its left."""
+    values = list(values)
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > _LOG_FROM * min(positive):
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator  # noqa: PLC0415
+
+        if len(positive) < len(values):
+            axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+            low, high = math.ceil(math.log10(2.0 * min(positive))), math.floor(math.log10(max(positive)))
+            axes.set_xticks([0.0, *(10.0**power for power in range(low, high + 1))], minor=False)
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_locator(NullLocator())
+            return
+        axes.set_xscale("log")
+        decades = math.log10(max(positive) / min(positive))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _steps_caption(group: Group) -> str:
+    simulated = group.condition.backend is Backend.SIMULATED
+    interval = (
+        "bars are the 95 % band under draws of the model's constants and form; dotted: proven lower bound on the mean "
+        "step of any plan on devices"
+        if simulated
+        else "bars are 95 % intervals over trials (Student's t)"
+    )
+    return f"Step of the slowest rank, ms; {interval}."
+
+
+def _steps(group: Group, rows: list[Row]) -> "Figure":
+    figure, (axes,) = _figure(_height(len(group.rows)))
+    for number, row in enumerate(rows):
+        step = row.step
+        ends = [[0.0], [0.0]]
+        if step.low is not None and step.high is not None:
+            ends = [[step.value - step.low], [step.high - step.value]]
+        colour = _COLOURS[0] if row.competes else _GREY
+        axes.errorbar([step.value], [number], xerr=ends, fmt="o", color=colour, elinewidth=0.8, capsize=0.0)
+    bounds = [r.step_bound_ms for row in rows for r in row.records if r.bounded and r.step_bound_ms is not None]
+    if bounds:
+        axes.axvline(min(bounds), color=_INK, linestyle=":", linewidth=0.8)
+    values = [row.step.value for row in rows]
+    _spread_axis(axes, [*values, *(min(bounds),)] if bounds else values)
+    _named(axes, rows, group)
+    axes.set_xlabel("ms per step")
+    return figure
+
+
+def _ranks_caption(group: Group) -> str:
+    clock = "of the cost model" if group.condition.backend is Backend.SIMULATED else "CPU time where ranks have one"
+    return f"Embedding kernels (forward and backward), ms per iteration ({clock}): a dot a rank and trial."
+
+
+def _ranks(group: Group, rows: list[Row]) -> "Figure":
+    figure, (axes,) = _figure(_height(len(group.rows)))
+    every: list[float] = []
+    for number, row in enumerate(rows):
+        times = [time for record in row.records if record.timing for time in record.timing.kernels_ms]
+        if not times:
+            continue
+        every += times
+        axes.plot([min(times), max(times)], [number] * 2, color=_GREY, linewidth=0.8, zorder=1)
+        colour = _COLOURS[0] if row.competes else _GREY
+        axes.plot(times, [number] * len(times), "o", color=colour, alpha=0.5, markeredgewidth=0.0)
+    _spread_axis(axes, every)
+    _named(axes, rows, group)
+    axes.set_xlabel("ms of embedding kernels per iteration")
+    return figure
+
+
+def _traffic(rows: list[Row]) -> "Figure":
+    figure, (axes,) = _figure(_height(len(rows)) + 0.45)
+    names = collectives_of(record for row in rows for record in row.records)
+    sent = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
+    total = max((sum(values) for values in zip(*sent.values())), default=0.0)
+    unit, size = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if total >= s), ("B", 1.0))
+    left = [0.0] * len(rows)
+    shown = {name: values for name, values in sent.items() if any(values)}
+    for number, (name, values) in enumerate(shown.items()):
+        widths = [value / size for value in values]
+        axes.barh(range(len(rows)), widths, 0.7, left, color=_COLOURS[number % len(_COLOURS)], label=name)
+        left = [a + b for a, b in zip(left, widths)]
+    if shown:
+        figure.legend(loc="outside upper left", ncols=2)
+    _named(axes, rows)
+    axes.set_xlabel(f"{unit} sent per iteration")
+    return figure
+
+
+def _profiles(listed: Sequence[Contestant]) -> "Figure":
+    named, others = listed[:_NAMED], listed[_NAMED:]
+    figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
+    for one in others:
+        axes.step(*_staircase(one), where="post", color=_LIGHT, linewidth=0.6)
+    for number, one in reversed(list(enumerate(named))):
+        dash = ("-", "--", ":", "-.")[number % 4]
+        axes.step(*_staircase(one), where="post", color=_COLOURS[number], linestyle=dash, label=one.strategy)
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.set_xlim(1.0, LARGEST)
+    axes.set_ylim(0.0, 102.0)
+    axes.xaxis.set_major_locator(FixedLocator(list(TICKS)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("step over the shortest found" + (f" (grey: {len(others)} others)" if others else ""))
+    axes.set_ylabel("% of problems")
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], names[::-1], loc="outside upper left", ncols=3)
+    return figure
+
+
+def _staircase(one: Contestant) -> tuple[list[float], list[float]]:
+    rises = [(1.0, 0.0), *corners(one)]
+    return [*(factor for factor, _ in rises), LARGEST], [*(100.0 * share for _, share in rises), 100.0 * rises[-1][1]]
+
+
+def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":
+    facets = list(dict.fromkeys(frame[plot.facet])) if plot.facet else [None]
+    columns = min(_PANELS_A_ROW, len(facets))
+    lines = -(-len(facets) // columns)
+    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
+    legend = (1 - (-len(series) // 3)) * 0.12 if plot.series else 0.0
+    figure, axes = _figure(_PANEL_IN * lines + legend, lines, columns)
+    for place, (panel, facet) in enumerate(zip(axes, facets)):
+        part = frame if facet is None else frame[frame[plot.facet] == facet]
+        for number, name in enumerate(series):
+            points = part if name is None else part[part[plot.series] == name]
+            points = points.dropna(subset=[plot.x, plot.y])
+            if not len(points):
+                continue
+            colour = _COLOURS[number % len(_COLOURS)]
+            look: dict[str, Any] = {"color": colour, "label": "" if name is None else str(name)}
+            if plot.bars:
+                places, shift = list(dict.fromkeys(part[plot.x])), number - (len(series) - 1) / 2
+                _bars(panel, plot, points, places, width=0.8 / len(series), shift=shift, look=look)
+            else:
+                _points(panel, plot, points, number, look)
+        if facet is not None:
+            panel.set_title(textwrap.fill(f"{plot.facet} = {facet}", _TITLE), fontsize=6.5)
+        # Setting a linear scale, too, would undo the ticks that bars have.
+        if plot.log_x:
+            panel.set_xscale("log")
+        if plot.log_y:
+            panel.set_yscale("log")
+        panel.set_xlabel(plot.x)
+        if place % columns == 0:
+            panel.set_ylabel(plot.y)
+    for panel in axes[len(facets) :]:
+        panel.set_axis_off()
+    if plot.series:
+        handles: dict[str, Any] = {}
+        for panel in axes:
+            handles |= {name: handle for handle, name in zip(*panel.get_legend_handles_labels())}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=3, title=plot.series)
+    return figure
+
+
+def _errors(plot: Plot, points: pd.DataFrame) -> list[list[float]] | None:
+    if plot.low is None or plot.high is None:
+        return None
+    below, above = points[plot.y] - points[plot.low], points[plot.high] - points[plot.y]
+    # A mean of chosen conditions may lie a rounding outside its ends.
+    return [below.clip(lower=0.0).tolist(), above.clip(lower=0.0).tolist()]
+
+
+def _bars(
+    panel: "Axes",
+    plot: Plot,
+    points: pd.DataFrame,
+    places: list[Any],
+    *,
+    width: float,
+    shift: float,
+    look: dict[str, Any],
+) -> None:
+    """``shift`` is of the bar from the middle of its place, in bars."""
+    at = [places.index(value) + shift * width for value in points[plot.x]]
+    errors = _errors(plot, points)
+    panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **look)
+    panel.set_xticks(range(len(places)), [str(place) for place in places])
+
+
+def _points(panel: "Axes", plot: Plot, points: pd.DataFrame, number: int, look: dict[str, Any]) -> None:
+    # Same colours come again from the ninth series on, with another line.
+    dash = ("-", "--", ":")[number // len(_COLOURS) % 3]
+    panel.errorbar(
+        points[plot.x].tolist(), points[plot.y].tolist(), yerr=_errors(plot, points), elinewidth=0.6,
+        marker=_MARKS[number % len(_MARKS)], linestyle=dash, **look,
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""A suite's tables and figures as files for a paper: LaTeX, PDF and SVG, the same bytes for the same records."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from shardbench.base.atomic import whole_file
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Condition, Group, groups
+from shardbench.report.paper.figures import group_figures, images
+from shardbench.report.paper.latex import LatexTable, document_tex, figure_tex, slug, table_tex
+from shardbench.report.paper.profiles import standings_paper
+from shardbench.report.standings import standings
+from shardbench.report.tables.files import suite_records
+from shardbench.report.tables.suite_tables import tables
+from shardbench.report.tables.text import GROUP, TITLES, Section, sections
+
+_TOLD = ("workload", "machine", "backend")
+_SHORT = 10
+"""Digits of a commit in print."""
+_BACKENDS = {
+    Backend.SIMULATED.value: "Simulated by the cost model, not measured",
+    Backend.MEASURED.value: "Measured on real ranks",
+}
+_COLUMNS = {
+    "throughput": (
+        "n", "step p50 (ms)", "95 % interval (ms)", "vs control", "95 % interval (vs control)", "vs best",
+        "mean step over it",
+    ),
+    "balance": (
+        "n", "CPU min (ms)", "CPU mean (ms)", "CPU max (ms)", "CPU max/mean", "min (ms)", "mean (ms)", "max (ms)",
+        "max/mean", "over bound", "over best found",
+    ),
+    "traffic": (
+        "n", "HBM", "UVM", "all-to-all intra", "all-to-all inter", "all-reduce", "lookups off HBM", "HBM memory max",
+    ),
+}  # fmt: skip
+"""Of the tables' columns those that a paper shows, by heading; the files under tables/ have all."""
+_HEADINGS = {
+    "step p50 (ms)": "step (ms)", "95 % interval (ms)": "95 % interval", "mean step over it": "over bound",
+    "95 % interval (vs control)": "95 % interval", "all-to-all intra": "a2a intra", "all-to-all inter": "a2a inter",
+    "lookups off HBM": "off HBM", "HBM memory max": "HBM memory",
+}  # fmt: skip
+_NOTES = {
+    "throughput": (
+        "n: trials. Step: slowest rank of an iteration, median; interval: {interval}. vs best: to the best "
+        "competitor; {marks}."
+    ),
+    "balance": (
+        "n: trials. Embedding kernels, forward and backward, ms per iteration, over ranks; over bound: of the maximum "
+        "to a proven lower bound; {marks}."
+    ),
+    "traffic": "n: trials. Bytes per iteration, counted, all ranks together; memory: the fullest rank.",
+}
+_WORDS = {
+    Backend.SIMULATED.value: {
+        "interval": "95 % band under draws of the model's constants and form",
+        "marks": "~: the model is less than 95 % sure of the sign",
+    },
+    Backend.MEASURED.value: {
+        "interval": "95 %, Student's t over trials",
+        "marks": "=: within the noise of repeats; ?: the noise is unknown",
+    },
+}
+
+
+def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
+    """Files by name: of every group tables and figures, of every backend its performance profiles.
+
+    Raises BadInput where the suite has no records, or matplotlib is missing.
+    """
+    records = suite_records(results, suite)
+    grouped = groups(records)
+    stems = _stems(suite, grouped)
+    files: dict[str, bytes] = {}
+    made = tables(records)
+    for name, frame in made.items():
+        for values, part in frame.groupby(list(GROUP), sort=False):
+            group = _group(grouped, dict(zip(GROUP, values)))
+            (section,) = sections(name, part)
+            files[f"{stems[group.condition]}-{name}.tex"] = _table(
+                suite, name, section, group, stems[group.condition]
+            ).encode()
+    sources = {
+        backend.value: f"ShardBench, suite {suite}, records {commits(_records(*groups_of))}."
+        for backend in Backend
+        if (groups_of := [group for group in grouped if group.condition.backend is backend])
+    }
+    files |= standings_paper(standings(made["throughput"]), slug(suite), sources)
+    for group in grouped:
+        stem, made_by = stems[group.condition], commits(_records(group))
+        for name, (caption, figure) in group_figures(group).items():
+            image = f"{stem}-{name}-figure"
+            said = f"{caption} {_where(group)} ShardBench, suite {suite}, records {made_by}."
+            files |= {**images(figure, image), f"{image}.tex": figure_tex(image, said).encode()}
+    return files
+
+
+def with_document(files: Mapping[str, bytes], name: str, title: str) -> dict[str, bytes]:
+    """The files and, last, ``all-<name>.tex``, a document that shows them."""
+    parts = sorted(file.removesuffix(".tex") for file in files if file.endswith(".tex"))
+    return {**files, f"all-{name}.tex": document_tex(title, parts).encode()}
+
+
+def write_paper(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Write files by name, each whole or not at all; gives their paths."""
+    for name, content in files.items():
+        with whole_file(folder / name) as file:
+            file.write(content)
+    return [folder / name for name in files]
+
+
+def commits(records: Iterable[BaseRecord]) -> str:
+    """Which code made the records, in words: the commits, the first and last of them (by start) where there are more.
+
+    ``changed since`` where the code of one differed from its commit.
+    """
+    stated = [record.provenance for record in records if record.provenance is not None]
+    made = dict.fromkeys(one.commit for one in sorted(stated, key=lambda one: one.started) if one.commit is not None)
+    if not made:
+        return "of no known commit"
+    names = [commit[:_SHORT] for commit in made]
+    dirty = ", some changed since" if any(one.dirty for one in stated) else ""
+    between = f"{len(names)} commits from {names[0]} to {names[-1]}"
+    return (f"of commit {names[0]}" if len(names) == 1 else f"of {between}") + dirty
+
+
+def _records(*several: Group) -> list[Record]:
+    return [record for group in several for row in group.rows for record in row.records]
+
+
+def _group(grouped: Sequence[Group], values: Mapping[str, object]) -> Group:
+    """That of a table's part; conditions have the columns' names."""
+    (found,) = [
+        group for group in grouped if all(getattr(group.condition, name) == value for name, value in values.items())
+    ]
+    return found
+
+
+def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
+    """File names of groups: workload, machine and backend, and what else tells those apart that have the same."""
+    stems = {}
+    for group in grouped:
+        own = group.condition
+        alike = [one.condition for one in grouped if all(getattr(one.condition, f) == getattr(own, f) for f in _TOLD)]
+        told = [name for name in own._fields if name in _TOLD or len({getattr(one, name) for one in alike}) > 1]
+        stems[own] = slug(" ".join([suite, *(str(getattr(own, name)) for name in told)]))
+    return stems
+
+
+def _where(group: Group) -> str:
+    condition = group.condition
+    return f"{_BACKENDS[condition.backend.value]}: {condition.workload} on {condition.machine}."
+
+
+def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> str:
+    """A table of a group; a row that failed has its outcome in the place of its first number, and its cause below."""
+    words = _WORDS[section.backend]
+    place = {header: number for number, header in enumerate(section.headers)}
+    shown = [header for header in _COLUMNS[name] if header in place]
+    rows = []
+    for cells in section.rows:
+        outcome = cells[place["outcome"]]
+        texts = [cells[place[header]] for header in shown]
+        if outcome != "ok":
+            texts = ["0", outcome, *[""] * (len(shown) - 2)]
+        rows.append((cells[place["strategy"]], *(text or "-" for text in texts)))
+    table = LatexTable(
+        caption=f"{TITLES[name]}. {_where(group)} {section.note[0].upper()}{section.note[1:]}.",
+        label=f"{stem}-{name}",
+        headers=("strategy", *(_HEADINGS.get(header, header) for header in shown)),
+        rows=tuple(rows),
+        numeric=(False, *(True for _ in shown)),
+        notes=(
+            f"{_NOTES[name].format(**words)} ShardBench, suite {suite}, records {commits(_records(group))}.",
+            *(f"{cause}." for cause in section.causes),
+        ),
+    )
+    return table_tex(table)

@@ -1,0 +1,1 @@
+"""What the cost model predicted, held against what ranks measured."""

@@ -1,0 +1,1 @@
+"""Tables made of records: for files, for people, for a terminal."""

@@ -1,0 +1,165 @@
+"""The tables as files: CSV for programs, Markdown for people; the same bytes for the same records."""
+
+import html
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text, check_files, csv_text, write_files
+from shardbench.records.record import Record
+from shardbench.records.store import trial_store
+from shardbench.report.tables.suite_tables import TABLES, TEXTS, tables
+from shardbench.report.tables.text import NOTES, TITLES, Section, sections
+
+DIGITS = 6
+"""Significant digits of a number without decimals of its own."""
+_DECIMALS = {
+    "max_over_mean": 4,
+    "cpu_max_over_mean": 4,
+    "distinct_rows_max": 1,
+    "samples_per_s": 1,
+    "p_slower_than_best": 3,
+    "p_slower_than_best_found": 3,
+    "plan_s": 4,
+    "fit_s": 4,
+}
+
+
+def write_tables(results: Path, suite: str) -> list[Path]:
+    """Write ``<results>/tables/<suite>/<table>.csv`` and ``.md`` from the suite's records.
+
+    Raises BadInput where the suite has no records.
+    """
+    return write_files(_expected(results, suite, suite_records(results, suite)))
+
+
+def check_tables(results: Path, suite: str) -> list[str]:
+    """Differences between the tables on disk and what the records give, one line each; none is good."""
+    store = trial_store(results, suite)
+    records = store.read()
+    nothing = [] if records else [f"{suite}: nothing to check: {store.path} holds no records"]
+    expected = _expected(results, suite, records) if records else {}
+    return nothing + check_files(expected, f"shardbench report {suite}", suite_paths(results, suite))
+
+
+def suite_records(results: Path, suite: str) -> list[Record]:
+    """All records of a suite; raises BadInput where there are none."""
+    store = trial_store(results, suite)
+    records = store.read()
+    if not records:
+        raise BadInput(f"{store.path} holds no records; run: shardbench run {suite}")
+    return records
+
+
+def table_csv(frame: pd.DataFrame) -> str:
+    """CSV of a suite's table: fixed decimals by column, empty cells for what is not known."""
+    rows = frame.to_dict("records")
+    return csv_text(frame.columns, ([_cell(column, value) for column, value in row.items()] for row in rows))
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """CSV of any table: six significant digits, empty cells for what is not known."""
+    return csv_text(frame.columns, (map(cell_text, row) for row in frame.itertuples(index=False)))
+
+
+def cell_text(value: object) -> str:
+    """One cell of any table as ASCII text."""
+    if _unknown(value):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 10**15 else f"{number:.{DIGITS}g}"
+    return ascii_text(str(value))
+
+
+def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data, full precision, None for what is not known."""
+    return [
+        {column: None if _unknown(value) else value for column, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
+
+
+def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
+    """Markdown page of one table: how to read it, then a section a group; ASCII."""
+    lines = [
+        f"# {TITLES[name]}: suite {suite}",
+        "",
+        f"Generated from the records by `shardbench report {suite}`; do not edit.",
+        "",
+        NOTES[name],
+        "",
+    ]
+    for section in sections(name, frame):
+        lines += [f"## {section.heading}", "", section.note, "", *_grid(section), ""]
+    return ascii_text("\n".join(lines))
+
+
+def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
+    texts: dict[Path, str] = {}
+    for name, frame in tables(records).items():
+        csv_path, markdown_path = (_folder(results, suite) / f"{name}{ending}" for ending in (".csv", ".md"))
+        texts[csv_path] = table_csv(frame)
+        texts[markdown_path] = markdown_text(name, frame, suite)
+    return texts
+
+
+def _folder(results: Path, suite: str) -> Path:
+    return results / "tables" / suite
+
+
+def suite_paths(results: Path, suite: str) -> list[Path]:
+    """Where the tables of a suite lie, whether they are there or not."""
+    return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
+
+
+def _cell(column: str, value: object) -> str:
+    if _unknown(value):
+        return ""
+    if column in TEXTS:
+        return ascii_text(str(value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.{_decimals(column)}f}"
+    # -0.000 and 0.000 are one number.
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _unknown(value: object) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _decimals(column: str) -> int:
+    if column in _DECIMALS:
+        return _DECIMALS[column]
+    if "_bytes" in column:
+        return 0
+    return 3 if column.endswith("_pct") else 5
+
+
+def _grid(section: Section) -> list[str]:
+    cells = [section.headers, *section.rows]
+    escaped = [[_as_text(text) for text in row] for row in cells]
+    widths = [max(3, *(len(row[i]) for row in escaped)) for i in range(len(section.headers))]
+    rule = [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, section.numeric)]
+    return [
+        "| " + " | ".join(_pad(text, width, right) for text, width, right in zip(row, widths, section.numeric)) + " |"
+        for row in (escaped[0], rule, *escaped[1:])
+    ]
+
+
+def _as_text(text: str) -> str:
+    """A cell that Markdown shows as it is: other people's names and causes may be anything."""
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)

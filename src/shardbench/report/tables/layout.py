@@ -1,0 +1,77 @@
+"""A section of a table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
+
+import textwrap
+from dataclasses import dataclass, replace
+
+from shardbench.report.tables.text import ALWAYS, Section
+
+_GAP = "  "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laid:
+    """A section's table as lines of text."""
+
+    heads: tuple[str, ...]
+    rows: tuple[str, ...]
+    """One a row of the section."""
+    left_out: tuple[str, ...]
+    """Headers of the columns for which there was no room, in the table's order."""
+
+
+def laid(section: Section, width: int | None = None) -> Laid:
+    """The section in lines of at most ``width`` columns, of any length where None.
+
+    Headers are wrapped first. Then the column that matters least is left out, of equal ones the last, until the rest
+    fits; those that always stay are wider than the width where it is tiny.
+    """
+    kept, left_out = section, [False] * len(section.headers)
+    place = list(range(len(section.headers)))
+    while width is not None and _total(kept) > width and min(kept.keep) < ALWAYS:
+        least = max(range(len(kept.keep)), key=lambda column: (-kept.keep[column], column))
+        left_out[place.pop(least)] = True
+        kept = _without(kept, least)
+    wide = _total(kept, wrapped=False)
+    wrapped = width is not None and wide > width
+    return Laid(
+        heads=_heads(kept, wrapped=wrapped),
+        rows=tuple(_line(row, kept, wrapped=wrapped) for row in kept.rows),
+        left_out=tuple(header for header, out in zip(section.headers, left_out) if out),
+    )
+
+
+def _without(section: Section, column: int) -> Section:
+    return replace(
+        section,
+        headers=_cut(section.headers, column),
+        rows=tuple(_cut(row, column) for row in section.rows),
+        numeric=section.numeric[:column] + section.numeric[column + 1 :],
+        keep=section.keep[:column] + section.keep[column + 1 :],
+    )
+
+
+def _cut(texts: tuple[str, ...], column: int) -> tuple[str, ...]:
+    return texts[:column] + texts[column + 1 :]
+
+
+def _widths(section: Section, *, wrapped: bool) -> list[int]:
+    heads = [max(map(len, header.split())) if wrapped else len(header) for header in section.headers]
+    return [max(head, *(len(row[i]) for row in section.rows)) for i, head in enumerate(heads)]
+
+
+def _total(section: Section, *, wrapped: bool = True) -> int:
+    return sum(_widths(section, wrapped=wrapped)) + len(_GAP) * (len(section.headers) - 1)
+
+
+def _heads(section: Section, *, wrapped: bool) -> tuple[str, ...]:
+    widths = _widths(section, wrapped=wrapped)
+    parts = [textwrap.wrap(header, width, break_on_hyphens=False) for header, width in zip(section.headers, widths)]
+    height = max(map(len, parts))
+    # Bottom up, so that the last word stands on its numbers.
+    padded = [[""] * (height - len(part)) + part for part in parts]
+    return tuple(_line(row, section, wrapped=wrapped) for row in zip(*padded))
+
+
+def _line(row: tuple[str, ...], section: Section, *, wrapped: bool) -> str:
+    cells = zip(row, _widths(section, wrapped=wrapped), section.numeric)
+    return _GAP.join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip()

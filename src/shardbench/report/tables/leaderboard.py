@@ -1,0 +1,158 @@
+"""The leaderboard: every strategy on every problem in one table, and scores that a reader can recompute from it.
+
+A problem is a workload on a machine by one backend; a strategy may stand in it with several budgets. Scores count
+problems and take geometric means of ratios: milliseconds of unlike problems are never added.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.arrays import Floats
+from shardbench.cost.uncertainty import band, p_larger, sure
+from shardbench.records.record import Record
+from shardbench.records.trial import Outcome
+from shardbench.report.groups import Group, Row, groups
+from shardbench.report.standings import AS_RUN
+from shardbench.report.tables.suite_tables import SAME
+
+STEPS = (
+    "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
+    "over_bound_pct", "over_best_pct", "tie", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
+    "step_ms_high", "bound_ms", "bounded_by", "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
+)  # fmt: skip
+BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
+FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
+"""At which performance profiles are tabulated: the share of problems whose step is within the factor of the best."""
+SCORES = (
+    "version", "backend", "budget", "strategy", "role", "problems", "ok", "best", "bounded", "over_bound_geomean",
+    "over_best_geomean", *(f"within_{factor:g}" for factor in FACTORS),
+)  # fmt: skip
+
+
+def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
+    """Simulated rows by problem, the best first, and what failed last.
+
+    ``rows`` have a row ``bound`` a problem beside the strategies' own, whose ``draws_ms`` are their steps under draws
+    of the model's constants. ``over_best_pct`` is the distance to the shortest step of any row of the problem, whatever
+    its budget and role; ``over_bound_pct`` that to the proven bound on plans like this one (``bounded_by``). ``tie``
+    is ``=`` where a step is the best's to the last digit, ``~`` where the cost model is not sure of the sign, ``?``
+    where its error is unknown. ``headroom_pct`` is the free share of HBM of the fullest device.
+    """
+    found = [_problem(part) for _, part in rows.groupby(["workload", "machine"], sort=False)]
+    table = pd.concat(found, ignore_index=True).assign(version=version)
+    return table.reindex(columns=list(STEPS))
+
+
+def _problem(part: pd.DataFrame) -> pd.DataFrame:
+    proven = part[part["budget"] == BOUND]
+    bounds = {ANY_PLAN: proven["step_ms"].iloc[0], ORDERED: proven["ordered_ms"].iloc[0]} if len(proven) else {}
+    asked = part[part["budget"] != BOUND].sort_values(["step_ms", "strategy"], na_position="last", kind="stable")
+    ok = asked[asked["outcome"] == Outcome.OK.value]
+    best = ok.iloc[0] if len(ok) else None
+    return pd.DataFrame([{**row, **_cells(row, best, bounds)} for row in asked.to_dict("records")])
+
+
+def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mapping[str, float]) -> dict[str, Any]:
+    if best is None or row["outcome"] != Outcome.OK.value:
+        return {"n": 0}
+    bound = bounds.get(row["bounded_by"])
+    low, high = band([row["draws_ms"]]) if _drawn(row) else (None, None)
+    return {
+        "n": 1,
+        "over_best_pct": _over_pct(row["step_ms"], best["step_ms"]),
+        "bound_ms": bound,
+        "over_bound_pct": None if bound is None else _over_pct(row["step_ms"], bound),
+        "tie": _tie(row, best),
+        "step_ms_low": low,
+        "step_ms_high": high,
+    }
+
+
+def _drawn(row: "Mapping[Any, Any] | pd.Series[Any]") -> bool:
+    return isinstance(row["draws_ms"], list | tuple) and len(row["draws_ms"]) > 0
+
+
+def _tie(row: Mapping[Any, Any], best: "pd.Series[Any]") -> str:
+    if (row["strategy"], row["budget"]) == (best["strategy"], best["budget"]):
+        return ""
+    if row["step_ms"] <= best["step_ms"] * (1.0 + SAME):
+        return "="
+    if not (_drawn(row) and _drawn(best)):
+        return "?"
+    return "" if sure(p_larger([row["draws_ms"]], [best["draws_ms"]])) else "~"
+
+
+def measured_steps(
+    records: Iterable[Record], version: int, devices: Mapping[str, int], sees: Mapping[str, str]
+) -> pd.DataFrame:
+    """Rows of measured trials, as ``steps`` has them, with one budget.
+
+    ``devices`` are by machine, what strategies declare to see by their name. ``over_best_pct`` compares what trials
+    are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
+    of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps.
+    """
+    rows = [row for group in groups(records) for row in _measured(group, devices, sees)]
+    return pd.DataFrame(rows).assign(version=version).reindex(columns=list(STEPS))
+
+
+def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str]) -> list[dict[str, Any]]:
+    condition = group.condition
+    best = min(group.ok_rows, key=lambda row: group.estimate(row).value, default=None)
+    ordered = sorted(group.rows, key=lambda row: (not row.ok, group.estimate(row).value if row.ok else 0.0))
+    return [
+        {
+            "workload": condition.workload, "machine": condition.machine, "devices": devices[condition.machine],
+            "backend": condition.backend.value, "strategy": row.strategy, "budget": AS_RUN,
+            "outcome": row.worst.outcome.value, "n": row.trials_ok, "role": row.worst.role.value,
+            "sees": sees.get(row.strategy, ""), "batch_size": condition.batch_size, "cause": row.cause,
+            **(_measured_cells(group, row, best) if row.ok and best is not None else {}),
+        }
+        for row in ordered
+    ]  # fmt: skip
+
+
+def _measured_cells(group: Group, row: Row, best: Row) -> dict[str, Any]:
+    apart = group.apart(row, best)
+    return {
+        "step_ms": row.step.value,
+        "step_ms_low": row.step.low,
+        "step_ms_high": row.step.high,
+        "over_best_pct": _over_pct(group.estimate(row).value, group.estimate(best).value),
+        "tie": "" if row is best else "?" if apart is None else "" if apart else "=",
+        "plan_s": row.typical(lambda record: record.planned.plan_s if record.planned else None),
+        "fit_s": row.typical(lambda record: record.planned.fit_s if record.planned else None),
+    }
+
+
+def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
+    """One row a backend, budget and strategy, from the table of ``steps`` alone; first who is within 5 % most often.
+
+    A problem that a strategy did not end well is outside every factor of the best; it has no ratio, so that geometric
+    means are of the ``ok`` problems (over the bound: of the ``bounded`` ones).
+    """
+    rows = []
+    keys = ["backend", "budget", "strategy", "role"]
+    for (backend, budget, strategy, role), part in steps_table.groupby(keys, sort=True):
+        ok = part[part["outcome"] == Outcome.OK.value]
+        over_best = 1.0 + ok["over_best_pct"].to_numpy(dtype=np.float64) / 100.0
+        over_bound = 1.0 + ok["over_bound_pct"].dropna().to_numpy(dtype=np.float64) / 100.0
+        within = [float((over_best <= factor * (1.0 + SAME)).sum()) / len(part) for factor in FACTORS]
+        rows.append([
+            part["version"].iloc[0], backend, budget, strategy, role, len(part), len(ok),
+            int((over_best <= 1.0 + SAME).sum()), len(over_bound),
+            _geometric_mean(over_bound), _geometric_mean(over_best), *within,
+        ])  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(SCORES))
+    order = ["backend", "budget", "within_1.05", "over_best_geomean", "strategy"]
+    return table.sort_values(order, ascending=[True, True, False, True, True], ignore_index=True)
+
+
+def _over_pct(value: float, reference: float) -> float:
+    return 100.0 * (value / reference - 1.0)
+
+
+def _geometric_mean(ratios: Floats) -> float | None:
+    return float(np.exp(np.log(ratios).mean())) if len(ratios) else None

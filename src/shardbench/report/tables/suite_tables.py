@@ -1,0 +1,391 @@
+"""The three tables, from records only: throughput, balance, traffic.
+
+One row per (workload, machine, backend, batch size, precision, optimiser, strategy), over its
+``n`` trials (seeds and repeats) of ``iterations`` in all. A measured step is the geometric mean
+over trials, a simulated one the median over iterations; other numbers are medians over trials. A
+row whose trials did not all end ``ok`` shows the worst outcome, its cause, how many were ok, and
+no number. Times in ms, bytes per iteration summed over ranks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from shardbench.base.errors import BadInput
+from shardbench.cost.collectives import EXCHANGES, CollectiveName
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.uncertainty import band
+from shardbench.records.record import Planned, Record, TrafficTotals
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Group, Row, groups
+
+HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
+TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
+"""Last columns of every table."""
+
+_THROUGHPUT = (
+    "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "compared_by",
+    "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
+    "pairs_beyond_noise", "p_slower_than_best",
+)  # fmt: skip
+_BOUNDS = ("step_bound_ms", "over_step_bound_pct", "own_step_bound_ms", "over_own_bound_pct", "bound_cause")
+_BALANCE = (
+    "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
+    "whole_table_bound_ms", "over_whole_table_bound_pct", "best_found_ms", "over_best_found_pct",
+    "predicted_emb_ms_max", "emb_cpu_ms_min", "emb_cpu_ms_mean", "emb_cpu_ms_max", "emb_cpu_ms_std",
+    "cpu_max_over_mean", "bound_fixed_pct", "emb_ms_max_low", "emb_ms_max_high", "p_slower_than_best_found",
+)  # fmt: skip
+_TRAFFIC = (
+    "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
+    "off_hbm_lookups_pct", "tiers", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
+)  # fmt: skip
+_REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
+_MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
+
+SAME = 1e-9
+"""Relative difference below which two simulated times are the same number."""
+
+Cell = str | int | float | bool | None
+Cells = dict[str, Cell]
+
+
+def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
+    """All three by name, in the order they are printed."""
+    grouped = groups(records)
+    return {name: build(grouped) for name, build in _BUILDERS.items()}
+
+
+def throughput(records: Iterable[Record]) -> pd.DataFrame:
+    """Step time and throughput.
+
+    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms_p50`` (95 %). Measured: over trials, and
+    empty for one trial. Simulated: the band of predictions under draws of the model's constants and
+    form (``shardbench.cost.uncertainty``), of all trials together; ``p_slower_than_best`` is the
+    share of draws, over all pairs of trials, in which the row's step is longer than the best row's.
+    Both are empty for records without draws. ``compared_by`` says what measured rows are compared by: ``control``,
+    each trial's ratio to the control plan that its ranks stepped in turn with it (``vs_control``),
+    or ``step`` where trials have no control or not the same one. ``vs_best_pct`` is the difference
+    to the best competitor of the group. ``noise_pct`` is the least significant difference (95 %) of
+    two rows of the group, from trials of one plan, and ``same_as_best`` whether a row's difference
+    is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
+    counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
+    ``step_bound_ms`` is proven for the mean step of simulated rows (``shardbench.cost.bounds.step``), whatever moves
+    of devices a plan makes, ``own_step_bound_ms`` for those that the strategy declares; ``over_*`` are the mean step's
+    distances, and ``bound_cause`` says why there are none.
+    """
+    return _throughput(groups(records))
+
+
+def balance(records: Iterable[Record]) -> pd.DataFrame:
+    """Embedding time (forward and backward kernels) over ranks: the model's or wall time, and in CPU time (``cpu``).
+
+    Bounds are proven under the cost model and for tables on devices, so they are empty for measured rows and
+    where a plan uses hosts or a batch schedule; ``bound_fixed_pct`` of the bound are launches and dispatch.
+    ``best_found_ms``, empty for measured rows, is the smallest time of any plan that any strategy of the group
+    found, so that no row is below it;
+    ``emb_ms_max_low`` and ``emb_ms_max_high`` are the band of simulated rows, and
+    ``p_slower_than_best_found`` the share of draws in which the row takes longer than the best found.
+    ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
+    the number of ranks.
+    """
+    return _balance(groups(records))
+
+
+def traffic(records: Iterable[Record]) -> pd.DataFrame:
+    """Bytes per iteration by tier and collective, memory of the fullest rank, off-HBM lookups."""
+    return _traffic(groups(records))
+
+
+def _throughput(grouped: list[Group]) -> pd.DataFrame:
+    phases = phases_of(_records(grouped))
+    phase_columns = [f"{name}_ms" for name in phases]
+    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *TAIL[1:])
+    return _frame(grouped, columns, _throughput_cells)
+
+
+def _throughput_cells(group: Group, row: Row) -> Cells:
+    step = row.step
+    cells: Cells = {
+        "samples_per_s": group.condition.batch_size / (step.value / 1e3) if step.value > 0 else None,
+        "step_ms_p50": step.value,
+        "step_ms_p95": float(np.percentile(row.step_ms, 95.0)),
+        "plan_s": row.typical(lambda record: record.planned.plan_s if record.planned else None),
+        "fit_s": row.typical(lambda record: record.planned.fit_s if record.planned else None),
+        "step_ms_low": step.low,
+        "step_ms_high": step.high,
+        "noise_pct": group.noise_pct,
+    }
+    if group.best is not None:
+        cells["vs_best_pct"] = _over_pct(group.estimate(row).value, group.estimate(group.best).value)
+        cells["same_as_best"] = _same(group, row, group.best)
+        cells["p_slower_than_best"] = None if row is group.best else group.p_slower(row, group.best)
+    if group.condition.backend is Backend.MEASURED:
+        cells |= _measured_cells(group, row)
+    cells |= _bound_cells(row)
+    for name in phases_of(row.records):
+        cells[f"{name}_ms"] = row.typical(phase_ms(name))
+    return cells
+
+
+def _measured_cells(group: Group, row: Row) -> Cells:
+    beyond = group.pairs_beyond_noise
+    cells: Cells = {
+        "compared_by": "control" if group.control else "step",
+        "pairs": len(group.pairs),
+        "pairs_beyond_noise": None if beyond is None else len(beyond),
+    }
+    if group.control:
+        ratio = group.estimate(row)
+        cells |= {"vs_control": ratio.value, "vs_control_low": ratio.low, "vs_control_high": ratio.high}
+    return cells
+
+
+def _bound_cells(row: Row) -> Cells:
+    def over(name: str) -> Callable[[Record], float | None]:
+        return lambda record: _over_pct(record.mean_step_ms, getattr(record, name))
+
+    cause = next((cause for record in row.records if (cause := _no_step_bound(record))), None)
+    if cause is not None:
+        return {"bound_cause": cause}
+    return {
+        "step_bound_ms": row.typical(lambda record: record.step_bound_ms),
+        "over_step_bound_pct": row.typical(over("step_bound_ms")),
+        "own_step_bound_ms": row.typical(lambda record: record.own_step_bound_ms),
+        "over_own_bound_pct": row.typical(over("own_step_bound_ms")),
+    }
+
+
+def _no_step_bound(record: Record) -> str | None:
+    """Why nothing is proven about the trial's step."""
+    if record.spec.backend is not Backend.SIMULATED:
+        return "measured"
+    if not record.bounded:
+        return "hosts or a batch schedule"
+    return "recorded before steps had a bound" if record.step_bound_ms is None else None
+
+
+def _same(group: Group, row: Row, best: Row) -> bool | None:
+    if group.condition.backend is Backend.SIMULATED:
+        return abs(row.step.value - best.step.value) <= SAME * best.step.value
+    apart = group.apart(row, best)
+    return None if apart is None else not apart
+
+
+def _balance(grouped: list[Group]) -> pd.DataFrame:
+    return _frame(grouped, (*HEAD, *_BALANCE, *TAIL), _balance_cells)
+
+
+def _balance_cells(group: Group, row: Row) -> Cells:
+    slowest = _slowest(row)
+    simulated = group.condition.backend is Backend.SIMULATED
+    bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
+    whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
+    best_found = group.best_found_ms
+    low, high = band(row.embedding_draws) if simulated and row.embedding_draws else (None, None)
+    return {
+        "emb_ms_min": row.typical(_of_wall(min)),
+        "emb_ms_mean": row.typical(_of_wall(_mean)),
+        "emb_ms_max": slowest,
+        "emb_ms_std": row.typical(_of_wall(_std)),
+        "max_over_mean": row.typical(_of_wall(_max_over_mean)),
+        "bound_ms": bound,
+        "over_bound_pct": _over_pct(slowest, bound),
+        "whole_table_bound_ms": whole,
+        "over_whole_table_bound_pct": _over_pct(slowest, whole),
+        "best_found_ms": best_found,
+        "over_best_found_pct": _over_pct(slowest, best_found),
+        "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
+        "emb_cpu_ms_min": row.typical(_of_cpu(min)),
+        "emb_cpu_ms_mean": row.typical(_of_cpu(_mean)),
+        "emb_cpu_ms_max": row.typical(_of_cpu(max)),
+        "emb_cpu_ms_std": row.typical(_of_cpu(_std)),
+        "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
+        "bound_fixed_pct": row.typical(_bound_fixed_pct),
+        "emb_ms_max_low": low,
+        "emb_ms_max_high": high,
+        "p_slower_than_best_found": group.p_slower_than_best_found(row) if row.ok else None,
+    }
+
+
+def _traffic(grouped: list[Group]) -> pd.DataFrame:
+    names = collectives_of(_records(grouped))
+    unknown = [name for name in names if name not in list(CollectiveName)]
+    if unknown:
+        raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
+    return _frame(grouped, (*HEAD, *_TRAFFIC, *(f"{name}_bytes" for name in names), *_MEMORY, *TAIL), _traffic_cells)
+
+
+def _traffic_cells(group: Group, row: Row) -> Cells:
+    cells: Cells = {
+        "hbm_bytes": row.typical(_of_traffic(lambda totals: totals.hbm_bytes)),
+        "uvm_bytes": row.typical(_of_traffic(lambda totals: totals.uvm_bytes)),
+        "host_bytes": row.typical(_of_traffic(lambda totals: totals.host_bytes)),
+        "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 0))),
+        "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 1))),
+        "allreduce_bytes": row.typical(
+            _of_traffic(lambda totals: _link_bytes(totals, _REDUCTIONS, 0) + _link_bytes(totals, _REDUCTIONS, 1))
+        ),
+        "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
+        "tiers": row.worst.tiers.value if row.worst.tiers else None,
+        "host_vectors_bytes": row.typical(_of_traffic(lambda totals: totals.host_vectors_bytes)),
+        "copied_to_device_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_device_bytes)),
+        "copied_to_host_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_host_bytes)),
+        "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
+        "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
+        "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
+    }
+    for name in collectives_of(row.records):
+        cells[f"{name}_bytes"] = row.typical(collective_bytes(name))
+    return cells
+
+
+_BUILDERS: Mapping[str, Callable[[list[Group]], pd.DataFrame]] = {
+    "throughput": _throughput,
+    "balance": _balance,
+    "traffic": _traffic,
+}
+TABLES = tuple(_BUILDERS)
+
+
+def _frame(grouped: list[Group], columns: tuple[str, ...], cells: Callable[[Group, Row], Cells]) -> pd.DataFrame:
+    rows = []
+    for group in grouped:
+        for row in group.rows:
+            known: Cells = {**_identity(group, row), **(cells(group, row) if row.ok else {})}
+            rows.append([known.get(column) for column in columns])
+    frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
+    return frame.astype({column: kind for column in columns if (kind := _kind(column))})
+
+
+def _identity(group: Group, row: Row) -> Cells:
+    condition = group.condition
+    return {
+        "workload": condition.workload,
+        "machine": condition.machine,
+        "backend": condition.backend.value,
+        "strategy": row.strategy,
+        "outcome": row.worst.outcome.value,
+        "n": len(row.records) if row.ok else 0,
+        "iterations": len(row.step_ms),
+        "batch_size": condition.batch_size,
+        "precision": condition.precision.value,
+        "optimizer": condition.optimizer.value,
+        "role": row.worst.role.value,
+        "trials_ok": row.trials_ok,
+        "trials": len(row.records),
+        "cause": row.cause,
+    }
+
+
+_INTEGERS = frozenset({"n", "iterations", "batch_size", "trials_ok", "trials"})
+_COUNTS = frozenset({"pairs", "pairs_beyond_noise"})
+TEXTS = frozenset({
+    "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
+    "compared_by", "bound_cause",
+})  # fmt: skip
+
+
+def _kind(column: str) -> str | None:
+    if column in TEXTS:
+        return None
+    if column in _INTEGERS:
+        return "int64"
+    if column in _COUNTS:
+        return "Int64"
+    return "boolean" if column == "same_as_best" else "float64"
+
+
+def _records(grouped: list[Group]) -> Iterator[Record]:
+    return (record for group in grouped for row in group.rows if row.ok for record in row.records)
+
+
+def phases_of(records: Iterable[Record]) -> list[str]:
+    """Phases that the records time, in the order they run; unknown ones last."""
+    return _ordered((name for record in records if record.timing for name in record.timing.phases_ms), list(StepPhase))
+
+
+def collectives_of(records: Iterable[Record]) -> list[str]:
+    """Collectives that the records count, exchanges before reductions."""
+    named = (name for record in records if record.traffic for name in record.traffic.collectives)
+    return _ordered(named, list(CollectiveName))
+
+
+def _ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(set(names), key=lambda name: (place.get(name, len(known)), name))
+
+
+def _of_wall(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.timing.embedding_ms) if record.timing and record.timing.embedding_ms else None
+
+
+def _of_cpu(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(times) if record.timing and (times := record.timing.embedding_cpu_ms) else None
+
+
+def _of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.traffic) if record.traffic else None
+
+
+def _of_planned(number: Callable[[Planned], float | None]) -> Callable[[Record], float | None]:
+    return lambda record: number(record.planned) if record.planned else None
+
+
+def phase_ms(name: str) -> Callable[[Record], float | None]:
+    """Reads the phase's milliseconds off a record."""
+    return lambda record: record.timing.phases_ms.get(name) if record.timing else None
+
+
+def rank_phase_ms(name: str) -> Callable[[Record], float | None]:
+    """Reads the phase's milliseconds off a record, the mean over ranks; None where ranks' phases are not recorded."""
+
+    def read(record: Record) -> float | None:
+        ranks = record.timing.ranks if record.timing else None
+        return sum(rank.phases_ms.get(name, 0.0) for rank in ranks) / len(ranks) if ranks else None
+
+    return read
+
+
+def collective_bytes(name: str) -> Callable[[Record], float | None]:
+    """Reads the bytes that all ranks send by the collective off a record."""
+    return _of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)
+
+
+def _slowest(row: Row) -> float | None:
+    return row.typical(_of_wall(max))
+
+
+def _bound_fixed_pct(record: Record) -> float | None:
+    if not record.bounded or record.bound_fixed_ms is None or not record.bound_ms:
+        return None
+    return 100.0 * record.bound_fixed_ms / record.bound_ms
+
+
+def _predicted_slowest(record: Record) -> float | None:
+    return max(record.predicted.embedding_ms, default=None) if record.predicted else None
+
+
+def _mean(times: tuple[float, ...]) -> float:
+    return float(np.mean(times))
+
+
+def _std(times: tuple[float, ...]) -> float:
+    return float(np.std(times))
+
+
+def _max_over_mean(times: tuple[float, ...]) -> float | None:
+    mean = _mean(times)
+    return max(times) / mean if mean > 0 else None
+
+
+def _off_hbm_pct(totals: TrafficTotals) -> float | None:
+    return 100.0 * totals.off_hbm_lookups / totals.lookups if totals.lookups else None
+
+
+def _link_bytes(totals: TrafficTotals, names: tuple[str, ...], link: int) -> float:
+    return sum(totals.collectives.get(name, (0.0, 0.0))[link] for name in names)
+
+
+def _over_pct(value: float | None, reference: float | None) -> float | None:
+    return 100.0 * (value / reference - 1.0) if value is not None and reference else None

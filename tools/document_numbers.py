@@ -1,0 +1,291 @@
+"""Numbers in documents: blocks between two comments, made of committed tables as a ``numbers.toml`` declares.
+
+``python tools/document_numbers.py`` in the repository's root rewrites every block, and the README's picture.
+"""
+
+import argparse
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+import pydantic
+from pydantic import Field
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.base.reading import toml_file
+from shardbench.base.serialise import first_error
+from shardbench.model.table import Name
+from shardbench.records.trial import Backend
+from shardbench.report.page.profile_picture import profile_svg
+from shardbench.report.tables.answer import answers_of_table, lines
+from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
+from shardbench.report.tables.text import significant
+
+FOLDERS = ("baselines", "benchmarks", "docs")
+"""Where ``numbers.toml`` files lie, at any depth; ``NAME.numbers.toml`` where a folder has several documents."""
+TABLES = Path("results/tables")
+LEADERBOARD = "leaderboard"
+PICTURES = Path("results/pictures")
+EQUAL_EFFORT = "60 s"
+"""Budget under which the README's picture compares a search and a network."""
+WIDTH = 120
+_MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
+_ANY_MARKER = re.compile(r"<!-- numbers: .*?-->")
+
+
+class Column(pydantic.BaseModel):
+    """One column of a block: an expression over the table's columns, and how it is printed."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    head: str
+    value: str
+    """As ``pandas.DataFrame.eval`` reads it; names that are no identifiers stand in backticks."""
+    low: str = ""
+    high: str = ""
+    """Both or none: what is printed as a range behind the value."""
+    unit: str = ""
+    decimals: int | None = None
+    """Three significant digits where nothing is said, one decimal of per cents."""
+
+    def text(self, value: object) -> str:
+        """A cell's value in print; ``-`` where there is none."""
+        if isinstance(value, str):
+            return value
+        if pd.isna(value):
+            return "-"
+        number, decimals = float(value), self.decimals  # type: ignore[arg-type]
+        if decimals is None and self.unit == "%":
+            decimals = 1
+        printed = significant(number) if decimals is None else f"{number:,.{decimals}f}"
+        return re.sub(r"^-(0(\.0+)?)$", r"\1", printed)
+
+
+class Spread(pydantic.BaseModel):
+    """Rows that become columns: one for each entry of ``by``, named by it."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    by: str
+    values: Annotated[tuple[str, ...], Field(min_length=1)]
+    """With more than one, columns are named by value and entry: ``cost_ms fae``."""
+
+
+class Block(pydantic.BaseModel):
+    """One block of a document: which rows of which tables, how they are grouped, which columns are printed."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    tables: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Files below ``results/tables``, one after the other."""
+    form: Literal["table", "claims", "ledger", "verdicts", "answer"] = "table"
+    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
+    ``answer``: what a run prints of a throughput table."""
+    where: str = ""
+    """As ``pandas.DataFrame.query`` reads it."""
+    rows: dict[str, str] = {}
+    """Columns that name a row, and their heads."""
+    average: Literal["only", "mean", "median", "min", "max"] = "only"
+    """Of the table's rows of one name; with ``only`` there is one."""
+    spread: Spread | None = None
+    least: dict[str, tuple[str, ...]] = {}
+    """New columns: the smallest of others."""
+    columns: tuple[Column, ...] = ()
+    backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
+    """What the columns are, where the rows' own backend does not say it (seconds spent on a simulated row)."""
+    summary: tuple[Literal["mean", "min", "max"], ...] = ()
+    """Rows below the others, over what these print."""
+
+
+class Spec(pydantic.BaseModel):
+    """A ``numbers.toml``: the blocks of one document."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    document: str
+    """Relative to the spec's folder."""
+    blocks: Annotated[tuple[Block, ...], Field(min_length=1)]
+
+
+def specs(root: Path) -> list[Path]:
+    """Every ``numbers.toml`` of a repository."""
+    return sorted(path for folder in FOLDERS for path in (root / folder).rglob("*numbers.toml"))
+
+
+def parse(path: Path) -> Spec:
+    """A spec; raises BadInput that names the first wrong field."""
+    try:
+        return Spec.model_validate(toml_file(path))
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{path}: {first_error(error)}") from error
+
+
+def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
+    """The document of a spec, and its text with every block made anew.
+
+    Raises BadInput where the blocks of document and spec are not the same, or a table cannot give one.
+    """
+    spec = parse(path)
+    document = path.parent / spec.document
+    text = document.read_text()
+    made = {block.name: block for block in spec.blocks}
+    found = [match.group(1) for match in _MARKER.finditer(text)]
+    if sorted(found) != sorted(block.name for block in spec.blocks) or len(_ANY_MARKER.findall(text)) != 2 * len(found):
+        raise BadInput(f"{document}: its blocks {found} are not those of {path}: {list(made)}")
+
+    def anew(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return f"<!-- numbers: {name} begin -->\n{block_text(made[name], tables)}\n<!-- numbers: {name} end -->"
+
+    return document, _MARKER.sub(anew, text)
+
+
+def pictures(tables: Path) -> dict[str, str]:
+    """Text of the pictures of tables by path below ``results/pictures``: the leaderboard's performance profiles."""
+    return {
+        f"{LEADERBOARD}/profiles.svg": profile_svg(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
+        for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
+    }
+
+
+def block_text(block: Block, tables: Path) -> str:
+    """A block as Markdown, without its markers."""
+    try:
+        frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
+        frame = frame.query(block.where) if block.where else frame
+        if frame.empty:
+            raise BadInput("no row of the table is left")
+        return _FORMS[block.form](block, frame)
+    except (BadInput, OSError, NameError, KeyError, SyntaxError, TypeError, ValueError) as error:
+        raise BadInput(f"block '{block.name}': {error}") from error
+
+
+def _table(block: Block, frame: pd.DataFrame) -> str:
+    wide = _arranged(block, frame)
+    keys = [key if isinstance(key, tuple) else (key,) for key in wide.index]
+    names = [[_name(part) for part in key] for key in keys]
+    columns = [_cells(column, wide) for column in block.columns]
+    rows = [[*name, *cells] for name, cells in zip(names, zip(*columns))]
+    for by in block.summary:
+        values = [getattr(wide.eval(column.value), by)() for column in block.columns]
+        blank = [""] * (len(block.rows) - 1)
+        rows.append([by, *blank, *(c.text(v) + _unit(c, v) for c, v in zip(block.columns, values))])
+    heads = [*block.rows.values(), *(column.head for column in block.columns)]
+    backends = block.backend or " and ".join(sorted(set(frame["backend"])))
+    files = ", ".join(f"`{TABLES}/{name}`" for name in block.tables)
+    ruler = ["---"] * len(block.rows) + ["---:"] * len(block.columns)
+    lines = [_line(row) for row in (heads, ruler, *rows)]
+    return "\n".join([*lines, "", f"{backends.capitalize()}; {files}."])
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if pd.isna(value) else f"{value:.10g}"
+    return str(value)
+
+
+def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
+    """One row a name, in the table's order, with all columns that expressions may use."""
+    keys = list(block.rows)
+    inner = [*keys, *([block.spread.by] if block.spread else [])]
+    if block.average == "only":
+        if frame.duplicated(inner).any():
+            raise BadInput(f"several rows have the same {inner}; state an average")
+        grouped = frame.set_index(inner)
+    else:
+        grouped = frame.groupby(inner, sort=False, dropna=False).agg(block.average, numeric_only=True)
+    order = frame.set_index(keys).index.unique()
+    if block.spread:
+        values = list(block.spread.values)
+        grouped = grouped[values].unstack(block.spread.by).reindex(order)
+        grouped.columns = [b if len(values) == 1 else f"{a} {b}" for a, b in grouped.columns.to_flat_index()]
+    for name, others in block.least.items():
+        grouped[name] = grouped[list(others)].min(axis=1)
+    return grouped
+
+
+def _cells(column: Column, frame: pd.DataFrame) -> list[str]:
+    values = frame.eval(column.value)
+    if not column.low:
+        return [column.text(value) + _unit(column, value) for value in values]
+    ends = zip(values, frame.eval(column.low), frame.eval(column.high))
+    return [
+        "-" if pd.isna(v) else f"{column.text(v)}{_unit(column, v)} ({column.text(a)} to {column.text(b)})"
+        for v, a, b in ends
+    ]
+
+
+def _unit(column: Column, value: Any) -> str:
+    return f" {column.unit}" if column.unit and not pd.isna(value) else ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _claims(block: Block, frame: pd.DataFrame) -> str:
+    """A list: each statement, what became of it, and on which evidence."""
+    lines = []
+    for row in frame.to_dict("records"):
+        text = claim_text({str(name): value for name, value in row.items()})
+        lines += textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _ledger(block: Block, frame: pd.DataFrame) -> str:
+    """A table a paper: one line a statement."""
+    parts = []
+    for paper, rows in frame.groupby("paper", sort=False):
+        heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
+        cells = [ledger_cells({str(name): value for name, value in row.items()}) for row in rows.to_dict("records")]
+        parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
+    return "\n".join([*parts, f"`{TABLES}/{block.tables[0]}`."])
+
+
+def _verdicts(block: Block, frame: pd.DataFrame) -> str:
+    """A line a paper: its statements, and how many came to which direction / which magnitude."""
+    found = set(frame["direction"]) | set(frame["magnitude"])
+    strange = found - {*VERDICTS, NOT_STATED}
+    if strange:
+        raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
+    verdicts = [verdict for verdict in VERDICTS if verdict in found]
+    heads = ("paper", "statements", *verdicts)
+    lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
+    for paper, rows in frame.groupby("paper", sort=False):
+        counts = [
+            [int((rows[answer] == verdict).sum()) for answer in ("direction", "magnitude")] for verdict in verdicts
+        ]
+        cells = [f"{direction} / {magnitude}" if direction + magnitude else "-" for direction, magnitude in counts]
+        lines.append(_line([str(paper), str(len(rows)), *cells]))
+    return "\n".join([*lines, "", f"`{TABLES}/{block.tables[0]}`."])
+
+
+def _answer(block: Block, frame: pd.DataFrame) -> str:
+    """What ``shardbench run`` ends with, but for logs and keys, which tables do not have."""
+    said = ["\n".join(lines(found)) for found in answers_of_table(frame)]
+    return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+
+
+_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts, "answer": _answer}
+
+
+def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:
+    """Command line; run from the repository's root."""
+    argparse.ArgumentParser(description=__doc__).parse_args(argv)
+    root = Path()
+    for path in specs(root):
+        document, text = rewritten(path, root / TABLES)
+        write_atomically(document, text)
+        say(f"wrote the numbers of {document.resolve().relative_to(root.resolve())}")
+    for name, text in pictures(root / TABLES).items():
+        write_atomically(root / PICTURES / name, text)
+        say(f"wrote {PICTURES / name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""How well constants and form are known: the factors by which held-out points say that they err.
+
+``python tools/published_held_out.py`` prints the factors, which stand in the machine files and in
+``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel.md. What the best constants leave of
+the points' errors is the form's. All constants that a set of families judges share one factor: drawn by it, each
+by itself and the form as well, they spread the predictions of the held-out points as far as the held-out errors
+go, root mean squares of logarithms.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from shardbench.base.arrays import Floats
+from shardbench.base.atomic import write_atomically
+from shardbench.cost.published.agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, committed, embed, predicted_ms
+from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
+from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
+
+_STEP = 1.05
+"""Factor by which a constant is moved to see how far a prediction follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Constants of which held-out points of some families say how well they are known."""
+
+    families: tuple[str, ...]
+    constants: tuple[str, ...]
+    """Fields of Constants."""
+    form: float
+    """Error factor of the form of what these points time."""
+
+
+_KERNELS = (
+    "hbm_bytes_per_s", "cache_bytes_per_s", "cache_reach_ratio", "uvm_bytes_per_s", "gather_efficiency_ratio",
+    "access_overhead_bytes", "sort_bytes", "dispatch_s",
+)  # fmt: skip
+JUDGED = {
+    "+".join(judged.families): judged
+    for judged in (
+        Judged(families=("tbe_h100", "tbe_width"), constants=_KERNELS, form=KERNEL_FORM),
+        Judged(families=("embedding_bag",), constants=_KERNELS, form=KERNEL_FORM),
+        Judged(
+            families=("all_to_all_rtx6000d", "all_to_all_others"),
+            constants=("intra_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "peer_latency_s"),
+            form=EXCHANGE_FORM,
+        ),
+    )
+}
+"""By the word that machine files use after BEGINS."""
+BEGINS = "held out: "
+
+
+def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> float:
+    """Milliseconds of a published point, predicted with constants multiplied by ``factors``."""
+    stated = committed(family.machine).constants
+    values = {name: getattr(stated, name) for name in factors}
+    values |= {name: constant.value for name, constant in family.constants.items() if name in factors}
+    if isinstance(point, ExchangePoint):
+        own = {name: value * factors.get(name, 1.0) for name, value in point.constants.items()}
+        point = replace(point, constants=own)
+    changed = {name: value * factors[name] for name, value in values.items()}
+    if "gather_efficiency_ratio" in changed:
+        changed["gather_efficiency_ratio"] = min(1.0, changed["gather_efficiency_ratio"])
+    return predicted_ms(point, family, changed)
+
+
+def weighed(families: tuple[str, ...], *, every: bool = False) -> list[tuple[Point, Family, float]]:
+    """Held-out points of some families, or ``every`` one, with weights that add up to 1.
+
+    Repeats of one measurement weigh as one.
+    """
+    points = []
+    for name in families:
+        family = published().families[name]
+        split = family.split()
+        groups = [point.group for point in family.points]
+        points += [
+            (p, family, 1.0 / groups.count(p.group)) for p in family.points if every or split[p.point] == HELD_OUT
+        ]
+    total = sum(weight for _, _, weight in points)
+    return [(point, family, weight / total) for point, family, weight in points]
+
+
+def rms_log_error(families: tuple[str, ...]) -> float:
+    """Root mean square of log(predicted / published) of the held-out points."""
+    return math.sqrt(
+        sum(w * math.log(predicted_ms(p, family) / p.published_ms) ** 2 for p, family, w in weighed(families))
+    )
+
+
+def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> Floats:
+    """d log(predicted) / d log(constant), [constants], by central differences."""
+    width = 2.0 * math.log(_STEP)
+    return np.array(
+        [
+            math.log(scaled_ms(point, family, {c: _STEP}) / scaled_ms(point, family, {c: 1.0 / _STEP})) / width
+            for c in constants
+        ]
+    )
+
+
+@cache
+def form_error(name: str) -> float:
+    """What the best constants for *all* points of ``JUDGED[name]`` leave, as a factor."""
+    judged = JUDGED[name]
+    points = weighed(judged.families, every=True)
+
+    def errors(logs: Floats) -> Floats:
+        factors = dict(zip(judged.constants, np.exp(logs).tolist()))
+        found = [math.sqrt(w) * math.log(scaled_ms(p, f, factors) / p.published_ms) for p, f, w in points]
+        return np.array(found)
+
+    groups = len({(id(family), point.group) for point, family, _ in points})
+
+    def residuals(logs: Floats) -> Floats:
+        return np.concatenate([math.sqrt(groups) * errors(logs) / ERROR_SCALE, logs / PRIOR_SCALE])
+
+    best = least_squares(residuals, np.zeros(len(judged.constants))).x
+    return math.exp(float(np.linalg.norm(errors(best))))
+
+
+@cache
+def factor(name: str) -> float:
+    """Error factor of the constants that ``JUDGED[name]`` lists."""
+    judged = JUDGED[name]
+    spread = sum(w * float((sensitivities(p, f, judged.constants) ** 2).sum()) for p, f, w in weighed(judged.families))
+    rest = rms_log_error(judged.families) ** 2 - math.log(judged.form) ** 2
+    return math.exp(math.sqrt(rest / spread))
+
+
+def stated_factor(error_source: str) -> float | None:
+    """What a machine file's error must be, to two decimals; None where its words name no held-out points.
+
+    ``held out: a, b (...)`` are constants that were judged by a and then carried over to a device like
+    that of b: both errors add up, as squares of logarithms.
+    """
+    if not error_source.startswith(BEGINS):
+        return None
+    names = error_source.removeprefix(BEGINS).split(" (")[0].split(", ")
+    return round(math.exp(math.sqrt(sum(math.log(factor(name)) ** 2 for name in names))), 2)
+
+
+def drawn_logs(point: Point, family: Family) -> Floats:
+    """log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
+    errors = committed(family.machine).errors
+    factors = {name: error ** deviations(name) for name, error in errors.items()}
+    logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
+    if isinstance(point, KernelPoint):
+        form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
+    else:
+        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, ExchangePoint)
+    return np.array(logs) + form
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How the draws do on the held-out points of a family, one of each measurement."""
+
+    points: int
+    in_band: int
+    """Points whose published time lies within the 95 % band."""
+    pairs: int
+    ratios_in_band: int
+    """Pairs whose published ratio lies within the 95 % band of the ratio."""
+    sure: int
+    """Pairs of which the draws say that they know which is slower."""
+    right: int
+    """Those of them of which they are right."""
+
+
+@cache
+def coverage(family: str) -> Coverage:
+    """The draws against the held-out points of a family."""
+    firsts = {point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}
+    times = [(drawn_logs(point, own), math.log(point.published_ms)) for point, own in firsts.values()]
+    pairs = [(a - b, x - y) for (a, x), (b, y) in combinations(times, 2)]
+    slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
+    known = [(p > 0.5) == real for p, real in slower if sure(p)]
+    return Coverage(
+        points=len(times),
+        in_band=sum(_holds(drawn, real) for drawn, real in times),
+        pairs=len(pairs),
+        ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
+        sure=len(known),
+        right=sum(known),
+    )
+
+
+def _holds(drawn: Floats, value: float) -> bool:
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return bool(low <= value <= high)
+
+
+def markdown() -> str:
+    """The document's two tables: factors, and how the draws do on held-out points."""
+    lines = [
+        "| held out | measurements | held-out error | left to the form | factor of each constant |",
+        "|---|---|---|---|---|",
+    ]
+    for name, judged in JUDGED.items():
+        groups = len({(id(family), point.group) for point, family, _ in weighed(judged.families)})
+        error = 100.0 * math.expm1(rms_log_error(judged.families))
+        lines.append(
+            f"| {name} | {groups} | {error:.1f} % | {100.0 * (judged.form - 1.0):.0f} % | {factor(name):.2f} |"
+        )
+    lines += [
+        "",
+        "| family | held out | within the band | pairs | ratio within its band | order said to be known | and right |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in published().families:
+        c = coverage(name)
+        lines.append(f"| {name} | {c.points} | {c.in_band} | {c.pairs} | {c.ratios_in_band} | {c.sure} | {c.right} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line; run from the repository's root."""
+    for name in JUDGED:
+        print(f"{name}: factor {factor(name):.3f}, form {form_error(name):.3f}")
+    write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(), "held out"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""ShardBenchPlanner beside TorchRec's own planner: the same module, sharders, topology, constraints and reservation.
+
+``python tools/torchrec_planners.py plans OUT.csv`` plans random modules of several sizes, with memory to
+spare and without, by both: CPU seconds (median and range of repeats), the step that the cost model predicts for either
+plan on the same drawn lookups, the fullest device, and tables whose constraint a plan breaks.
+
+``python tools/torchrec_planners.py measured OUT.csv`` plans the tables of the suite ``measured`` for two
+gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
+"""
+
+import csv
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+
+from shardbench.base.statistics import log_mean
+from shardbench.baselines.torchrec_planner.planner import describe
+from shardbench.baselines.torchrec_planner.translate import translate
+from shardbench.engine.measure import measure, rank_job
+from shardbench.model.machine import load_machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape
+from shardbench.model.validate import validate
+from shardbench.runs.simulate import simulate
+from shardbench.runs.suite import load_suite
+from shardbench.torchrec import ShardBenchPlanner
+from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.materialise import materialise
+
+GIB = 1 << 30
+KERNELS = ["fused", "dense"]
+REPEATS = 3
+GROUPS = 4
+"""Process groups of the measured comparison: half of them with the planners' roles changed."""
+RESERVED = 0.15
+"""Share of a device's memory that is kept free, which is TorchRec's own default."""
+BATCH = 512
+"""Samples of a rank."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module and the devices it is planned for; ``filled`` is the weights' share of what the reservation leaves."""
+
+    tables: int
+    nodes: int
+    ranks: int
+    memory: str
+    filled: float
+
+
+CASES = [
+    Case(tables, nodes, ranks, memory, filled)
+    for tables, nodes, ranks in ((20, 1, 8), (100, 1, 8), (100, 2, 16))
+    for memory, filled in (("30 % full", 0.3), ("60 % full", 0.6), ("90 % full", 0.9))
+]
+COLUMNS = (
+    "tables", "nodes", "ranks", "memory", "planner", "outcome", "n", "plan_cpu_s", "least_cpu_s", "most_cpu_s",
+    "step_ms", "fullest_pct", "constraints_broken", "cause",
+)  # fmt: skip
+MEASURED_COLUMNS = (
+    "workload", "machine", "planner", "n", "iterations", "plan_cpu_s", "step_ms", "step_ms_low", "step_ms_high",
+    "of_torchrecs", "of_torchrecs_low", "of_torchrecs_high", "predicted_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """What both planners are asked with."""
+
+    module: torch.nn.Module
+    topology: TorchRecTopology
+    constraints: dict[str, ParameterConstraints]
+    batch_size: int
+    reserved: float
+
+    def arguments(self) -> dict[str, Any]:
+        """Of either planner; a reservation keeps what it reserved last, so that each has its own."""
+        return {
+            "topology": self.topology,
+            "batch_size": self.batch_size,
+            "constraints": self.constraints,
+            "storage_reservation": FixedPercentageStorageReservation(percentage=self.reserved),
+        }
+
+    def torchrecs(self) -> EmbeddingShardingPlanner:
+        """TorchRec's, with its own proposers."""
+        return EmbeddingShardingPlanner(**self.arguments(), stats=[], debug=False)
+
+    def kinds(self, sharding: dict[str, Any]) -> int:
+        """Tables that are not sharded as their constraint says."""
+        allowed = {name: constraint.sharding_types for name, constraint in self.constraints.items()}
+        return sum(bool(allowed[name]) and how.sharding_type not in allowed[name] for name, how in sharding.items())
+
+
+def random_module(case: Case) -> Given:
+    """Tables of log-uniform rows and pooling factors, of which a few are held to one sharding type."""
+    rng = np.random.default_rng(case.tables)
+    configs, constraints = [], {}
+    for i in range(case.tables):
+        name, rows = f"t{i}", int(np.exp(rng.uniform(np.log(1e3), np.log(3e6))))
+        dim = int(rng.choice([16, 32, 64, 128]))
+        configs.append(EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[f"f{i}"]))
+        pooling = float(np.exp(rng.uniform(0, np.log(50))))
+        constraints[name] = ParameterConstraints(pooling_factors=[pooling], compute_kernels=KERNELS)
+    for i in range(0, case.tables, 10):
+        constraints[f"t{i}"].sharding_types = ["row_wise"]
+        constraints[f"t{i + 1}"].sharding_types = ["table_wise"]
+    weights = sum(4 * config.num_embeddings * config.embedding_dim for config in configs)
+    capacity = int(weights / case.filled / case.ranks / (1 - RESERVED))
+    topology = TorchRecTopology(
+        world_size=case.ranks,
+        local_world_size=case.ranks // case.nodes,
+        compute_device="cuda",
+        hbm_cap=capacity,
+        ddr_cap=0,
+    )
+    tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+    return Given(torch.nn.ModuleDict({"tables": tables}), topology, constraints, BATCH, RESERVED)
+
+
+def held(sharding: dict[str, Any], ranks: int) -> list[int]:
+    """Bytes of fp32 weights by rank, those of tables that all ranks hold included."""
+    found = np.zeros(ranks, dtype=np.int64)
+    for how in sharding.values():
+        for rank, shard in zip(how.ranks, how.sharding_spec.shards, strict=True) if how.sharding_spec else ():
+            found[rank] += 4 * shard.shard_sizes[0] * shard.shard_sizes[1]
+    return [int(size) for size in found]
+
+
+def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[str, object]]:
+    """Two rows a case, one a planner; those of a planner without a plan say why."""
+    rows: list[dict[str, object]] = []
+    _warm_up()
+    for case in cases:
+        given = random_module(case)
+        seconds: dict[str, list[float]] = {"torchrec": [], "shardbench": []}
+        found: dict[str, dict[str, Any] | str] = {}
+        for _ in range(repeats):
+            # A planner is made anew: each keeps what it enumerated.
+            ours = ShardBenchPlanner(**given.arguments())
+            for name, planner in (("torchrec", given.torchrecs()), ("shardbench", ours)):
+                start = time.process_time()
+                try:
+                    plan = planner.plan(given.module, [EmbeddingBagCollectionSharder()])
+                    found[name] = dict(plan.plan["tables"])
+                except PlannerError as error:
+                    found[name] = " ".join(str(error).partition("Possible solutions")[0].split())[:120]
+                seconds[name].append(time.process_time() - start)
+        rows += [_row(case, given, name, found[name], seconds[name], ours) for name in seconds]
+    return rows
+
+
+def _warm_up() -> None:
+    given = random_module(Case(10, 1, 2, "30 % full", 0.3))
+    for planner in (given.torchrecs(), ShardBenchPlanner(**given.arguments())):
+        planner.plan(given.module, [EmbeddingBagCollectionSharder()])
+
+
+def _row(
+    case: Case,
+    given: Given,
+    name: str,
+    found: dict[str, Any] | str,
+    seconds: list[float],
+    ours: ShardBenchPlanner,
+) -> dict[str, object]:
+    row: dict[str, object] = {
+        "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks, "memory": case.memory, "planner": name,
+        "outcome": "infeasible" if isinstance(found, str) else "ok", "n": len(seconds),
+        "plan_cpu_s": round(statistics.median(seconds), 3),
+        "least_cpu_s": round(min(seconds), 3), "most_cpu_s": round(max(seconds), 3),
+    }  # fmt: skip
+    if isinstance(found, str):
+        return row | {"cause": found}
+    left = (1 - RESERVED) * given.topology.devices[0].storage.hbm
+    row["fullest_pct"] = round(100 * max(_with_replicas(found, given, case.ranks)) / left, 1)
+    row["constraints_broken"] = given.kinds(found)
+    question: Any = ours.answer.question if ours.answer is not None else None
+    if question is not None:
+        plan = ours.last_plan() if name == "shardbench" else translate(found, question.problem)
+        counted = simulate(plan, question.problem, question.batches, question.dense, 1)
+        row["step_ms"] = round(counted.step_ms, 5)
+    return row
+
+
+def _with_replicas(sharding: dict[str, Any], given: Given, ranks: int) -> list[int]:
+    configs = {config.name: config for config in given.module["tables"].embedding_bag_configs()}  # type: ignore[index]
+    copies = sum(
+        4 * configs[name].num_embeddings * configs[name].embedding_dim
+        for name, how in sharding.items()
+        if how.sharding_spec is None
+    )
+    return [size + copies for size in held(sharding, ranks)]
+
+
+def suites_tables() -> tuple[Any, Problem]:
+    """The suite's mixed tables, and the problem of placing them on two ranks."""
+    suite = load_suite("measured")
+    stated = next(dict(workload) for workload in suite.workloads if workload["name"] == "mixed")
+    workload = workload_config(stated, "suite measured").build(Path())
+    machine = load_machine("cpu-1x2")
+    problem = Problem.of("mixed", workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+    return workload, problem
+
+
+def given_of(problem: Problem) -> Given:
+    """The problem as a module: CPU machines are described as CUDA ones, which TorchRec's planner offers more types."""
+    configs = [
+        EmbeddingBagConfig(
+            name=table.name, num_embeddings=table.rows, embedding_dim=table.dim, feature_names=[f"f_{table.name}"]
+        )
+        for table in problem.tables
+    ]
+    constraints = {
+        table.name: ParameterConstraints(
+            pooling_factors=[profile.mean_pooling],
+            compute_kernels=KERNELS,
+            sharding_types=["table_wise", "column_wise", "row_wise", "data_parallel"],
+        )
+        for table, profile in zip(problem.tables, problem.profiles)
+    }
+    tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+    module = torch.nn.ModuleDict({"tables": tables})
+    return Given(module, describe(problem), constraints, problem.batch_size // problem.world_size, 0.0)
+
+
+def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, object]]:
+    """A row a plan, each with its steps in all process groups; ours with the tables' profiles, and without."""
+    workload, problem = suites_tables()
+    given = given_of(problem)
+    found: dict[str, tuple[Plan, float]] = {}
+    for name, profiles in (("shardbench", None), ("shardbench with profiles", problem.profiles)):
+        known = {} if profiles is None else {t.name: p for t, p in zip(problem.tables, profiles)}
+        planner = ShardBenchPlanner(**given.arguments(), machine=problem.machine, profiles=known)
+        start = time.process_time()
+        planner.plan(given.module, [EmbeddingBagCollectionSharder()])
+        found[name] = planner.last_plan(), time.process_time() - start
+    start = time.process_time()
+    sharding = given.torchrecs().plan(given.module, [EmbeddingBagCollectionSharder()]).plan["tables"]
+    seconds = time.process_time() - start
+    found["torchrec"] = translate(sharding, problem), seconds
+    for plan, _ in found.values():
+        validate(plan, problem, frozenset(Move))
+    with tempfile.TemporaryDirectory() as folder:
+        source = materialise(workload, Path(folder) / "batches", range(2))
+        rows = _stepped(found, problem, workload.dense, Path(folder), groups, iterations)
+        for row in rows:
+            plan = found[str(row["planner"])][0]
+            row["predicted_ms"] = round(simulate(plan, problem, source, workload.dense, 2).step_ms, 4)
+    return rows
+
+
+def _stepped(
+    found: dict[str, tuple[Plan, float]],
+    problem: Problem,
+    dense: DenseShape,
+    folder: Path,
+    groups: int,
+    iterations: int,
+) -> list[dict[str, object]]:
+    """Ours in the same ranks as TorchRec's, in turn; either is the first to step in half of the process groups."""
+    theirs = found["torchrec"][0]
+    steps: dict[str, list[float]] = {name: [] for name in found}
+    ratios: dict[str, list[float]] = {name: [] for name in found}
+    for number in range(groups):
+        for place, name in enumerate(found):
+            pair = (found[name][0], theirs) if number % 2 == 0 else (theirs, found[name][0])
+            job = rank_job(
+                pair[0], problem, dense, folder / "batches", control=pair[1], warmup=3, iterations=iterations, seed=0,
+                timeout_s=300,
+            )  # fmt: skip
+            result = measure(job, folder / f"job{number}_{place}")
+            both = float(np.median(result.timing.step_ms)), float(np.median(result.control_ms))
+            own, other = both if number % 2 == 0 else both[::-1]
+            steps[name].append(own)
+            ratios[name].append(own / other)
+    rows = []
+    for name, (_, seconds) in found.items():
+        step, ratio = log_mean(steps[name]), log_mean(ratios[name])
+        values = (
+            "mixed", "cpu-1x2", name, groups, iterations, round(seconds, 3),
+            *(round(value or 0.0, 4) for value in (step.value, step.low, step.high)),
+            *(round(value or 0.0, 4) for value in (ratio.value, ratio.low, ratio.high)),
+        )  # fmt: skip
+        rows.append(dict(zip(MEASURED_COLUMNS, values)))
+    return rows
+
+
+def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
+    """The rows as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main(arguments: list[str]) -> None:
+    """``plans OUT.csv`` or ``measured OUT.csv``."""
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    what, out = arguments[0], Path(arguments[1])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if what == "plans":
+        write(plans(), COLUMNS, out)
+    else:
+        write(measured(), MEASURED_COLUMNS, out)
+    print(out.read_text(), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
