@@ -343,8 +343,7 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     """
     context, memory = process_context(), OutOfMemory.now()
     processes = [
-        context.Process(target=_rank, args=(body, folder, r, world_size, own_lifeline()))
-        for r in range(world_size)
+        context.Process(target=_rank, args=(body, folder, r, world_size, own_lifeline())) for r in range(world_size)
     ]
     try:
         for process in processes:
