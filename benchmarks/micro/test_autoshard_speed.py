@@ -12,7 +12,7 @@ from workloads import greedy_plan, random_problem
 
 pytest.importorskip("torch")
 from shardbench.baselines.autoshard.policy import place
-from shardbench.baselines.autoshard.settings import Settings
+from shardbench.baselines.autoshard.settings import AutoShardSettings
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
@@ -29,7 +29,7 @@ def test_placing(benchmark, tables):
     """Features of the tables not included, beside the greedy plan of the same problem."""
     problem = random_problem(tables, 8)
     task = Task.of(problem)
-    drawn = AutoShardTraining([task], SimulatedOracle(), 0, Settings()).untrained()
+    drawn = AutoShardTraining([task], SimulatedOracle(), 0, AutoShardSettings()).untrained()
     (placement,) = benchmark(place, drawn, [task])
     task.check(placement[None])
     beside(benchmark, "a greedy-lookup plan", greedy_plan(problem))
@@ -37,7 +37,7 @@ def test_placing(benchmark, tables):
 
 def test_training(benchmark):
     task = Task.of(random_problem(80, 8))
-    settings = Settings(total_steps=STEPS)
+    settings = AutoShardSettings(total_steps=STEPS)
 
     def train():
         return AutoShardTraining([task], SimulatedOracle(), 0, settings).train()

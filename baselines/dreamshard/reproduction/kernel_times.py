@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
-from shardbench.studies.contest import Placed, place_all, shared_pools
+from shardbench.studies.contest import place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.tasks.measured_oracle import MeasuredOracle
 from shardbench.tasks.oracle import Oracle, SimulatedOracle
@@ -60,7 +60,7 @@ def timed_rows(
 
 
 def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judged: Oracle) -> list[Row]:
-    """One row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
+    """Make one row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
     modelled = SimulatedOracle(counted=True)
     rows: list[Row] = []
     for number, (task, placement) in enumerate(zip(tasks, plans, strict=True)):
@@ -86,5 +86,5 @@ def _oracle(split: Split, folder: Path) -> MeasuredOracle:
 
 
 def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
-    found: Placed = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed)
-    return [placement for placement in found.placements if placement is not None]
+    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed).judged
+    return [placement for placement in found if placement is not None]
