@@ -17,7 +17,7 @@ from shardbench.base.statistics import log_mean, pooled_noise
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.compare.cells import CELL_COLUMNS, compare_cells
-from shardbench.report.compare.same_numbers import BOTH, COMMITTED_ONLY, ONLY, same
+from shardbench.report.compare.same_numbers import same
 from shardbench.report.compare.second_run import Agreement, agreement
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.results import cell_records, load_claims, results_folder, trial_records
@@ -33,6 +33,7 @@ CLAIM_COLUMNS = (
     "paper", "claim", "backend", "where", "direction", "committed_direction", "magnitude", "committed_magnitude",
     "ours", "committed_ours", "unit", "equal",
 )  # fmt: skip
+BOTH, ONLY, COMMITTED_ONLY = "both", "this run only", "committed only"
 STEP, OVER_CONTROL = "step (ms)", "step over the control's"
 
 Cells = dict[str, object]

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from shardbench.report.compare.comparison import STEP, Comparison
-from shardbench.report.compare.same_numbers import BOTH, COMMITTED_ONLY, ONLY
+from shardbench.report.compare.comparison import BOTH, COMMITTED_ONLY, ONLY, STEP, Comparison
 from shardbench.report.compare.second_run import text_line
 from shardbench.report.tables.text import percent, significant
 

@@ -18,6 +18,7 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.uncertainty import band
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
+from shardbench.report.compare.same_numbers import same
 from shardbench.report.groups import Group, Row, groups
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
@@ -42,9 +43,6 @@ _TRAFFIC = (
 )  # fmt: skip
 _REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
-
-SAME = 1e-9
-"""Relative difference below which two simulated times are the same number."""
 
 Cell = str | int | float | bool | None
 Cells = dict[str, Cell]
@@ -167,7 +165,7 @@ def _no_step_bound(record: Record) -> str | None:
 
 def _same(group: Group, row: Row, best: Row) -> bool | None:
     if group.condition.backend is Backend.SIMULATED:
-        return abs(row.step.value - best.step.value) <= SAME * best.step.value
+        return same([row.step.value], [best.step.value])
     apart = group.apart(row, best)
     return None if apart is None else not apart
 
