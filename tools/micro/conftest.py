@@ -1,4 +1,4 @@
-"""What `nox -s micro` prints in place of pytest-benchmark's columns of seconds."""
+"""`nox -s micro` prints a table of ratios in place of pytest-benchmark's columns of seconds."""
 
 from ratios import table
 
