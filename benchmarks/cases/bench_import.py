@@ -5,7 +5,6 @@ import sys
 
 from .case import Case
 
-
 NOW = {"shardbench.report.page": "shardbench.report.page.write"}
 """Modules that moved, by the names under which the committed results know them."""
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent))
 from handwritten import HandwrittenLoop
 
 from shardbench.engine.clock import CpuClock
