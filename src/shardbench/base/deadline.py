@@ -16,7 +16,7 @@ _AGAIN_S = 1.0
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Return what ``call`` gives; raises TimeoutError where it takes longer, and whatever it raises.
 
-    A call in the main thread is interrupted. Nobody can interrupt another thread: there it goes on, but is not waited for.
+    A call in the main thread is interrupted. Nobody can interrupt another thread: there it goes on, but nobody waits.
     """
     if threading.current_thread() is threading.main_thread():
         return _interrupted(seconds, call)
