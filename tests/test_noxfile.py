@@ -67,19 +67,18 @@ def test_publish_takes_no_options_for_a_paper(publish):
 
 
 @pytest.mark.parametrize("told", [["recshard"], ["quick", "--strategy", "shuffle"]])
-def test_publish_archives_what_it_makes_again(publish, told):
+def test_publish_makes_the_records_afresh(publish, told):
     session = Session(*told)
     publish(session)
     name, *options = told
-    archive, again = session.ran[:2]
-    assert archive[1:] == ("archive", name, "--results", "results", *options)
-    assert again[1:] == ("run" if options else "reproduce", name, "--results", "results", *options)
+    command = "run" if options else "reproduce"
+    assert session.ran[0][1:] == (command, name, "--results", "results", "--fresh", *options)
 
 
 def test_publish_writes_the_page_of_the_leaderboard(publish):
     session = Session("leaderboard")
     publish(session)
-    assert session.ran[1][1:] == ("reproduce", "leaderboard", "--page", "--results", "results")
+    assert session.ran[0][1:] == ("reproduce", "leaderboard", "--page", "--results", "results", "--fresh")
 
 
 def test_everything_is_the_suite_quick_the_papers_and_the_leaderboard(jobs):
