@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, Profiles, offsets_file, values_file
+from shardbench.datasets.preparation.log_profile import Profiled, offsets_file, values_file
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
 from shardbench.datasets.preparation.recorded import RecordedWorkload
-from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Name, Pooling, Table, Width
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import WorkloadConfig
@@ -106,11 +105,6 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
             "feature_names": list(table.features),
         }
     return found
-
-
-def read_profiles(folder: Path) -> dict[str, AccessProfile]:
-    """The train split's profile of every table of a profiled log, by its name."""
-    return read_model(Profiles, folder / PROFILES, _HOW).tables
 
 
 def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,7 +1,7 @@
 """Meta-like tables: 856 drawn tables whose lookups have the published reuse statistics.
 
 The published figures are those of facebookresearch/dlrm_datasets' base file of 2021; the
-tables' parameters are fitted by ``fit_synthetic`` and kept in data/synthetic_parameters.json.
+tables' parameters are fitted by tools/fits/synthetic.py and kept in data/synthetic_parameters.json.
 """
 
 import json

@@ -11,7 +11,7 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.laws.drawn import bag_offsets
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
@@ -51,7 +51,7 @@ def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     parts: list[Ints] = []
     line = 0
     most = _ROOM_LINES + _LINES_A_BYTE * path.stat().st_size if path.is_file() else 0
-    for _, batch in Log(files=(path,), header=(what,), suffix=".tsv").batches([what]):
+    for _, batch in LogFiles(files=(path,), header=(what,), suffix=".tsv").batches([what]):
         texts = batch.column(0)
         at = first_unlike(spans(texts), _DIGITS, range(1, _MAX_DIGITS + 1))
         # What comes after a cell that is no number need not be read.

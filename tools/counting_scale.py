@@ -1,6 +1,6 @@
 """Counting at cluster scale: the full synthetic workload against plans for 8, 128 and 1,024 devices.
 
-``python tools/counting_scale.py [TABLES] [OUT.csv]`` streams one test batch of 856 tables
+``python tools/counting_scale.py [OUT.csv] [TABLES]`` streams one test batch of 856 tables
 (65,536 samples, about 887 million lookups), table by table, into a plan that mixes whole tables,
 row-wise ones and replicas, and writes lookups per second of CPU time (drawing excluded) and the
 peak memory of the process.
@@ -78,7 +78,7 @@ def as_csv(rows: list[dict[str, float]]) -> str:
 
 
 if __name__ == "__main__":
-    text = as_csv(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 856))
-    if len(sys.argv) > 2:
-        Path(sys.argv[2]).write_text(text)
+    text = as_csv(measure(int(sys.argv[2]) if len(sys.argv) > 2 else 856))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
     print(text, end="")

@@ -3,7 +3,7 @@
 Every input has, for each column, a *place* in [0, 1) among the column's lookups, most frequent value first. Places of
 one column are uniform, whatever columns depend on, so that no column's own law changes. Scores (normal quantiles of
 places) come from common factors; a share of the inputs is popular: all its places lie below ceilings. The rest has what
-these left over. Numbers: data/criteo_like_dependence.json, made by ``fit_criteo_dependence``.
+these left over. Numbers: data/criteo_like_dependence.json, made by tools/fits/criteo_dependence.py.
 """
 
 import json

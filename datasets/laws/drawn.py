@@ -16,9 +16,6 @@ from shardbench.workloads.hotness import join
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload, rng
 
-_BINCOUNT_ROWS = 1 << 22
-"""Below this many rows counting by array is quicker than sorting (32 MiB of counts)."""
-
 
 class DrawnWorkload(Workload):
     """Every (split, batch, table) is an independent seeded draw.
@@ -76,15 +73,6 @@ class DrawnWorkload(Workload):
         ranking = CompactRanking(np.concatenate(drawn), rows)
         profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
         return ranking, profile
-
-
-def access_counts(ids: Ints, rows: int) -> Ints:
-    """Access counts of the rows that occur in ``ids``, int64 [any order, zeros possible]."""
-    if rows <= _BINCOUNT_ROWS:
-        return np.bincount(ids, minlength=1).astype(np.int64)
-    ordered = np.sort(ids.astype(np.int32 if rows < 2**31 else np.int64))
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else ordered
-    return np.diff(np.append(starts, len(ordered))).astype(np.int64)
 
 
 def bag_offsets(lengths: Ints) -> Ints:

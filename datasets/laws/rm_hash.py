@@ -64,15 +64,6 @@ def hashed_rows(values: Ints, rows: int, key: int) -> Ints:
     return found
 
 
-def touched_share(values: float, rows: float) -> float:
-    """Expected share of rows that at least one of ``values`` distinct raw values falls into.
-
-    1 - exp(-values / rows): the limit of the birthday problem for many rows; with as many values
-    as rows 1/e of the rows stay empty.
-    """
-    return float(-np.expm1(-values / rows))
-
-
 @dataclass(frozen=True, kw_only=True)
 class HashedLaw:
     """Rows of a hashed feature: ranks of raw values by ``law`` (``law.rows`` values), hashed under ``key``."""

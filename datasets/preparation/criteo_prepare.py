@@ -22,7 +22,7 @@ from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 
@@ -144,10 +144,10 @@ def _stream(
     )
 
 
-def _log(source: Path) -> Log:
+def _log(source: Path) -> LogFiles:
     """The file, with or without labels by its first line."""
     kinds = {LABEL: pa.int8(), **dict.fromkeys(INTEGER_NAMES, pa.int64())}
-    log = Log(files=(source,), header=HEADER, suffix=".tsv", kinds=kinds, member=MEMBER)
+    log = LogFiles(files=(source,), header=HEADER, suffix=".tsv", kinds=kinds, member=MEMBER)
     # What is read of an archive has labels.
     if source.name.endswith(".tar.gz") or len(replace(log, header=None).columns()) != len(HEADER) - 1:
         return log

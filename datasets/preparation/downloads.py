@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_encode import Cells, Mode
-from shardbench.datasets.preparation.log_profile import Cut, Profiled, profile_log
+from shardbench.datasets.preparation.log_profile import Profiled, SampleSplit, profile_log
 from shardbench.datasets.preparation.log_reader import Source
 from shardbench.workloads.table_list import ListedTable
 
@@ -56,7 +56,7 @@ def prepare_download(
     try:
         of.check(files)
         share = of.train_share(tuple(files)) if train_share is None else train_share
-        cut = Cut(time=of.time, train_share=share, seed=seed)
+        cut = SampleSplit(time=of.time, train_share=share, seed=seed)
         cells = Cells(mode=chosen, seed=seed)
         return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=cut, progress=progress)
     except BadInput as error:

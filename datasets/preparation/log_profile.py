@@ -69,7 +69,7 @@ class Profiled(Note):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class SampleSplit:
     """Which samples are kept, and which of them train."""
 
     time: str | None = None
@@ -112,7 +112,7 @@ def profile_log(
     tables: Sequence[ListedTable],
     *,
     cells: Cells,
-    cut: Cut,
+    cut: SampleSplit,
     progress: Callable[[int], None] | None = None,
 ) -> Profiled:
     """Writes the folder ``target``, which must not exist, and gives its description; nothing is left of a failure.
@@ -134,7 +134,7 @@ def profile_log(
             file = ArrayFile(folder / order_file(number), np.int64)
             file.append(order)
             checksums[file.path.name] = file.close()
-        write_model(folder / PROFILES, Profiles(tables=profiles))
+        write_model(folder / PROFILES, TableProfiles(tables=profiles))
         done = Profiled(
             samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
             rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
@@ -143,7 +143,7 @@ def profile_log(
     return done
 
 
-class Profiles(pydantic.BaseModel):
+class TableProfiles(pydantic.BaseModel):
     """What ``profiles.json`` says: the train split's profile of every table, by its name."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -152,7 +152,7 @@ class Profiles(pydantic.BaseModel):
 
 
 def _read(
-    log: Source, writer: "_Writer", cut: Cut, split_at: int | None, progress: Callable[[int], None] | None
+    log: Source, writer: "_Writer", cut: SampleSplit, split_at: int | None, progress: Callable[[int], None] | None
 ) -> int:
     """Writes all kept rows; gives the number of rows of the log."""
     read = 0
@@ -235,7 +235,7 @@ class _Writer:
         """Samples written, of both splits once they are put together."""
         return self._train[0].samples
 
-    def finish(self, cut: Cut) -> int:
+    def finish(self, cut: SampleSplit) -> int:
         """Puts the splits together and closes all files; gives the number of train samples, both splits having some."""
         train = self.samples
         for first, last in zip(self._train, self._test):

@@ -49,7 +49,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
+class LogFiles:
     """Files of one log in their order, and the names of a text's columns where its first line has none."""
 
     files: tuple[Path, ...]

@@ -1,8 +1,6 @@
 """Files that somebody else may have written, read whole: none longer than it can be, every fault one line."""
 
-import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,25 +45,15 @@ def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
 
 def toml_data(text: str, what: str) -> dict[str, Any]:
     """TOML as plain data; raises BadInput where it is none, or deeper than anybody writes."""
-    found: dict[str, Any] = _parsed(tomllib.loads, text, what, "TOML")
-    return found
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"{what}: not TOML that can be read: it is nested too deeply") from error
+    except ValueError as error:
+        # The base of the parser's own errors, and what numbers of thousands of digits raise.
+        raise BadInput(f"{what}: not TOML: {one_line(str(error), _SHORT)}") from error
 
 
 def toml_file(path: Path) -> dict[str, Any]:
     """The data of a TOML file; raises BadInput."""
     return toml_data(file_text(path), str(path))
-
-
-def json_data(text: str | bytes, what: str) -> Any:
-    """JSON as plain data; raises BadInput where it is none, or deeper than any program of ours writes."""
-    return _parsed(json.loads, text, what, "JSON")
-
-
-def _parsed(parse: Callable[[Any], Any], text: str | bytes, what: str, kind: str) -> Any:
-    try:
-        return parse(text)
-    except RecursionError as error:
-        raise BadInput(f"{what}: not {kind} that can be read: it is nested too deeply") from error
-    except ValueError as error:
-        # The base of the parsers' own errors, and what numbers of thousands of digits raise.
-        raise BadInput(f"{what}: not {kind}: {one_line(str(error), _SHORT)}") from error

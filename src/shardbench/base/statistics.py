@@ -79,9 +79,13 @@ def pooled_noise(repeats: Iterable[Sequence[float]]) -> Noise | None:
     return Noise(deviation=float(np.sqrt(squares / freedom)), freedom=freedom)
 
 
+def t_quantile(share: float, freedom: int) -> float:
+    """Return the value that a Student's t variable of ``freedom`` degrees stays below with probability ``share``."""
+    return float(stdtrit(freedom, share))
+
+
 def _t(freedom: int) -> float:
-    """0.975 quantile of Student's t."""
-    return float(stdtrit(freedom, 0.975))
+    return t_quantile(0.975, freedom)
 
 
 def _logs(values: Sequence[float]) -> Floats:

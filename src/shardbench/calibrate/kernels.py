@@ -14,7 +14,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from shardbench.calibrate.points import BATCHES, KernelPoint, bags
+from shardbench.calibrate.points import BATCHES, KernelCase, bags
 from shardbench.engine.clock import Clock
 from shardbench.model.plan import Tier
 
@@ -28,10 +28,10 @@ _STREAM_BYTES = 128 * 2**20
 Lookups = tuple[torch.Tensor, torch.Tensor]
 
 
-class Kernels:
+class KernelBench:
     """All points' tables at once, so that points can take turns."""
 
-    def __init__(self, points: Iterable[KernelPoint], device: torch.device, clock: Clock) -> None:
+    def __init__(self, points: Iterable[KernelCase], device: torch.device, clock: Clock) -> None:
         self.points = tuple(points)
         self.clock = clock
         self.device = device
@@ -104,7 +104,7 @@ def _stamp(node: Any, clock: Clock, stamps: list[tuple[Any, Any]]) -> None:
     node.register_hook(lambda *_: stamps.append((started[-1], clock.now())))
 
 
-def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
+def _fused(point: KernelCase, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
     location, compute = EmbeddingLocation.HOST, ComputeDevice.CPU
     if device.type == "cuda":
         location = EmbeddingLocation.MANAGED if point.tier is Tier.UVM else EmbeddingLocation.DEVICE
@@ -121,7 +121,7 @@ def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddi
     return module
 
 
-def _lookups(point: KernelPoint, batch: int, device: torch.device) -> Lookups:
+def _lookups(point: KernelCase, batch: int, device: torch.device) -> Lookups:
     of_tables = [bags(point, batch, table) for table in range(point.tables)]
     ids = np.concatenate([b.values for b in of_tables])
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([b.lengths for b in of_tables]))])

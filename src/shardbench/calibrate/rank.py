@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardbench.calibrate.kernels import Kernels
+from shardbench.calibrate.kernels import KernelBench
 from shardbench.calibrate.messages import Messages
-from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
+from shardbench.calibrate.points import BATCHES, KernelCase, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
@@ -28,7 +28,7 @@ class Order:
     """What all ranks of a calibration are told; ``rounds`` turns of each kind."""
 
     machine: Machine
-    kernels: tuple[KernelPoint, ...]
+    kernels: tuple[KernelCase, ...]
     probes: tuple[ProbeStep, ...]
     rounds: int
 
@@ -51,7 +51,7 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     machine = order.machine
     device = join_group(machine.device, rank, machine.topology, f"file://{folder / 'rendezvous'}", JOIN_S)
     clock = clock_of(device)
-    kernels = Kernels(order.kernels, device, clock)
+    kernels = KernelBench(order.kernels, device, clock)
     messages = Messages(machine.topology.world_size, device, clock)
     probes = [Probe(probe, machine, device, clock) for probe in order.probes]
     # As ranks of trials do.

@@ -12,7 +12,7 @@ from shardbench.base.temporary import temporary_folder
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
-    KernelPoint,
+    KernelCase,
     ProbeStep,
     kernel_plan,
     kernel_points,
@@ -42,7 +42,7 @@ QUARTILE = 25.0
 class KernelTime:
     """A kernel point: its load (n = 1) and typical ms, the mean over ranks."""
 
-    point: KernelPoint
+    point: KernelCase
     load: Load
     forward_ms: float
     backward_ms: float

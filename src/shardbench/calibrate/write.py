@@ -100,16 +100,8 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -
     if field in sources:
         holder = machine.constants if hasattr(machine.constants, field) else machine.topology
         value, unit = in_unit(getattr(holder, field), dimension)
-        guess = sources[field].startswith(NOT_MEASURED)
-        judged = (
-            _GUESS
-            if guess
-            else "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
-        )
-        return [
-            f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"',
-            *_error(field, machine, judged),
-        ]  # fmt: skip
+        judged = _GUESS if sources[field].startswith(NOT_MEASURED) else _JUDGED
+        return [*_stated(value, unit, sources[field]), *_error(field, machine, judged)]
     return _kept(key, base, machine)
 
 
@@ -117,8 +109,12 @@ def _kept(key: str, base: Base, machine: Machine) -> list[str]:
     kept = base.constants[key]
     source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
     judged = kept.get("error_source", "") if base.own else _GUESS
-    lines = [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
+    lines = _stated(kept["value"], kept["unit"], source)
     return lines + _error(_FIELDS[key][0] if key in _FIELDS else key, machine, judged)
+
+
+def _stated(value: object, unit: str, source: str) -> list[str]:
+    return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(source)}"']
 
 
 def _error(name: str, machine: Machine, judged: str) -> list[str]:

@@ -13,7 +13,7 @@ from shardbench.cli.options import JsonOption, tell
 from shardbench.cli.prepare import rows_line
 
 if TYPE_CHECKING:
-    from shardbench.datasets.preparation.log_reader import Log
+    from shardbench.datasets.preparation.log_reader import LogFiles
     from shardbench.workloads.table_list import ListedTable
 
 
@@ -81,17 +81,17 @@ def profile_command(
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_profile import Cut, profile_log  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_reader import Log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_reader import LogFiles  # noqa: PLC0415
 
     if not logs and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
     if logs:
-        log = Log(files=tuple(logs), header=_names(header))
+        log = LogFiles(files=tuple(logs), header=_names(header))
         cells = Cells(
             mode=mode.value, missing=missing.value, delimiter=delimiter, null=tuple(null or ()), seed=seed
         )  # fmt: skip
-        cut = Cut(time=time, train_share=train_share, rate=rate, seed=seed)
+        cut = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
         one = {"rows": rows if mode is CellMode.HASH else None, "dim": dim}
         listed = _tables(log, tables, _names(columns), time, one)
         profile_log(log, out, listed, cells=cells, cut=cut, progress=rows_line(as_json))
@@ -112,7 +112,7 @@ def profile_command(
 
 
 def _tables(
-    log: "Log", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
+    log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
     """Return the tables to fill: those of the list, or one a column with the rows and width of ``one``."""
     from shardbench.base.serialise import from_data  # noqa: PLC0415

@@ -126,7 +126,6 @@ def _code_of(records: "list[Record]") -> "OtherCode":
 
 
 def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
@@ -136,7 +135,7 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
     if suite:
         records = suite_records(results, suite.name)
         data["tables"] |= {table: json_rows(frame) for table, frame in tables(records).items()}
-        data["answers"] = [to_data(answer) for answer in answers(records, results)]
+        data["answers"] = [answer.data() for answer in answers(records, results)]
         data["other_code"] = asdict(_code_of(records))
     if reproduction:
         data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}

@@ -144,12 +144,11 @@ def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Pat
 
 
 def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
     found = answers(suite_records(results, suite), results, of=records)
-    return {"answers": [to_data(answer) for answer in found], "tables": [str(path) for path in written]}
+    return {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
 
 
 def _summary(total: int, counts: dict[str, int]) -> str:

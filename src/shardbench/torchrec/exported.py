@@ -26,7 +26,7 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Piece:
+class TorchRecTable:
     """A table of TorchRec's that holds rows and columns of one of ours, ranges in the order that ids come in."""
 
     name: str
@@ -64,7 +64,7 @@ class ExportedTable:
     name: str
     rows: PositiveInt
     dim: PositiveInt
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TorchRecTable, ...]
 
     @property
     def is_remapped(self) -> bool:
@@ -81,7 +81,7 @@ class Exported:
     tables: tuple[ExportedTable, ...]
 
     @property
-    def pieces(self) -> dict[str, Piece]:
+    def pieces(self) -> dict[str, TorchRecTable]:
         """Every TorchRec table by its name."""
         return {piece.name: piece for table in self.tables for piece in table.pieces}
 
@@ -156,12 +156,12 @@ def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
     return {tuple(range(first, first + local)) for first in range(0, world_size, local)}
 
 
-def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[Piece]:
+def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[TorchRecTable]:
     """The fewest TorchRec tables: column ranges of the same rows on devices are one, columns-wise."""
     # Groups of replicas partition the world: together they are one replica on every rank.
     one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
     rows = sorted({(s.row_start, s.row_stop) for s in one})
-    found: list[Piece] = []
+    found: list[TorchRecTable] = []
     for start, stop in rows:
         level = [s for s in one if (s.row_start, s.row_stop) == (start, stop)]
         tiers = {s.placement.tier for s in level if isinstance(s.placement, OnRank | OnLocalRank)}
@@ -201,12 +201,12 @@ def _box(segment: Segment) -> dict[str, int | str]:
     }
 
 
-def _column_wise(level: list[Segment]) -> Piece:
+def _column_wise(level: list[Segment]) -> TorchRecTable:
     box = _box(level[0]) | {"column_stop": level[-1].column_stop}
     shards = tuple(
         Shard(rank=_rank(s.placement), row=0, column=s.column_start, rows=s.rows, columns=s.columns) for s in level
     )
-    return Piece(
+    return TorchRecTable(
         **box,  # type: ignore[arg-type]
         sharding_type="column_wise",
         compute_kernel=_kernel(getattr(level[0].placement, "tier", Tier.HBM)),
@@ -215,15 +215,15 @@ def _column_wise(level: list[Segment]) -> Piece:
     )
 
 
-def _piece(segment: Segment, world_size: int) -> Piece:
+def _piece(segment: Segment, world_size: int) -> TorchRecTable:
     place, everyone = segment.placement, tuple(range(world_size))
     box: dict[str, object] = {**_box(segment)}
     if isinstance(place, Replicated):
-        return Piece(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
+        return TorchRecTable(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
     box["compute_kernel"] = _kernel(getattr(place, "tier", Tier.HBM))
     if isinstance(place, OnRank | OnLocalRank):
         shard = Shard(rank=_rank(place), row=0, column=0, rows=segment.rows, columns=segment.columns)
-        return Piece(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
+        return TorchRecTable(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
     ranks = place.ranks if isinstance(place, RowWise) else everyone
     kind = "row_wise" if ranks == everyone else "table_row_wise"
     # Padded to equal blocks; the remap deals rows into them.
@@ -231,10 +231,10 @@ def _piece(segment: Segment, world_size: int) -> Piece:
     shards = tuple(
         Shard(rank=rank, row=i * block, column=0, rows=block, columns=segment.columns) for i, rank in enumerate(ranks)
     )
-    return Piece(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
+    return TorchRecTable(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
 
 
-def _in_blocks(piece: Piece) -> Piece:
+def _in_blocks(piece: TorchRecTable) -> TorchRecTable:
     """The same without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
     rows, last = piece.row_stop, piece.shards[-1]
     if last.row >= rows:

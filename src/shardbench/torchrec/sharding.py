@@ -11,7 +11,7 @@ from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.torchrec.exported import Exported, Piece
+from shardbench.torchrec.exported import Exported, TorchRecTable
 
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """What TorchRec's EmbeddingCollection can be sharded by."""
@@ -68,7 +68,7 @@ def _shapes(module: Collection) -> dict[str, tuple[int, int]]:
     return {config.name: (config.num_embeddings, config.embedding_dim) for config in configs}
 
 
-def _check(name: str, shape: tuple[int, int], pieces: dict[str, Piece]) -> None:
+def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) -> None:
     if name not in pieces:
         split = any(piece.table == name for piece in pieces.values())
         advice = "is in several pieces there: call split(exported, module) first" if split else "is not in the plan"
@@ -79,7 +79,7 @@ def _check(name: str, shape: tuple[int, int], pieces: dict[str, Piece]) -> None:
         raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
 
 
-def _parameter(piece: Piece, local_size: int, device: str) -> ParameterSharding:
+def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterSharding:
     shards = [
         ShardMetadata(
             shard_offsets=[shard.row, shard.column],

@@ -17,7 +17,7 @@ from torchrec import (
 from torchrec.modules.embedding_configs import PoolingType
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.torchrec.exported import Exported, ExportedTable, Piece
+from shardbench.torchrec.exported import Exported, ExportedTable, TorchRecTable
 from shardbench.torchrec.remap import IdRemap, piece_keys
 from shardbench.torchrec.sharding import Collection
 
@@ -148,12 +148,12 @@ def _remap(configs: Sequence[Any], tables: dict[str, ExportedTable], ranks: Rank
     return IdRemap(remapped, {config.name: config.feature_names for config in configs}, used)
 
 
-def _pieces(config: Any, tables: dict[str, ExportedTable]) -> list[tuple[Piece, list[str]]]:
+def _pieces(config: Any, tables: dict[str, ExportedTable]) -> list[tuple[TorchRecTable, list[str]]]:
     table = tables[config.name]
     return list(zip(table.pieces, piece_keys(table, config.feature_names).values(), strict=True))
 
 
-def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str, list[tuple[str, Piece]]]:
+def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str, list[tuple[str, TorchRecTable]]]:
     """Keys and pieces that a feature's vectors come from."""
     return {
         feature: [(keys[number], piece) for piece, keys in _pieces(config, tables)]
@@ -163,7 +163,7 @@ def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str
 
 
 def _config(
-    config: EmbeddingBagConfig | EmbeddingConfig, piece: Piece, keys: list[str], **changes: Any
+    config: EmbeddingBagConfig | EmbeddingConfig, piece: TorchRecTable, keys: list[str], **changes: Any
 ) -> EmbeddingBagConfig | EmbeddingConfig:
     """The piece's, its weights drawn as the whole table's."""
     logical = piece.logical()
@@ -179,7 +179,7 @@ def _config(
     )
 
 
-def _widened(vectors: torch.Tensor, piece: Piece, dim: int) -> torch.Tensor:
+def _widened(vectors: torch.Tensor, piece: TorchRecTable, dim: int) -> torch.Tensor:
     if vectors.shape[1] == dim:
         return vectors
     return torch.nn.functional.pad(vectors, (piece.column_start, dim - piece.column_stop))
@@ -209,7 +209,7 @@ def load_tables(model: torch.nn.Module, exported: Exported, weights: Mapping[str
                 shard.tensor.copy_(whole[row : row + rows, column : column + columns])
 
 
-def _logical(piece: Piece, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
+def _logical(piece: TorchRecTable, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
     """The piece's weights out of the table's."""
     orders = [getattr(remap, f"ranks_{piece.table}", None) for remap in remaps]
     for order in orders:

@@ -48,7 +48,7 @@ class HotMask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicatedRows:
+class HotReplicas:
     """The rows of a table that a plan's ``segments`` replicate in all their columns are hot."""
 
     segments: tuple[Segment, ...]
@@ -95,7 +95,7 @@ def hot_under(plan: Plan, tables: Sequence[Table], bags: Callable[[int], Bags], 
     if plan.schedule is None or not plan.schedule.has_hot:
         return np.zeros(samples, dtype=np.bool_)
     by_table = plan.by_table()
-    return hot_samples(bags, [ReplicatedRows(segments=tuple(by_table[table.name])) for table in tables], samples)
+    return hot_samples(bags, [HotReplicas(segments=tuple(by_table[table.name])) for table in tables], samples)
 
 
 def take(bags: Bags, samples: Ints) -> Bags:

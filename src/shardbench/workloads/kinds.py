@@ -35,8 +35,6 @@ def broken_dataset_packages() -> tuple[str, ...]:
 def _kinds() -> tuple[dict[str, type[WorkloadConfig]], tuple[str, ...]]:
     kinds: dict[str, type[WorkloadConfig]] = {}
     for info in pkgutil.iter_modules(import_module(GROUP).__path__):
-        if info.name.startswith("fit_"):  # scripts that made the data files
-            continue
         config = getattr(import_module(f"{GROUP}.{info.name}"), "CONFIG", None)
         if config is not None:
             kinds[config.model_fields["dataset"].default] = config

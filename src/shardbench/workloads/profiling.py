@@ -30,7 +30,7 @@ Tables of no more rows have a count for each.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RowCounts:
+class AccessCounts:
     """Access counts of one table by row, over ``samples`` train samples.
 
     ``ids`` int64 [seen]: the rows looked up, ascending; ``counts`` int64 [seen]: how often, all
@@ -84,7 +84,7 @@ class RowCounter:
         if self._waiting > max(_PENDING, len(self._ids)):
             self._merge()
 
-    def counts(self) -> RowCounts:
+    def counts(self) -> AccessCounts:
         """What was counted so far; raises BadInput where no sample was added."""
         if self.samples == 0:
             raise BadInput("no sample was counted: raise samples or rate")
@@ -92,7 +92,9 @@ class RowCounter:
         if self._of_row is not None:
             self._ids = np.flatnonzero(self._of_row)
             self._counts = self._of_row[self._ids]
-        return RowCounts(rows=self.rows, samples=self.samples, present=self.present, ids=self._ids, counts=self._counts)
+        return AccessCounts(
+            rows=self.rows, samples=self.samples, present=self.present, ids=self._ids, counts=self._counts
+        )
 
     def _merge(self) -> None:
         if not self._waiting:
@@ -116,7 +118,7 @@ class RowCounter:
 
 def count_samples(
     workload: Workload, table: int, *, samples: int, rates: Sequence[float] = (1.0,), seed: int = 0
-) -> tuple[RowCounts, ...]:
+) -> tuple[AccessCounts, ...]:
     """Access counts of one table over a share of the first ``samples`` train samples, one for each of ``rates``.
 
     A sample is kept with probability ``rate`` in (0, 1], by a draw that depends on ``seed`` and
@@ -189,7 +191,7 @@ class ProfileError:
     """Share of the full accesses that go to rows the sample did not see, 0..1."""
 
 
-def profile_error(sampled: RowCounts, full: RowCounts) -> ProfileError:
+def profile_error(sampled: AccessCounts, full: AccessCounts) -> ProfileError:
     """Compares the counts of a sample with the full ones of the same table.
 
     Raises BadInput where they are of different tables, or ``sampled`` saw what ``full`` did not.
@@ -214,7 +216,7 @@ def profile_error(sampled: RowCounts, full: RowCounts) -> ProfileError:
     )
 
 
-def _true_cdf(sampled: RowCounts, full: RowCounts, hottest: Ints) -> Floats:
+def _true_cdf(sampled: AccessCounts, full: AccessCounts, hottest: Ints) -> Floats:
     """Expected share of full accesses that the sample's hottest rows take, float64 as ``hottest``."""
     lookups = full.profile.lookups
     if lookups == 0:

@@ -10,13 +10,13 @@ from hostile import CLOSING, MARKUP
 from test_page import Seen
 
 from shardbench.records.store import cell_store, trial_store
-from shardbench.report.standings import AS_RUN, COLUMNS, RECORD
+from shardbench.report.standing import AS_RUN, COLUMNS
 from shardbench.studies import session
-from shardbench.studies.board import board
 from shardbench.studies.files import extras, write_reproduction_page, write_study_files
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study_standings import study_standings
 
 MEASURED = {"workload": "mixed", "machine": "cpu-1x2", "backend": "measured", "budget": AS_RUN}
 
@@ -76,25 +76,24 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
 
 
 def test_rows_know_their_records_and_their_trials(made: Reproduction, tmp_path: Path) -> None:
-    found = board(made, tmp_path)
+    found = study_standings(made, tmp_path)
     assert found is not None
-    table = found.standings.table
     known = {
         (record.cell["workload"], record.cell["strategy"]): key
         for key, record in cell_store(tmp_path, "contest", "places").latest().items()
     }
-    simulated = table[table["backend"] == "simulated"]
-    assert list(simulated[RECORD]) == [known[pair] for pair in zip(simulated["workload"], simulated["strategy"])]
-    assert len(set(simulated[RECORD])) == 4
+    simulated = [one for one in found.standings if one.backend == "simulated"]
+    assert [one.record for one in simulated] == [known[one.workload, one.strategy] for one in simulated]
+    assert len({one.record for one in simulated}) == 4
     assert [record.spec.suite for record in found.trials] == ["timed", "timed"]
-    (measured,) = table.loc[table["backend"] == "measured", RECORD]
+    (measured,) = [one.record for one in found.standings if one.backend == "measured"]
     assert measured == next(r.key for r in found.trials if r.spec.workload == "mixed")
-    assert found.standings.records == "studies/contest/places.jsonl"
+    assert found.records == "studies/contest/places.jsonl"
 
 
-def test_without_such_a_table_there_is_no_board(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
+def test_without_such_a_table_there_are_no_standings(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(Places, "tables_beside", lambda self, rows, results: {"places": rows.drop(columns="tie")})
-    assert board(made, tmp_path) is None
+    assert study_standings(made, tmp_path) is None
 
 
 def test_its_page_has_the_answer_and_every_problem(made: Reproduction, tmp_path: Path) -> None:
