@@ -115,10 +115,10 @@ def _delete_records(found: "Reproduction", results: Path) -> None:
     """Delete the records of the paper's suite and of all its studies, also of those that it no longer has."""
     from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
 
-    studies = sorted(path.stem for path in (results / "studies" / found.owner).glob("*.jsonl"))
     with sole_writer(results):
-        for store in (trial_store(results, found.owner), *(cell_store(results, found.owner, name) for name in studies)):
-            store.remove(lambda record: True)
+        trial_store(results, found.owner).remove(lambda record: True)
+        for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
+            cell_store(results, found.owner, path.stem).remove(lambda record: True)
 
 
 def _run_suite(name: str, options: "RunOptions", listener: "PlainProgress") -> "tuple[list[Record], list[Path]]":
