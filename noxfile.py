@@ -174,7 +174,7 @@ def micro(session: nox.Session) -> None:
     """Time our own code beside something else, as ratios: a plan beside a greedy one, counting beside sorting."""
     install(session)
     options = ("-m", "", "--benchmark-only", "--benchmark-quiet")
-    run(session, "python", "-m", "pytest", "benchmarks/micro", *options, *session.posargs)
+    run(session, "python", "-m", "pytest", "tools/micro", *options, *session.posargs)
 
 
 @nox.session

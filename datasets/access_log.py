@@ -10,15 +10,14 @@ from pydantic import Field, PositiveInt
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_profile import Profiled, offsets_file, values_file
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
-from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Pooling, Table, Width
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags
-from shardbench.workloads.workload import WorkloadConfig
 
 _HOW = "write it with: shardbench profile (logs of your own), or prepare (public ones)"
 
 
-class ProfiledConfig(WorkloadConfig):
+class ProfiledConfig(RecordedConfig):
     """What a folder with bags, profiles and row orders is asked for, whatever log it was made of."""
 
     batch_size: PositiveInt = 4096
@@ -26,8 +25,6 @@ class ProfiledConfig(WorkloadConfig):
     """Folder that ``shardbench profile`` or ``prepare`` wrote, relative to the data folder."""
     dims: dict[str, Width] = Field(default_factory=dict)
     """Widths of tables by name, where they are to be others than those the folder states."""
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "AccessLog":
         """Maps the folder; raises BadInput that says how to make it."""
@@ -50,11 +47,7 @@ class AccessLog(RecordedWorkload):
         unknown = sorted(config.dims.keys() - {table.name for table in self.profiled.tables})
         if unknown:
             raise BadInput(f"{config.name}: dims of '{unknown[0]}', which is no table of {folder}")
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self.tables = tuple(
             Table(
                 name=table.name,
@@ -69,7 +62,7 @@ class AccessLog(RecordedWorkload):
             [_read(folder, number, f, table.lookups[f], self.profiled.samples) for f in range(len(table.features))]
             for number, table in enumerate(self.profiled.tables)
         ]
-        self._split_samples(self.profiled.samples, self.profiled.train_samples, config.profile_samples)
+        self._split_samples(self.profiled.samples, self.profiled.train_samples)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         of_features = []

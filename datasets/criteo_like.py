@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.datasets.laws.criteo_dependence import (
@@ -30,11 +30,10 @@ from shardbench.datasets.laws.criteo_dependence import (
     RecentInputs,
     fitted,
 )
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
-from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
+from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
 from shardbench.model.table import Name, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 _DATA = Path(__file__).parent / "data"
 _FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
@@ -42,7 +41,7 @@ _FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HeadTailLaw:
+class HeadTailLaw(RankLaw):
     """Ranks 0..H-1 drawn in proportion to ``head`` float64 [H], the rest by a power law.
 
     ``tail_weight`` is the tail's weight on the scale of ``head``; without a ``tail`` it is 0.
@@ -56,14 +55,6 @@ class HeadTailLaw:
     def rows(self) -> int:
         """Ranks of head and tail."""
         return len(self.head) + (self.tail.rows if self.tail else 0)
-
-    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
-        """``draws`` independent ranks, int64 [draws]."""
-        ranks = np.empty(draws, dtype=np.int64)
-        for start in range(0, draws, CHUNK):
-            places = generator.random(min(CHUNK, draws - start))
-            ranks[start : start + len(places)] = self.inverse(places)
-        return ranks
 
     def inverse(self, shares: Floats) -> Ints:
         """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
@@ -114,7 +105,7 @@ def field_law(field: dict[str, Any], rows: int) -> HeadTailLaw:
     return HeadTailLaw(head=head, tail=tail, tail_weight=min(field.get("tail_lookups", 0.5), most))
 
 
-class CriteoLikeConfig(WorkloadConfig):
+class CriteoLikeConfig(DrawnConfig):
     """26 tables of Criteo's shape; needs no data."""
 
     dataset: Literal["criteo_like"] = "criteo_like"
@@ -123,9 +114,6 @@ class CriteoLikeConfig(WorkloadConfig):
     form: Literal["kaggle", "terabyte_dcnv2", "terabyte_one_hot"] = "kaggle"
     dim: PositiveInt | None = None
     """Width of every table; None: 16 (kaggle) or 128 (both Terabyte forms)."""
-    seed: NonNegativeInt = 0
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
     column_dependence: float | None = Field(default=None, ge=0, le=1)
     """Scale of how columns of an input depend on each other: 1 as published, 0 not at all, as multi-hot bags always.
 
@@ -153,8 +141,10 @@ class CriteoLikeConfig(WorkloadConfig):
 class CriteoLike(DrawnWorkload):
     """One-hot (kaggle, terabyte_one_hot) or fixed multi-hot (terabyte_dcnv2) bags."""
 
+    _config: CriteoLikeConfig
+
     def __init__(self, config: CriteoLikeConfig) -> None:
-        self._config = config
+        super().__init__(config)
         fields = list(measured_fields()["fields"].values())
         shape = cardinalities()["kaggle" if config.form == "kaggle" else "terabyte_dcnv2"]
         rows: list[int] = shape["rows"]
@@ -171,13 +161,7 @@ class CriteoLike(DrawnWorkload):
         # Features missing equally often are taken to be missing together.
         self._absence_stream = [FEATURES + missing.index(count) for count in missing]
         dim = config.dim or (16 if config.form == "kaggle" else int(shape["dim"]))
-        self.name = config.name
         self.tables = tuple(Table(name=f"C{i + 1}", rows=rows[i], dim=dim) for i in range(FEATURES))
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         present = self._present(split, batch, table)

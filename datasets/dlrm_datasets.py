@@ -18,9 +18,9 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.torch_files import tensors_in
-from shardbench.datasets.laws.selection import SelectedTablesConfig
-from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Table
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
+from shardbench.workloads.selection import SelectedTablesConfig
 from shardbench.workloads.trace import Bags
 
 MIN_ROWS = 100
@@ -33,7 +33,7 @@ _WHERE = (
 )
 
 
-class DlrmDatasetsConfig(SelectedTablesConfig):
+class DlrmDatasetsConfig(SelectedTablesConfig, RecordedConfig):
     """One of Meta's files, cut into train samples (the first share) and test samples (the rest)."""
 
     dataset: Literal["dlrm_datasets"] = "dlrm_datasets"
@@ -44,8 +44,6 @@ class DlrmDatasetsConfig(SelectedTablesConfig):
     file_tables: PositiveInt = 856
     """Tables in the file."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "DlrmDatasets":
         """Loads the file; raises BadInput where it is missing or its parts do not fit together."""
@@ -116,17 +114,13 @@ class DlrmDatasets(RecordedWorkload):
     """Samples of Meta's file; ids re-ranked by the train samples, table by table."""
 
     def __init__(self, config: DlrmDatasetsConfig, data: Path) -> None:
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self._ids = config.table_ids(config.file_tables)
         self._indices, self._ends = load_triple(data / config.file, config.file_tables)
         self._stride = (len(self._ends) - 1) // config.file_tables
         dims = config.table_dims(config.file_tables)
         self.tables = tuple(Table(name=f"t{i:03d}", rows=self._rows(i), dim=dims[i]) for i in self._ids)
-        self._split_samples(self._stride, int(self._stride * config.train_share), config.profile_samples)
+        self._split_samples(self._stride, int(self._stride * config.train_share))
 
     def _rows(self, table_id: int) -> int:
         start, stop = self._ends[table_id * self._stride], self._ends[(table_id + 1) * self._stride]

@@ -24,25 +24,23 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.laws.rm_features import (
     COVERAGE_LOW,
     FEATURES,
     POOLING_TOP,
     ROWS_LOG_STD,
     WIDTH,
-    Spreads,
     rm_features,
 )
 from shardbench.model.table import Name, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 TRAIN_DRAW = 16_384
 """About so many train samples are drawn at once, however small the batch is: scaled models have small ones."""
 
 
-class RmConfig(WorkloadConfig):
+class RmConfig(DrawnConfig):
     """One of the three models, or some of its features; a feature has the same lookups in every subset."""
 
     dataset: Literal["rm"] = "rm"
@@ -55,10 +53,6 @@ class RmConfig(WorkloadConfig):
     """Draws the features without replacement; None takes evenly spaced ones."""
     pairing: NonNegativeInt = 0
     """Which features: each number pairs their sizes, skews, pooling factors and coverages in another way."""
-    seed: NonNegativeInt = 0
-    """Of the lookups; the features themselves are fixed."""
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
     exponent_scale: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
     """Multiplies the exponent of every feature (sensitivity to skew); 0: every raw value alike."""
 
@@ -88,20 +82,13 @@ class Rm(DrawnWorkload):
     """Lookups drawn and hashed on demand; lengths and lookups of different features are independent."""
 
     def __init__(self, config: RmConfig) -> None:
-        spreads = Spreads(
-            rows_log_std=config.rows_log_std, pooling_top=config.pooling_top, coverage_low=config.coverage_low
+        super().__init__(config)
+        everything = rm_features(
+            config.form, config.pairing, config.rows_log_std, config.pooling_top, config.coverage_low
         )
-        everything = rm_features(config.form, config.pairing, spreads)
-        self._config = config
         self.features = tuple(everything[i].scaled(config.row_scale) for i in config.features())
         self._laws = tuple(feature.law(config.exponent_scale) for feature in self.features)
-        self.name = config.name
         self.tables = tuple(Table(name=f"f{f.number:03d}", rows=f.rows, dim=WIDTH) for f in self.features)
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TEST:

@@ -14,11 +14,10 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 TAOBAO_ROWS = {"user": 987_994, "item": 4_162_024, "category": 9_439}
 TAOBAO_WIDTH = 16
@@ -87,7 +86,7 @@ def production_features(draw: int = 0) -> tuple[SequenceFeature, ...]:
     )
 
 
-class SequenceConfig(WorkloadConfig):
+class SequenceConfig(DrawnConfig):
     """One of the two forms, or some of its features; a feature has the same lookups in every subset."""
 
     dataset: Literal["sequence"] = "sequence"
@@ -96,8 +95,6 @@ class SequenceConfig(WorkloadConfig):
     batch_size: PositiveInt = 4096
     tables: PositiveInt | None = None
     """How many features, evenly spaced; None: all of the form."""
-    seed: NonNegativeInt = 0
-    """Of the lookups."""
     draw: NonNegativeInt = 0
     """Of the production form's features (rows, skew, histories): another model of the same laws."""
     profile_samples: PositiveInt = 32_768
@@ -131,10 +128,11 @@ class SequenceConfig(WorkloadConfig):
 class Sequence(DrawnWorkload):
     """Histories drawn on demand; lengths and lookups of different features are independent."""
 
+    _config: SequenceConfig
+
     def __init__(self, config: SequenceConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self.features = config.features()
-        self.name = config.name
         self.tables = tuple(
             Table(
                 name=f.name, rows=self._rows(f.rows), dim=f.dim, pooling=Pooling.SUM if f.pooled else Pooling.NONE
@@ -145,11 +143,6 @@ class Sequence(DrawnWorkload):
             PowerLaw(rows=self._rows(f.active_rows), exponent=f.exponent * config.exponent_scale, shift=1.0)
             for f in self.features
         )
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _rows(self, rows: int) -> int:
         return max(1, round(rows * self._config.row_scale))

@@ -10,13 +10,11 @@ from pydantic import Field, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.datasets.laws.drawn import bag_offsets
 from shardbench.datasets.preparation.log_reader import LogFiles
-from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
-from shardbench.workloads.trace import Bags
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
+from shardbench.workloads.trace import Bags, bag_offsets
 
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000
@@ -71,7 +69,7 @@ def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     return np.concatenate(parts)
 
 
-class TraceConfig(WorkloadConfig):
+class TraceConfig(RecordedConfig):
     """Recorded lookups of one or several tables, cut into bags of a fixed or a recorded length.
 
     A suite states it so (its files lie in the data folder)::
@@ -106,8 +104,6 @@ class TraceConfig(WorkloadConfig):
     """Files of bag lengths, one a file, a bag a line (0: an empty bag), instead of ``pooling``."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
     """First share of the bags that trains; the rest tests."""
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "Trace":
         """Reads and checks every file; raises BadInput naming file and line."""
@@ -116,6 +112,8 @@ class TraceConfig(WorkloadConfig):
 
 class Trace(RecordedWorkload):
     """Every table has as many samples as the file of fewest whole bags."""
+
+    _config: TraceConfig
 
     def __init__(self, config: TraceConfig, data: Path) -> None:
         shared = config.features or (1,) * len(config.files)
@@ -130,18 +128,14 @@ class Trace(RecordedWorkload):
                 raise BadInput(f"{config.name}: {wanted} {of}s but {len(given)} {field}: give one per {of}")
         if config.lengths is not None and config.poolings is not None:
             raise BadInput(f"{config.name}: give poolings or lengths, not both")
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self._indices: list[Ints] = []
         self._ends: list[Ints] = []
         stops = np.cumsum([0, *shared]).tolist()
         self._files = [range(start, stop) for start, stop in zip(stops, stops[1:])]
         self.tables = tuple(self._read(number, data) for number in range(len(shared)))
         samples = min(len(ends) for ends in self._ends) - 1
-        self._split_samples(samples, int(samples * config.train_share), config.profile_samples)
+        self._split_samples(samples, int(samples * config.train_share))
 
     def _read(self, number: int, data: Path) -> Table:
         """Keeps the lookups of a table's files."""

@@ -54,5 +54,5 @@ def load_card(kind: str) -> Card:
 
 
 def read_card(path: Path) -> Card:
-    """The card in a file; raises BadInput that names the first wrong field."""
+    """Return the card in a file; raises BadInput that names the first wrong field."""
     return from_data(Card, toml_file(path), path.name)

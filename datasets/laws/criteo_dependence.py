@@ -19,7 +19,6 @@ from scipy.special import ndtr, ndtri
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 
-PUBLISHED = Path(__file__).parents[1] / "data" / "criteo_joint_dependence.json"
 FITTED = Path(__file__).parents[1] / "data" / "criteo_like_dependence.json"
 FEATURES = 26
 ABSENCE = FEATURES
@@ -108,13 +107,6 @@ class Dependence:
     def scaled(self, scale: float) -> "Dependence":
         """The same with correlations of scores and shares of popular inputs times ``scale``, 0..1."""
         return replace(self, loadings=self.loadings * np.sqrt(scale), shares=self.shares * scale)
-
-
-@lru_cache(maxsize=1)
-def published() -> dict[str, Any]:
-    """The aggregates that are kept to (data/criteo_joint_dependence.json)."""
-    data: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="ascii"))
-    return data
 
 
 @lru_cache(maxsize=1)

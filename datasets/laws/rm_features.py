@@ -74,20 +74,14 @@ class RmFeature:
         return HashedLaw(law=law, rows=self.rows, key=self.number)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spreads:
-    """How unlike the features are; the defaults are the model that the card describes."""
-
-    rows_log_std: float = ROWS_LOG_STD
-    pooling_top: float = POOLING_TOP
-    coverage_low: float = COVERAGE_LOW
-
-
-ASSUMED = Spreads()
-
-
 @lru_cache(maxsize=len(TOTAL_ROWS))
-def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tuple[RmFeature, ...]:
+def rm_features(
+    form: str,
+    pairing: int = 0,
+    rows_log_std: float = ROWS_LOG_STD,
+    pooling_top: float = POOLING_TOP,
+    coverage_low: float = COVERAGE_LOW,
+) -> tuple[RmFeature, ...]:
     """The 397 features of ``form`` (rm1, rm2 or rm3); their rows sum to TOTAL_ROWS[form] exactly.
 
     Every ``pairing`` pairs the same quantiles of the distributions in another way (which table is
@@ -99,14 +93,14 @@ def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tupl
     def quantiles(column: int) -> Floats:
         return _quantiles(COLUMNS * pairing + column)
 
-    sizes = np.exp(spreads.rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
+    sizes = np.exp(rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
     rows = _apportioned(sizes, TOTAL_ROWS[form])
     values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
     values = np.maximum(np.round(values), 2.0)
     exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * quantiles(2)
     shift = _log_uniform(quantiles(3), *SHIFT)
-    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, spreads.pooling_top)
-    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), spreads.coverage_low, 1.0)
+    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, pooling_top)
+    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), coverage_low, 1.0)
     return tuple(
         RmFeature(
             number=i,

@@ -12,9 +12,11 @@ what the curve lacks.
 import json
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from fits.measured_dependence import hot_shares, score_correlations
 from scipy.optimize import minimize
 
 from shardbench.base.arrays import Floats, Ints
@@ -26,11 +28,11 @@ from shardbench.datasets.laws.criteo_dependence import (
     FITTED,
     SAME_PLACE,
     Dependence,
-    published,
 )
-from shardbench.datasets.laws.measured_dependence import hot_shares, one_hot_values, score_correlations
 from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import one_hot_values
 
+PUBLISHED = FITTED.with_name("criteo_joint_dependence.json")
 INPUTS = 10_109
 """As many as were counted: what ties do to a correlation depends on it."""
 FACTORS = 12
@@ -75,6 +77,13 @@ def clusters() -> list[list[int]]:
     return [np.flatnonzero(row).tolist() for row in np.unique(joined, axis=0)]
 
 
+@lru_cache(maxsize=1)
+def published() -> dict[str, Any]:
+    """Return the published aggregates that are kept to (data/criteo_joint_dependence.json)."""
+    data: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="ascii"))
+    return data
+
+
 def correlations() -> Floats:
     """The published correlations, [26, 26]."""
     return np.array(published()["normal_score_correlation"]["matrix"], dtype=np.float64)
@@ -98,7 +107,7 @@ class Trial(CriteoLike):
 
 
 def drawn(dependence: Dependence, seed: int) -> Ints:
-    """Values int64 [INPUTS, 26] of the kaggle form; joint.MISSING where there is none."""
+    """Values int64 [INPUTS, 26] of the kaggle form; MISSING where there is none."""
     return one_hot_values(Trial(dependence, seed), Split.TEST, 0)
 
 

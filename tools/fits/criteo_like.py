@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fits.reuse import rank_edges
 from scipy.optimize import brentq
 
-from shardbench.datasets.laws.power_law import PowerLaw, rank_edges
+from shardbench.datasets.laws.power_law import PowerLaw
 
 HERE = Path(__file__).parents[2] / "datasets" / "data"
 SOURCE = HERE / "criteo_kaggle_rank_frequency.json.gz"

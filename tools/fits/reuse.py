@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import pdtr
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.datasets.laws.power_law import cdf, rank_edges
+from shardbench.datasets.laws.power_law import cdf
 from shardbench.model.profile import REUSE_BINS
 
 BUCKETS = 192
@@ -62,6 +62,15 @@ def expected(lookups: Floats, rows: Floats, exponent: Floats, shift: Floats) -> 
     part = (at - low) * width[used]
     weights = np.bincount(low, width[used] - part, len(_GRID)) + np.bincount(low + 1, part, len(_GRID))
     return Reuse(rows=weights @ _ROW_BINS, lookups=weights @ _LOOKUP_BINS)
+
+
+def rank_edges(rows: Floats, buckets: int) -> Floats:
+    """Log-spaced edges float64 [len(rows), buckets + 1] from 0 to ``rows``; single ranks at the head."""
+    steps = np.arange(buckets + 1, dtype=np.float64)
+    spaced = np.expm1(np.outer(np.log1p(rows), steps / buckets))
+    edges = np.minimum(np.maximum(np.round(spaced), steps), rows[:, None])
+    edges[:, -1] = rows
+    return np.asarray(edges)
 
 
 def _bin_tables() -> tuple[Floats, Floats]:

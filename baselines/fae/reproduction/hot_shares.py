@@ -9,10 +9,10 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.datasets.sequence import SequenceConfig
 from shardbench.model.table import DenseShape
 from shardbench.studies.study import Row
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.hotness import HotMask, hot_samples, join
 from shardbench.workloads.profiling import AccessCounts, count_samples
 from shardbench.workloads.trace import Bags, Split

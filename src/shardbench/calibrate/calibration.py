@@ -10,7 +10,7 @@ from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
 from shardbench.calibrate.rank import Order
-from shardbench.calibrate.session import Measurements, measure_machine, order_of
+from shardbench.calibrate.session import Measurements, gather, measure_ranks, order_of
 from shardbench.calibrate.write import (
     GUESSED_ERROR,
     NOT_MEASURED,
@@ -52,7 +52,7 @@ def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -
     if device == "cpu" and need > free:
         smaller = "stop other programs" if quick else "give --quick"
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
-    measured = measure_machine(order)
+    measured = gather(order, measure_ranks(order))
     found = fit(measured)
     machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
     write_machine(out, base, machine, sources)

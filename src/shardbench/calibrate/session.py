@@ -98,11 +98,6 @@ def order_of(machine: Machine, *, quick: bool) -> Order:
     )
 
 
-def measure_machine(order: Order) -> Measurements:
-    """Measure this machine; raises TrialFailed where a rank fails."""
-    return gather(order, measure_ranks(order))
-
-
 def measure_ranks(order: Order) -> list[RankTimes]:
     """What every rank measured, each in a process of its own; raises TrialFailed."""
     world = order.machine.topology.world_size

@@ -13,12 +13,11 @@ from torchrec.distributed.sharding_plan import get_module_to_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
-from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine
-from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -163,18 +162,6 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 for field in _PASSED_ON:
                     if getattr(constraint, field) is not None:
                         setattr(sharding, field, getattr(constraint, field))
-
-    def predicted_ms(self) -> float:
-        """Predicted step of the last plan with a plain dense model; raises BadInput before there is one."""
-        if self.answer is None:
-            raise BadInput("nothing has been planned yet")
-        return self.answer.judged.step_ms
-
-    def last_plan(self) -> Plan:
-        """The last plan in our words; raises BadInput before there is one."""
-        if self.answer is None:
-            raise BadInput("nothing has been planned yet")
-        return self.answer.plan
 
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:

@@ -127,10 +127,16 @@ def last_rows(bags: Bags) -> Ints:
     return found
 
 
-def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
-    """The bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
+def bag_offsets(lengths: Ints) -> Ints:
+    """Return the offsets int64 [n + 1] of bags of ``lengths`` int64 [n]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
+    """Return the bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
+    offsets = bag_offsets(lengths)
     if bool((lengths == 1).all()):
         return Bags(values=values[begins], offsets=offsets)
     return Bags(values=values[np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])], offsets=offsets)

@@ -12,6 +12,7 @@ import numpy as np
 import pydantic
 from pydantic import PositiveInt
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.profile import AccessProfile, InputSample
@@ -22,6 +23,8 @@ SAMPLED_INPUTS = 8192
 """Inputs in a sample: a share of a half is known to 0.6 %."""
 _SAMPLED_NUMBERS = 1 << 18
 """Inputs times tables that a sample may have."""
+MISSING = -1
+"""Row of an input that asks a table for none."""
 
 
 _held_out: list[int] = []
@@ -59,6 +62,15 @@ class Workload(ABC):
     """Samples of the train split that are on record; None where they are drawn, without end."""
     drawn: ClassVar[bool] = False
     """Whether the test batches of any numbers can be drawn, beside those that trials are judged on."""
+    _config: "WorkloadConfig"
+
+    def _configure(self, config: "WorkloadConfig") -> None:
+        """Take over what every configuration states; the tables are the subclass's."""
+        self._config = config
+        self.name = config.name
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
 
     @abstractmethod
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
@@ -153,3 +165,17 @@ def rng(seed: int, split: Split, batch: int, table: int) -> np.random.Generator:
     """Independent generator of one (split, batch, table); train and test never share draws."""
     key = (0 if split is Split.TRAIN else 1, batch, table)
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+
+
+def one_hot_values(source: Workload, split: Split, batch: int) -> Ints:
+    """Return the row that each input of a batch asks for, int64 [batch_size, tables]; MISSING where a bag is empty.
+
+    Raises BadInput for bags of several lookups.
+    """
+    values = np.full((source.batch_size, len(source.tables)), MISSING, dtype=np.int64)
+    for table in range(len(source.tables)):
+        bags = source.bags(split, batch, table)
+        if len(bags.values) and int(bags.lengths.max()) > 1:
+            raise BadInput(f"{source.name}/{source.tables[table].name} has bags of several lookups, not one value")
+        values[bags.lengths > 0, table] = bags.values
+    return values

@@ -1,17 +1,25 @@
-"""Workloads over recorded samples: a first part trains, the rest tests."""
+"""What workloads over recorded samples share: a first part of the samples trains, the rest tests."""
 
 from abc import abstractmethod
 from dataclasses import replace
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.datasets.laws.ranking_cache import RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.hotness import take
+from shardbench.workloads.ranking_cache import RecentRankings
 from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
-from shardbench.workloads.workload import Workload
+from shardbench.workloads.workload import Workload, WorkloadConfig
+
+
+class RecordedConfig(WorkloadConfig):
+    """Parameters of a workload over recorded samples."""
+
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
 
 class RecordedWorkload(Workload):
@@ -24,14 +32,18 @@ class RecordedWorkload(Workload):
 
     samples: int
     train_samples: int
+    _config: RecordedConfig
     profile_samples: int
     """Train samples that profiles and ranks are counted over, spread evenly over the train split."""
+
+    def __init__(self, config: RecordedConfig) -> None:
+        self._configure(config)
 
     @abstractmethod
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         """Bags of samples [start, stop) with the ids as recorded."""
 
-    def _split_samples(self, samples: int, train_samples: int, profile_samples: int | None) -> None:
+    def _split_samples(self, samples: int, train_samples: int) -> None:
         """Sets the cut; raises BadInput where a split is too short for the batches or the profiles asked for."""
         self.samples = samples
         self.train_samples = train_samples
@@ -46,7 +58,8 @@ class RecordedWorkload(Workload):
                 f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
                 "lower batch_size, test_batches or train_share"
             )
-        self.profile_samples = self.train_samples if profile_samples is None else profile_samples
+        stated = self._config.profile_samples
+        self.profile_samples = self.train_samples if stated is None else stated
         if self.profile_samples > self.train_samples:
             raise BadInput(
                 f"{self.name}: {self.train_samples} train samples, not the {self.profile_samples} to be profiled: "

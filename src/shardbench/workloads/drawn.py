@@ -1,4 +1,4 @@
-"""Workloads whose lookups are drawn from known laws: what all drawn tables share."""
+"""What workloads share whose lookups are drawn from known laws."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -8,13 +8,23 @@ from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.laws.ranking_cache import CompactRanking, RecentRankings
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.hotness import join
+from shardbench.workloads.ranking_cache import CompactRanking, RecentRankings
 from shardbench.workloads.trace import Bags, Ranking, Split
-from shardbench.workloads.workload import Workload, rng
+from shardbench.workloads.workload import Workload, WorkloadConfig, rng
+
+
+class DrawnConfig(WorkloadConfig):
+    """Parameters of a workload whose lookups are drawn; its tables do not depend on the seed."""
+
+    seed: NonNegativeInt = 0
+    """Seed of the lookups."""
+    profile_samples: PositiveInt = 65_536
+    """Train samples that profiles are counted over."""
 
 
 class DrawnWorkload(Workload):
@@ -29,6 +39,15 @@ class DrawnWorkload(Workload):
     drawn = True
     seed: int
     profile_samples: int
+
+    def __init__(self, config: DrawnConfig) -> None:
+        self._configure(config)
+        self.seed = config.seed
+        self.profile_samples = config.profile_samples
+
+    def recipe(self) -> object:
+        """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
+        return self._config.model_dump(mode="json")
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
@@ -73,13 +92,6 @@ class DrawnWorkload(Workload):
         ranking = CompactRanking(np.concatenate(drawn), rows)
         profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
         return ranking, profile
-
-
-def bag_offsets(lengths: Ints) -> Ints:
-    """Offsets int64 [n + 1] of bags of ``lengths`` int64 [n]."""
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:

@@ -6,25 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.base.errors import BadInput
-from shardbench.workloads.trace import Split
-from shardbench.workloads.workload import Workload
-
-MISSING = -1
-
-
-def one_hot_values(source: Workload, split: Split, batch: int) -> Ints:
-    """Rows that a batch's inputs ask for, int64 [batch_size, tables]; MISSING where a bag is empty.
-
-    Raises BadInput for bags of several lookups.
-    """
-    values = np.full((source.batch_size, len(source.tables)), MISSING, dtype=np.int64)
-    for table in range(len(source.tables)):
-        bags = source.bags(split, batch, table)
-        if len(bags.values) and int(bags.lengths.max()) > 1:
-            raise BadInput(f"{source.name}/{source.tables[table].name} has bags of several lookups, not one value")
-        values[bags.lengths > 0, table] = bags.values
-    return values
+from shardbench.workloads.workload import MISSING
 
 
 def normal_scores(values: Ints, rng: np.random.Generator) -> Floats:
