@@ -96,21 +96,20 @@ def reproduce(session: nox.Session) -> None:
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/, and the numbers in the documents.
 
-    `--strategy NAME` makes those of one strategy of a suite again, or for the first time. The suite `measured` is run
-    twice: its orders are to hold in a second run (results/again/).
+    The old records go first; git has them. `--strategy NAME` makes those of one strategy of a suite again, or for the
+    first time. The suite `measured` is run twice: its orders are to hold in a second run (results/again/).
     """
     name, *options = session.posargs or [DEFAULT_SUITE]
     if is_paper(name) and options:
         session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
     install(session)
-    run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
-        run(session, "shardbench", "reproduce", name, "--results", "results")
+        run(session, "shardbench", "reproduce", name, "--results", "results", "--fresh")
     else:
-        run(session, "shardbench", "run", name, "--results", "results", *options)
+        run(session, "shardbench", "run", name, "--results", "results", "--fresh", *options)
         if name == REPEATED_SUITE:
-            run(session, "shardbench", "run", name, "--results", "results/again", "--force", *options)
-            run(session, "shardbench", "report", name, "--results", "results", "--against", "results/again")
+            run(session, "shardbench", "run", name, "--results", "results/again", "--fresh", *options)
+            run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
         run(session, "shardbench", "report", "prediction", "--results", "results")
         run(session, "python", "tools/published_agreement.py")
     run(session, "python", "tools/document_numbers.py")
