@@ -9,6 +9,7 @@ import numpy as np
 
 from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
+from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition
 from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, Point, expected_file
 
@@ -26,8 +27,6 @@ QUANTITIES = {
 }
 """What is summed up; the exchanges of single ranks hold their waits for others, which are no error."""
 EVERYTHING = "all"
-_EQUAL = 1e-12
-"""Relative difference below which two predictions are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ def _pairs(found: Sequence[Point]) -> _Pairs:
     # The least significant difference grows with the root of 1 / n_a + 1 / n_b.
     beyond = np.abs(apart) > noise.least_log(1, 1) * np.sqrt((shares[first] + shares[second]) / 2.0)
     foreseen = predicted[first] - predicted[second]
-    foreseen[np.abs(foreseen) <= _EQUAL * predicted[first]] = 0.0
+    foreseen[np.abs(foreseen) <= SAME * predicted[first]] = 0.0
     return _Pairs(count, int(beyond.sum()), float((np.sign(foreseen) * np.sign(apart))[beyond].sum()))
 
 
