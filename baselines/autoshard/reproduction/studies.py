@@ -50,6 +50,7 @@ class KernelContest(ContestStudy):
     """Kernel time of the slowest device, min/max balance, over 50 tasks of a row."""
 
     seeded = frozenset({RANDOM, OURS, UNTRAINED, DREAMSHARD})
+    random = RANDOM
     measure = "kernel_ms"
     asking = (COST_GREEDY, SEARCH, BEST_FOUND)
 

@@ -35,7 +35,7 @@ class ContestStudy(Study):
     """Strategies that have other seeds than SEEDS."""
     only: Mapping[str, Collection[str]] = MappingProxyType({})
     """Rows of the strategies that are not on all of them."""
-    random: str = "shuffle"
+    random: str
     """Random placement, over which gains are."""
     asking: Collection[str] = ()
     """Strategies that learn nothing, but ask the cost model about every task: their calls are left empty."""
