@@ -70,6 +70,7 @@ def mixed_plan(problem: Problem, small: int, large: int) -> Plan:
     everyone = tuple(range(problem.world_size))
     segments = []
     for i, table in enumerate(problem.tables):
+        place: OnRank | Replicated | RowWise
         if table.rows < small:
             place = Replicated(ranks=everyone)
         elif table.rows >= large:
