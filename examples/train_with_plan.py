@@ -1,6 +1,6 @@
 """Train with an exported plan, in TorchRec's own DistributedModelParallel.
 
-    shardbench export PLAN.json --torchrec --out plan.torchrec.json
+    shardbench export PLAN.json --out plan.torchrec.json
     torchrun --standalone --nproc-per-node 2 examples/train_with_plan.py plan.torchrec.json
     python examples/train_with_plan.py plan.torchrec.json --unsharded    # the same steps in one process
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended whole under a lock, archived, never edited; every line ends in its digest."""
+"""Files of JSON lines: appended whole under a lock, removed whole, never edited; every line ends in its digest."""
 
 import errno
 import fcntl
@@ -113,30 +113,23 @@ class JsonLines(Generic[T]):
             os.ftruncate(file.fileno(), whole)
         return target
 
-    def archive(self, folder: Path, moved: Callable[[T], bool]) -> Path | None:
-        """Move the lines whose value ``moved`` picks to ``<folder>/<stem>-<hash of these lines>.jsonl``.
+    def remove(self, chosen: Callable[[T], bool]) -> None:
+        """Remove the lines whose value ``chosen`` picks; the others stay byte for byte, and a file without lines goes.
 
-        Gives its path, or None where nothing is picked. Lines stay as they are, byte for byte, and
-        are in the archive before they leave the file; a file without lines goes.
+        A truncated last line is set aside before.
         """
+        self.set_aside()
         if not self.path.exists():
-            return None
+            return
         with self._locked():
             values = self.read()
             lines = self.path.read_bytes().splitlines(keepends=True)
-            picked = [moved(value) for value in values]
-            taken = b"".join(line for line, goes in zip(lines, picked, strict=True) if goes)
-            if not taken:
-                return None
-            target = folder / f"{self.path.stem}-{content_hash(taken)}{self.path.suffix}"
-            with whole_file(target) as file:
-                file.write(taken)
-            if all(picked):
+            kept = [line for value, line in zip(values, lines, strict=True) if not chosen(value)]
+            if not kept:
                 self.path.unlink()
-            else:
+            elif len(kept) < len(lines):
                 with whole_file(self.path) as file:
-                    file.writelines(line for line, goes in zip(lines, picked, strict=True) if not goes)
-        return target
+                    file.writelines(kept)
 
     @contextmanager
     def _locked(self) -> Iterator[io.FileIO]:

@@ -1,6 +1,6 @@
 """The measured backend's step against the hand-written loop, in one process group.
 
-``torchrun --nproc-per-node 2 benchmarks/micro/harness_overhead.py OUT.json [PAIRS]``: every rank
+``torchrun --nproc-per-node 2 tools/micro/harness_overhead.py OUT.json [PAIRS]``: every rank
 takes the two steps in turn on the same batch, which of them comes first alternating; rank 0
 writes the ratio (harness / handwritten) of each pair, each step being the slowest rank's.
 """
@@ -32,7 +32,7 @@ WARMUP = 20
 
 
 def make_steps(world: int) -> tuple[TrainingStep, HandwrittenLoop]:
-    """Both models, same tables on the same ranks."""
+    """Make both models, with the same tables on the same ranks."""
     tables = tuple(Table(name=f"table{i}", rows=ROWS, dim=DIM) for i in range(TABLES))
     homes = [i % world for i in range(TABLES)]
     plan = Plan(world_size=world, segments=whole_tables(tables, homes))
@@ -46,7 +46,7 @@ def make_steps(world: int) -> tuple[TrainingStep, HandwrittenLoop]:
 
 
 def make_batches(step: TrainingStep, number: int) -> list[LocalBatch]:
-    """Random local batches of this rank."""
+    """Draw local batches of this rank."""
     rng = np.random.default_rng(dist.get_rank())
     offsets = np.arange(LOCAL_BATCH + 1) * POOLING
     batches = []
@@ -63,14 +63,14 @@ def make_batches(step: TrainingStep, number: int) -> list[LocalBatch]:
 
 
 def slowest(seconds: float) -> float:
-    """The slowest rank's time."""
+    """Return the seconds of the slowest rank."""
     tensor = torch.tensor([seconds], dtype=torch.float64)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     return float(tensor)
 
 
 def main(out: Path, pairs: int) -> None:
-    """Run on this rank."""
+    """Take the steps on this rank, and write the ratios on rank 0."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     harness, hand = make_steps(dist.get_world_size())

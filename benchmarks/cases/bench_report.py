@@ -8,32 +8,31 @@ from pathlib import Path
 import shardbench.cost
 from shardbench.cli.main import run_command
 
-from .made_up import cpu_s
+from .case import Case
 
 SUITE = "quick"
 RECORDS = Path(__file__).resolve().parents[2] / "results" / "records" / f"{SUITE}.jsonl"
-"""Of this checkout, whichever code reads them."""
+"""Records of this checkout, whichever code reads them."""
 LEDGER = Path(shardbench.cost.__file__).resolve().parents[3] / "results" / "tables" / "claims.csv"
-"""Of the checkout whose code is measured: its own ledger."""
+"""The ledger of the checkout whose code is measured."""
 PAPERS = ["autoshard", "dreamshard", "embark", "fae", "flexshard", "neuroshard", "recshard", "rnn_placer"]
 HELD = {"reproduced", "consistent"}
 OPEN = {"not testable here", "not stated", "not run"}
 
 
-class Reporting:
+class Reporting(Case):
     """The suite that `nox -s reproduce` runs."""
 
     timeout = 120
-    timer = staticmethod(cpu_s)
 
     def setup(self) -> None:
-        """A results folder with its records alone."""
+        """Make a results folder that has the suite's records alone."""
         self.folder = Path(tempfile.mkdtemp(prefix="regression-report-"))
         (self.folder / "records").mkdir()
         shutil.copy(RECORDS, self.folder / "records")
 
     def teardown(self) -> None:
-        """Nothing stays."""
+        """Remove the results folder again."""
         shutil.rmtree(self.folder)
 
     def _report(self, *options: str) -> None:
@@ -42,15 +41,15 @@ class Reporting:
             raise RuntimeError(f"the report ended with exit code {code}")
 
     def time_tables(self) -> None:
-        """CPU seconds of the tables."""
+        """Write the tables of the suite."""
         self._report()
 
     def time_page(self) -> None:
-        """CPU seconds of the tables and the page."""
+        """Write the tables and the page."""
         self._report("--page")
 
     def peakmem_page(self) -> None:
-        """Bytes of the process at its largest."""
+        """Write the tables and the page."""
         self._report("--page")
 
 
@@ -61,26 +60,26 @@ class Claims:
     param_names = ("paper",)
 
     def setup(self, paper: str) -> None:
-        """Its rows of the paper."""
+        """Read the ledger's rows of the paper."""
         with LEDGER.open(newline="") as file:
             self.rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
         if not self.rows:
             raise ValueError(f"{LEDGER.name} has no statement of {paper}")
 
     def track_directions_not_held(self, paper: str) -> int:
-        """Statements that were tested and whose direction does not hold, or not surely."""
+        """Count statements that were tested and whose direction does not hold, or not surely."""
         return sum(row["direction"] not in HELD | OPEN for row in self.rows)
 
     track_directions_not_held.unit = "claims"
 
     def track_magnitudes_not_held(self, paper: str) -> int:
-        """The same of their numbers."""
+        """Count statements that were tested and whose number does not hold, or not surely."""
         return sum(row["magnitude"] not in HELD | OPEN for row in self.rows)
 
     track_magnitudes_not_held.unit = "claims"
 
     def track_shortfall(self, paper: str) -> float:
-        """Percent by which ours miss the paper's numbers, mean over its statements; nothing where ours go past one."""
+        """Return the percent by which ours miss the paper's numbers, as a mean; one that ours go past counts as 0."""
         missed = [_missed(row) for row in self.rows if row["ours"] and float(row["paper_value"] or 0.0) > 0.0]
         return 100.0 * sum(missed) / len(missed) if missed else 0.0
 

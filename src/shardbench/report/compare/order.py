@@ -1,4 +1,4 @@
-"""A suite that was run twice: do pairs of strategies that one run tells apart come in the same order in the other?"""
+"""Compares the order of measured strategies in two runs: do pairs that one tells apart come so in the other as well?"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -23,29 +23,29 @@ class Agreement:
 
     workload: str
     machine: str
-    batch_size: int | None
-    precision: str
-    optimizer: str
-    compared_by: str
-    """``control`` or ``step``, in the first run and then the second."""
+    batch_size: int | None = None
+    precision: str = ""
+    optimizer: str = ""
+    compared_by: str = ""
+    """What rows are compared by, ``control`` or ``step``: in the first run, then in the second."""
     strategies: int
-    """Rows of the first run that are ok."""
-    n: float | None
-    """Trials of a row, the median over rows; of the first run, then of the second."""
-    again_n: float | None
-    noise_pct: float | None
-    again_noise_pct: float | None
+    """The number of rows of the first run that are ok."""
+    n: float | None = None
+    """Trials of a row, the median over rows, in the first run; ``again_n`` in the second."""
+    again_n: float | None = None
+    noise_pct: float | None = None
+    again_noise_pct: float | None = None
     pairs: int
-    """Of the first run."""
+    """The number of pairs of rows of the first run."""
     pairs_beyond_noise: int | None
     beyond_noise_pct: float | None
     same_order: int | None
-    """Of the pairs beyond the noise of the first run: in the same order in the second. One that it lacks is not."""
+    """How many pairs beyond the noise of the first run come in the same order in the second, which must have both."""
     same_order_pct: float | None
     opposite_beyond_noise: int | None
-    """Of them: in the other order in the second, and beyond the noise of that as well."""
+    """How many of them come in the other order in the second run, beyond the noise of that as well."""
     same_plan_pairs: int
-    """Pairs whose two strategies made one plan, so that whatever tells them apart is noise."""
+    """The number of pairs whose two strategies made one plan, so that whatever tells them apart is noise."""
     same_plan_beyond_noise: int | None
 
 
@@ -53,16 +53,24 @@ COLUMNS = tuple(field.name for field in fields(Agreement))
 
 
 def read_agreement(results: Path, again: Path, suite: str) -> list[Agreement]:
-    """Of the records of a suite in two folders; raises BadInput where one has none, or none measured in both."""
+    """Compare the records of a suite in two folders.
+
+    Raises BadInput where one of them has none, or both have no group of measured records in common.
+    """
     return agreement(suite_records(results, suite), suite_records(again, suite))
 
 
 def agreement(records: Iterable[Record], again: Iterable[Record]) -> list[Agreement]:
-    """By measured group that both have, then of all where there are several; raises BadInput where there is none."""
+    """Compare the measured groups that two lists of records have in common; raises BadInput where there is none."""
     first, second = _measured(records), _measured(again)
     both = [(group, second[condition]) for condition, group in first.items() if condition in second]
     if not both:
         raise BadInput("no workload was measured in both results folders on one machine: nothing to compare")
+    return agreements(both)
+
+
+def agreements(both: Iterable[tuple[Group, Group]]) -> list[Agreement]:
+    """Compare groups of the first and of the second run, one by one; the last one is of all where there are several."""
     found = [_of_group(group, other) for group, other in both]
     return [*found, _together(found)] if len(found) > 1 else found
 
@@ -111,7 +119,7 @@ def _order(group: Group, a: Row, b: Row) -> float:
 
 
 def _order_again(other: Group, rows: dict[str, Row], a: Row, b: Row) -> float:
-    """0 where the second run lacks one."""
+    """Return the sign of the difference in the second run; 0 where it lacks one of the two."""
     if a.strategy not in rows or b.strategy not in rows:
         return 0.0
     return _order(other, rows[a.strategy], rows[b.strategy])
@@ -122,21 +130,13 @@ def _pct(part: int | None, whole: int) -> float | None:
 
 
 def _together(found: Sequence[Agreement]) -> Agreement:
-    """Sums over groups; pairs of groups of unknown noise count as not told apart."""
+    """Sum over the groups; pairs of a group whose noise is unknown count as not told apart."""
     beyond = sum(one.pairs_beyond_noise or 0 for one in found)
     same, pairs = sum(one.same_order or 0 for one in found), sum(one.pairs for one in found)
     return Agreement(
         workload=EVERYTHING,
         machine=EVERYTHING,
-        batch_size=None,
-        precision="",
-        optimizer="",
-        compared_by="",
         strategies=sum(one.strategies for one in found),
-        n=None,
-        again_n=None,
-        noise_pct=None,
-        again_noise_pct=None,
         pairs=pairs,
         pairs_beyond_noise=beyond,
         beyond_noise_pct=_pct(beyond, pairs),
@@ -149,7 +149,7 @@ def _together(found: Sequence[Agreement]) -> Agreement:
 
 
 def text_line(one: Agreement) -> str:
-    """What the table says of a group, in a sentence."""
+    """Say in a sentence what the table has of a group."""
     where = "all workloads" if one.workload == EVERYTHING else f"{one.workload} on {one.machine}"
     if one.pairs_beyond_noise is None:
         return f"{where}: noise unknown (nothing was repeated), so no pair of {one.pairs} is told apart"
@@ -163,6 +163,6 @@ def text_line(one: Agreement) -> str:
 
 
 def expected_file(results: Path, suite: str, found: Sequence[Agreement]) -> dict[Path, str]:
-    """Text of ``<results>/tables/<suite>/agreement.csv``."""
+    """Give the path and the text of ``<results>/tables/<suite>/agreement.csv``."""
     rows = ([cell_text(getattr(one, column)) for column in COLUMNS] for one in found)
     return {results / "tables" / suite / FILE: csv_text(COLUMNS, rows)}

@@ -1,12 +1,7 @@
 """Preparing a tenth of a million rows of Criteo's form, beside reading their columns."""
 
-import sys
-from pathlib import Path
-
 import pyarrow.csv
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from prepare_scale import one, packed, write_log
 from ratios import Ratio, add, cpu_seconds
 

@@ -1,10 +1,11 @@
-"""How many times the seconds of something else a benchmark takes: a time in seconds belongs to a machine."""
+"""Ratios of a benchmark's CPU seconds to those of something else: a time in seconds belongs to a machine."""
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from cases.case import cpu_s
 
 HEADERS = ("benchmark", "against", "ratio", "middle half", "n", "threads")
 KEY = "ratios"
@@ -12,7 +13,7 @@ KEY = "ratios"
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Of two things that were timed in one process, or in turn."""
+    """Two things that were timed in one process, or in turn, the one over the other."""
 
     against: str
     ratio: float
@@ -24,14 +25,14 @@ class Ratio:
 
     @classmethod
     def of(cls, against: str, own: Sequence[float], other: Sequence[float]) -> "Ratio":
-        """Of the medians; every time of one is held against every time of the other."""
+        """Return the medians' ratio; every time of one is held against every time of the other."""
         low, _, high = quartiles([a / b for a in own for b in other])
         ratio = statistics.median(own) / statistics.median(other)
         return cls(against=against, ratio=ratio, low=low, high=high, n=f"{len(own)} / {len(other)}", threads=threads())
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Of one value or more."""
+    """Return the quartiles of one value or more."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -39,17 +40,17 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def threads() -> str:
-    """Of OpenMP, which torch and numpy use."""
+    """Return the threads of OpenMP, which torch and numpy use."""
     return os.environ.get("OMP_NUM_THREADS", "as many as cores")
 
 
 def cpu_seconds(call: Callable[[], object], rounds: int) -> list[float]:
-    """Of each of some calls, in this process."""
+    """Return the seconds of each of some calls, in this process."""
     seconds = []
     for _ in range(rounds):
-        start = time.process_time()
+        start = cpu_s()
         call()
-        seconds.append(time.process_time() - start)
+        seconds.append(cpu_s() - start)
     return seconds
 
 
@@ -78,5 +79,5 @@ def table(benchmarks: Iterable[tuple[str, dict]]) -> list[str]:
 
 
 def _three_digits(number: float) -> str:
-    """Without an exponent: 0.985, 12.3, 47,000."""
+    """Write a number in three digits without an exponent: 0.985, 12.3, 47,000."""
     return f"{float(f'{number:.3g}'):,.9g}"

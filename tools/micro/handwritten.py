@@ -52,7 +52,7 @@ class HandwrittenLoop:
         self.loss = torch.nn.BCEWithLogitsLoss()
 
     def __call__(self, dense: torch.Tensor, sparse: KeyedJaggedTensor, labels: torch.Tensor) -> None:
-        """One training step."""
+        """Take one training step."""
         self.optimizer.zero_grad(set_to_none=True)
         logits = self.model(dense, sparse).squeeze(1)
         self.loss(logits, labels).backward()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardbench.cli.main import run_command
 
-from .made_up import cpu_s
+from .case import Case
 
 SUITE = """
 name = "one-trial"
@@ -27,22 +27,20 @@ iterations = 1
 """
 
 
-class SimulatedTrial:
-    """Ten synthetic tables on 16 devices."""
-
-    timer = staticmethod(cpu_s)
+class SimulatedTrial(Case):
+    """A trial of ten synthetic tables on 16 devices."""
 
     def setup(self) -> None:
-        """An empty results folder."""
+        """Make an empty results folder."""
         self.folder = Path(tempfile.mkdtemp(prefix="regression-trial-"))
         (self.folder / "one.toml").write_text(SUITE)
 
     def teardown(self) -> None:
-        """Nothing stays."""
+        """Remove the results folder again."""
         shutil.rmtree(self.folder)
 
     def time_trial(self) -> None:
-        """CPU seconds of the process that asks; `bench_planning` has those of the one that plans, a grandchild."""
+        """Run the trial; `bench_planning` times the planning, which is done by a grandchild of this process."""
         folder = self.folder
         code = run_command(["run", str(folder / "one.toml"), "--results", str(folder / "runs"), "--force"])
         if code:

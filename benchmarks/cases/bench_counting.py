@@ -1,9 +1,12 @@
 """Counting the lookups of one table: the time must grow with lookups, not with devices."""
 
+import numpy as np
+
 from shardbench.cost.lookups import CountedLookups
 from shardbench.workloads.trace import Bags
 
-from .made_up import BATCH, cpu_s, made_bags
+from .case import Case
+from .made_up import BATCH, made_bags
 
 ROWS, POOLING = 1_000_000, 16
 PLACEMENTS = ["whole", "dealt", "replicated"]
@@ -11,7 +14,7 @@ DEVICES = [8, 128, 1024]
 
 
 def count(bags: Bags, placement: str, devices: int) -> None:
-    """What a plan's accounting asks of a table that lies so."""
+    """Count what a plan's accounting asks of a table that is placed so."""
     lookups = CountedLookups(bags, ROWS, devices)
     if placement == "whole":
         lookups.by_source(0, ROWS)
@@ -24,29 +27,34 @@ def count(bags: Bags, placement: str, devices: int) -> None:
         lookups.distinct_by_source(0, ROWS)
 
 
-class Counting:
-    """A table of 1,048,576 skewed lookups, by how it lies on the devices."""
+class Counting(Case):
+    """A table of 1,048,576 skewed lookups, by how it lies on the devices, beside sorting them."""
 
     params = (PLACEMENTS, DEVICES)
     param_names = ("placement", "devices")
-    timer = staticmethod(cpu_s)
+    against = "sorting them"
+    repeats = 9
 
     def setup(self, placement: str, devices: int) -> None:
-        """The same lookups for every commit."""
+        """Draw the same lookups for every commit."""
         self.bags = made_bags(ROWS, BATCH, POOLING)
 
     def time_count(self, placement: str, devices: int) -> None:
-        """CPU seconds."""
+        """Count the lookups of the table."""
         count(self.bags, placement, devices)
+
+    def reference(self) -> object:
+        """Sort the lookups of the table."""
+        return np.sort(self.bags.values)
 
 
 class CountingMemory:
-    """The same, replicated on the most devices."""
+    """The same table, replicated on the most devices."""
 
     def setup(self) -> None:
-        """The same lookups for every commit."""
+        """Draw the same lookups for every commit."""
         self.bags = made_bags(ROWS, BATCH, POOLING)
 
     def peakmem_count(self) -> None:
-        """Bytes of the process at its largest, its imports included."""
+        """Count the lookups of the table."""
         count(self.bags, "replicated", DEVICES[-1])

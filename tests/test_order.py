@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.compare.second_run import agreement, text_line
+from shardbench.report.compare.order import agreement, text_line
 
 
 def run(steps, *, plans=None, **spec):
@@ -86,19 +86,18 @@ def test_the_command(tmp_path, capsys):
     for folder, steps in ((results, FIRST), (again, {"a": 10.0, "b": 35.0, "c": 30.0, "d": 30.0})):
         for record in run(steps):
             trial_store(folder, "quick").append(record)
-    command = ["report", "quick", "--results", str(results), "--against", str(again)]
+    command = ["compare", str(results), "--with", str(again), "--order", "quick"]
     assert run_command([*command, "--check"]) == 1
-    assert "agreement.csv: missing; run: shardbench report quick --against" in capsys.readouterr().out
+    assert f"agreement.csv: missing; run: shardbench {' '.join(command)}" in capsys.readouterr().out
     assert run_command(command) == 0
     assert "dlrm20 on cpu-1x2: 5 of 6 pairs" in capsys.readouterr().out
     (group,) = csv.DictReader((results / "tables" / "quick" / "agreement.csv").read_text().splitlines())
     assert (group["compared_by"], group["same_order"], group["same_order_pct"]) == ("step, step", "3", "60")
     assert run_command([*command, "--check"]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().out == "quick: tables and records agree\n"
     assert run_command([*command, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["agreement"]) == 1
-    for wrong in ([*command, "--page"], ["report", "prediction", *command[2:]]):
-        assert run_command(wrong) == 2
-        assert capsys.readouterr().err.count("\n") == 1
-    assert run_command(["report", "quick", "--results", str(results), "--against", str(tmp_path / "none")]) == 2
+    assert run_command([*command[:-2], "--check"]) == 2
+    assert "name the suite" in capsys.readouterr().err
+    assert run_command(["compare", str(results), "--with", str(tmp_path / "none"), "--order", "quick"]) == 2
     assert "holds no records" in capsys.readouterr().err

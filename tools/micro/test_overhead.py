@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from ratios import Ratio, add
 
 LIMIT = 1.05
