@@ -16,7 +16,7 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
-from shardbench.report.standings import AS_RUN
+from shardbench.report.standing import AS_RUN
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
