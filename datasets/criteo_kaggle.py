@@ -37,7 +37,7 @@ class CriteoKaggleConfig(RecordedConfig):
     train_share: float = Field(default=TRAIN_SHARE, gt=0, lt=1)
 
     def build(self, data: Path) -> "CriteoKaggle":
-        """Maps the prepared folder; raises BadInput that says how to prepare it."""
+        """Map the prepared folder; raises BadInput that says how to prepare it."""
         return CriteoKaggle(self, data)
 
 
@@ -61,27 +61,27 @@ class CriteoKaggle(RecordedWorkload):
         return bags_of(self._columns[table][start:stop])
 
     def recipe(self) -> object:
-        """The configuration and the prepared folder's description, checksums included."""
+        """Return the configuration and the prepared folder's description, checksums included."""
         return {"config": self._config.model_dump(mode="json"), "prepared": self.prepared.model_dump(mode="json")}
 
 
 def read_note(folder: Path) -> Prepared:
-    """What ``shardbench prepare`` noted in a folder; raises BadInput where it is not prepared."""
+    """Return what ``shardbench prepare`` noted in a folder; raises BadInput where the folder is not prepared."""
     return prepared.read_model(Prepared, folder / NOTE, _HOW)
 
 
 def read_column(folder: Path, category: int, note: Prepared) -> NDArray[Any]:
-    """Rows that a category asks for, int32 [samples], -1 where a cell is empty; mapped, not read."""
+    """Map the rows that a category asks for, int32 [samples]; -1 stands for an empty cell."""
     return read_array(folder / category_file(category), np.int32, (note.samples,))
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """A prepared array, mapped; raises BadInput where it is none of this kind and shape."""
+    """Map a prepared array; raises BadInput where the file holds no array of this kind and shape."""
     return prepared.read_array(path, kind, shape, _HOW)
 
 
 def bags_of(column: NDArray[Any]) -> Bags:
-    """One-hot bags of a part of a column; an empty cell is an empty bag."""
+    """Return the one-hot bags of a part of a column; an empty cell is an empty bag."""
     there = np.asarray(column) >= 0
     return Bags(values=column[there].astype(np.int64), offsets=bag_offsets(there.astype(np.int64)))
 

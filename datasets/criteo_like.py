@@ -53,11 +53,11 @@ class HeadTailLaw(RankLaw):
 
     @property
     def rows(self) -> int:
-        """Ranks of head and tail."""
+        """Return the number of ranks, of head and tail together."""
         return len(self.head) + (self.tail.rows if self.tail else 0)
 
     def inverse(self, shares: Floats) -> Ints:
-        """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         ends = self._ends
         shares *= ends[-1] + self.tail_weight
         found = np.searchsorted(ends, shares, side="right").astype(np.int64)
@@ -76,20 +76,20 @@ class HeadTailLaw(RankLaw):
 
 @lru_cache(maxsize=1)
 def measured_fields() -> dict[str, Any]:
-    """Kaggle's head counts and fitted tails, C1..C26 (data/criteo_like_parameters.json.gz)."""
+    """Return Kaggle's head counts and fitted tails, C1..C26 (data/criteo_like_parameters.json.gz)."""
     data: dict[str, Any] = json.loads(gzip.decompress((_DATA / "criteo_like_parameters.json.gz").read_bytes()))
     return data
 
 
 @lru_cache(maxsize=1)
 def cardinalities() -> dict[str, Any]:
-    """Published rows and multi-hot sizes of both forms (data/criteo_cardinalities.json)."""
+    """Return the published rows and multi-hot sizes of both forms (data/criteo_cardinalities.json)."""
     data: dict[str, Any] = json.loads((_DATA / "criteo_cardinalities.json").read_text())
     return data
 
 
 def field_law(field: dict[str, Any], rows: int) -> HeadTailLaw:
-    """Law of a table of ``rows`` rows with the skew of a measured field.
+    """Return the law of a table of ``rows`` rows with the skew of a measured field.
 
     The tail keeps its exponent and shift over as many rows as there are, and its weight as far
     as no tail rank gets hotter than the head's last; with fewer rows than the head it is cut.
@@ -128,13 +128,13 @@ class CriteoLikeConfig(DrawnConfig):
 
     @property
     def dependence(self) -> float:
-        """The scale in force."""
+        """Return the scale in force, the form's own where none is stated."""
         if self.column_dependence is None:
             return 0.0 if self.form == "terabyte_dcnv2" else 1.0
         return self.column_dependence
 
     def build(self, data: Path) -> "CriteoLike":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return CriteoLike(self)
 
 
@@ -176,14 +176,14 @@ class CriteoLike(DrawnWorkload):
         return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
-        """See Dependence.places_where_present; made once a column."""
+        """Return ``Dependence.places_where_present`` of a column, worked out once."""
         if score not in self._where_present:
             dependence = fitted() if self._dependence is None else self._dependence
             self._where_present[score] = dependence.places_where_present(score, missing)
         return self._where_present[score]
 
     def _common(self, key: tuple[Split, int]) -> tuple[Floats32, Ints]:
-        """What the columns of a batch's inputs share: factors float32 [batch, factors] and kinds int64 [batch]."""
+        """Draw what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch]."""
         dependence = fitted() if self._dependence is None else self._dependence
         shape = (self.batch_size, dependence.factors)
         factors = self._generator(*key, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
@@ -204,15 +204,15 @@ class CriteoLike(DrawnWorkload):
         return np.asarray(draws < self.coverage[table], dtype=np.int64)
 
     def recipe(self) -> object:
-        """The configuration; the laws show in the fingerprint's first lookups."""
+        """Return the configuration; the laws show in the fingerprint's first lookups."""
         scale = self._config.dependence
         plain = self._config.model_dump(mode="json", exclude={"column_dependence"})
-        # Independent columns are drawn as they were before there was a choice: they are the same workload.
+        # Independent columns are drawn as they were before there was a choice: the workload is the same as then.
         return {**plain, "column_dependence": scale} if scale else plain
 
 
 def _skews(form: str, rows: list[int], measured: list[int]) -> list[int]:
-    """Number of the measured field each table takes its skew from."""
+    """Return the number of the measured field that each table takes its skew from."""
     if form == "kaggle":
         return list(range(FEATURES))
     by_rows = np.argsort(np.negative(rows), kind="stable")

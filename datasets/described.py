@@ -71,7 +71,7 @@ class DescribedTable(pydantic.BaseModel):
 
     @property
     def law(self) -> PowerLaw:
-        """The law of the rows that are looked up."""
+        """Return the law of the rows that are looked up."""
         return PowerLaw(rows=self.seen_rows or self.rows, exponent=self.alpha, shift=self.shift)
 
 
@@ -96,7 +96,7 @@ class DescribedConfig(DrawnConfig):
         return self
 
     def build(self, data: Path) -> "Described":
-        """The workload; reads the list of tables where the configuration names one."""
+        """Return the workload, after reading the list of tables where the configuration names one."""
         if self.table_list is None:
             return Described(self)
         tables = described(read_table_list(data / self.table_list), self.table_list)
@@ -104,7 +104,7 @@ class DescribedConfig(DrawnConfig):
 
 
 def described(listed: Sequence[ListedTable], what: str) -> tuple[DescribedTable, ...]:
-    """Listed tables with what a list leaves out; raises BadInput naming ``what`` and the table."""
+    """Return listed tables with what a list leaves out; raises BadInput that names ``what`` and the table."""
     found = []
     for number, one in enumerate(listed, 1):
         stated = one.model_dump(exclude={"features"}, exclude_none=True)

@@ -25,7 +25,7 @@ from shardbench.workloads.trace import Bags
 
 MIN_ROWS = 100
 MOST_UNPACKED = 64
-"""Times its size to which a packed file unpacks; lookups of real tables come to a tenth of it."""
+"""A packed file unpacks to at most so many times its size; lookups of real tables come to a tenth of that."""
 _ROOM_BYTES = 1 << 20
 _WHERE = (
     "download embedding_bag/2021/fbgemm_t856_bs65536.pt.gz (2.4 GB, MIT) from the GitHub project "
@@ -46,12 +46,12 @@ class DlrmDatasetsConfig(SelectedTablesConfig, RecordedConfig):
     train_share: float = Field(default=0.5, gt=0, lt=1)
 
     def build(self, data: Path) -> "DlrmDatasets":
-        """Loads the file; raises BadInput where it is missing or its parts do not fit together."""
+        """Load the file; raises BadInput where it is missing or its parts do not fit together."""
         return DlrmDatasets(self, data)
 
 
 def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
-    """Indices int64 [lookups] and bag ends int64 [tables * samples + 1], checked.
+    """Return the indices int64 [lookups] and bag ends int64 [tables * samples + 1], checked.
 
     Raises BadInput where the three parts disagree, an index is negative, or the bags do not
     divide among the tables.
@@ -98,7 +98,7 @@ def _load(path: Path) -> Any:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Whole, because torch.load seeks and gzip would unpack from the start each time."""
+    """Unpack the whole file, because torch.load seeks and gzip would begin anew at every step back."""
     most = MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
     try:
         with gzip.open(path, "rb") as packed:
@@ -132,7 +132,7 @@ class DlrmDatasets(RecordedWorkload):
         return Bags(values=self._indices[ends[0] : ends[-1]], offsets=ends - ends[0])
 
     def recipe(self) -> object:
-        """The configuration and a hash of the chosen tables' bags."""
+        """Return the configuration and a hash of the chosen tables' bags."""
         chosen = [self._raw(i, 0, self.samples) for i in range(len(self._ids))]
         content = content_hash(*(content_hash(bags.values, bags.offsets) for bags in chosen))
         return {"config": self._config.model_dump(mode="json"), "bags": content}

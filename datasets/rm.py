@@ -52,21 +52,21 @@ class RmConfig(DrawnConfig):
     subset_seed: NonNegativeInt | None = None
     """Draws the features without replacement; None takes evenly spaced ones."""
     pairing: NonNegativeInt = 0
-    """Which features: each number pairs their sizes, skews, pooling factors and coverages in another way."""
+    """Which features there are: each number pairs sizes, skews, pooling factors and coverages in another way."""
     exponent_scale: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
     """Multiplies the exponent of every feature (sensitivity to skew); 0: every raw value alike."""
 
     row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of every table's rows and raw values that the model has: see the module's ``Scaling``."""
+    """Share of every table's rows and raw values that the model has; the module's docstring explains the scaling."""
     rows_log_std: Annotated[float, Field(ge=0.0, le=4.0)] = ROWS_LOG_STD
-    """Of the tables' sizes; the total stays."""
+    """Standard deviation of the logarithm of the tables' sizes; the total stays."""
     pooling_top: Annotated[float, Field(ge=1.0, le=1000.0)] = POOLING_TOP
     """Longest mean bag of a feature."""
     coverage_low: Annotated[float, Field(gt=0.0, le=1.0)] = COVERAGE_LOW
     """Least share of the samples that a feature is in."""
 
     def features(self) -> list[int]:
-        """Numbers of the features taken, ascending."""
+        """Return the numbers of the features taken, ascending."""
         count = FEATURES if self.tables is None else self.tables
         if self.subset_seed is None:
             return [i * FEATURES // count for i in range(count)]
@@ -74,7 +74,7 @@ class RmConfig(DrawnConfig):
         return [int(i) for i in np.sort(drawn)]
 
     def build(self, data: Path) -> "Rm":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Rm(self)
 
 
@@ -103,7 +103,7 @@ class Rm(DrawnWorkload):
 
     @property
     def _train_batches(self) -> int:
-        """Train batches that are drawn at once."""
+        """Return the number of train batches that are drawn at once."""
         return max(1, TRAIN_DRAW // self.batch_size)
 
     def _samples(self, split: Split, number: int, table: int, samples: int) -> Bags:
@@ -113,8 +113,8 @@ class Rm(DrawnWorkload):
         return Bags(values=self._laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def recipe(self) -> object:
-        """The configuration; the features show in the tables and the fingerprint's first lookups."""
-        # What is as the card describes it is not named, so that records from before a knob stay the same.
+        """Return the configuration; the features show in the tables and the fingerprint's first lookups."""
+        # A value that the card describes is not named, so that records from before there was a choice stay the same.
         fields = self._config.model_dump(mode="json")
         return {name: value for name, value in fields.items() if name not in KNOBS or value != KNOBS[name]}
 
@@ -123,6 +123,6 @@ KNOBS = {
     name: RmConfig.model_fields[name].default
     for name in ("pairing", "row_scale", "rows_log_std", "pooling_top", "coverage_low")
 }
-"""What the models were not described by at first, and the card's values."""
+"""Parameters that the models did not have at first, with the values that the card describes."""
 
 CONFIG = RmConfig

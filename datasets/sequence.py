@@ -50,7 +50,7 @@ class SequenceFeature:
 
 
 def taobao_features() -> tuple[SequenceFeature, ...]:
-    """Users (one lookup a sample) and histories of up to 20 items and categories, all by Zipf's law."""
+    """Return users (one lookup a sample) and histories of up to 20 items and categories, all by Zipf's law."""
     bounds = {"user": 1, "item": TAOBAO_HISTORY, "category": TAOBAO_HISTORY}
     return tuple(
         SequenceFeature(
@@ -63,7 +63,7 @@ def taobao_features() -> tuple[SequenceFeature, ...]:
 
 @cache
 def production_features(draw: int = 0) -> tuple[SequenceFeature, ...]:
-    """24 histories of up to 20, 50 or 100 lookups and 12 pooled features; draws follow the same laws."""
+    """Return 24 histories of up to 20, 50 or 100 lookups and 12 pooled features; all draws follow the same laws."""
     rng = np.random.default_rng([PRODUCTION_SEED, draw] if draw else PRODUCTION_SEED)
     total = SEQUENCES + POOLED
     rows = np.exp(rng.uniform(np.log(1e5), np.log(1e7), total)).astype(int)
@@ -96,7 +96,7 @@ class SequenceConfig(DrawnConfig):
     tables: PositiveInt | None = None
     """How many features, evenly spaced; None: all of the form."""
     draw: NonNegativeInt = 0
-    """Of the production form's features (rows, skew, histories): another model of the same laws."""
+    """Which draw of the production form's features (rows, skew, histories): each is a model of the same laws."""
     profile_samples: PositiveInt = 32_768
     """Train samples that profiles are counted over."""
     empty_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
@@ -115,13 +115,13 @@ class SequenceConfig(DrawnConfig):
         return self
 
     def features(self) -> tuple[SequenceFeature, ...]:
-        """The features taken, as the form has them."""
+        """Return the features taken, as the form has them."""
         everything = taobao_features() if self.form == "taobao" else production_features(self.draw)
         count = len(everything) if self.tables is None else min(self.tables, len(everything))
         return tuple(everything[i * len(everything) // count] for i in range(count))
 
     def build(self, data: Path) -> "Sequence":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Sequence(self)
 
 
@@ -160,7 +160,7 @@ class Sequence(DrawnWorkload):
         return Bags(values=self._laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def recipe(self) -> object:
-        """The configuration; the features show in the tables and the fingerprint's first lookups."""
+        """Return the configuration; the features show in the tables and the fingerprint's first lookups."""
         # The first draw is what the form was before there were others: its fingerprints stay.
         return self._config.model_dump(mode="json", exclude=None if self._config.draw else {"draw"})
 
@@ -168,7 +168,7 @@ class Sequence(DrawnWorkload):
 def history_lengths(
     generator: np.random.Generator, samples: int, bound: int, mean: float, empty_share: float
 ) -> Ints:  # fmt: skip
-    """Lengths int64 [samples]: 0 with ``empty_share``, else exponential with ``mean``, rounded up, cut at ``bound``."""
+    """Draw lengths int64 [samples]: 0 with ``empty_share``, else exponential, rounded up and cut at ``bound``."""
     lengths = np.minimum(np.ceil(generator.exponential(mean, samples)), bound).astype(np.int64)
     return np.maximum(lengths, 1) * (generator.random(samples) >= empty_share)
 

@@ -34,13 +34,13 @@ class SyntheticTable:
     """Share of samples that have a bag."""
 
     def lengths(self, generator: np.random.Generator, samples: int) -> Ints:
-        """Bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
+        """Draw bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
         return bag_lengths(generator, samples, self.pooling, self.coverage)
 
 
 @lru_cache(maxsize=1)
 def synthetic_tables() -> tuple[SyntheticTable, ...]:
-    """The 856 fitted tables."""
+    """Return the 856 fitted tables."""
     data = json.loads(PARAMETERS.read_text())
     tables = []
     for line in data["tables"]:
@@ -60,7 +60,7 @@ class SyntheticConfig(SelectedTablesConfig, DrawnConfig):
     """How many features share each table, each with bags of its own, all drawn alike."""
 
     def build(self, data: Path) -> "Synthetic":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Synthetic(self)
 
 

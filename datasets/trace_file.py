@@ -21,14 +21,14 @@ BUILTIN_ROWS = 500_000
 """Rows of the two real tables (their traces' ids are below it)."""
 _DIGITS = b"0123456789"
 _LINES_A_BYTE = 8
-"""Of a packed file: no lookups that mean anything take less than a bit."""
+"""Most lines that a byte of a packed file may hold: no lookups that mean anything take less than a bit."""
 _ROOM_LINES = 1 << 24
 _MAX_DIGITS = 18
-"""Of whole numbers that always fit int64."""
+"""Most digits of whole numbers that always fit int64."""
 
 
 def read_indices(path: Path, rows: int | None = None) -> Ints:
-    """Row indices int64 [lines] of a text file (plain, .gz or .zst), one a line.
+    """Read the row indices int64 [lines] of a text file (plain, .gz or .zst), one a line.
 
     Raises BadInput naming file and line where an index is not a number, negative, or not below
     ``rows`` (None: below 2**40, which no table exceeds).
@@ -37,7 +37,7 @@ def read_indices(path: Path, rows: int | None = None) -> Ints:
 
 
 def read_lengths(path: Path, lookups: int) -> Ints:
-    """Bag lengths int64 [lines], zeros allowed, one a line; raises BadInput unless they add up to ``lookups``."""
+    """Read bag lengths int64 [lines], zeros allowed, one a line; raises BadInput unless they add up to ``lookups``."""
     lengths = _read_numbers(path, lookups + 1, "bag length")
     total = sum(lengths.tolist())
     if total != lookups:
@@ -106,12 +106,12 @@ class TraceConfig(RecordedConfig):
     """First share of the bags that trains; the rest tests."""
 
     def build(self, data: Path) -> "Trace":
-        """Reads and checks every file; raises BadInput naming file and line."""
+        """Read and check every file; raises BadInput that names file and line."""
         return Trace(self, data)
 
 
 class Trace(RecordedWorkload):
-    """Every table has as many samples as the file of fewest whole bags."""
+    """Recorded lookups; every table has as many samples as the file of fewest whole bags."""
 
     _config: TraceConfig
 
@@ -138,7 +138,7 @@ class Trace(RecordedWorkload):
         self._split_samples(samples, int(samples * config.train_share))
 
     def _read(self, number: int, data: Path) -> Table:
-        """Keeps the lookups of a table's files."""
+        """Keep the lookups of a table's files."""
         config, names, needed = self._config, [], []
         rows = config.rows[number] if config.rows is not None else None
         for file in self._files[number]:
@@ -163,7 +163,7 @@ class Trace(RecordedWorkload):
         return Bags.shared(of_features)
 
     def recipe(self) -> object:
-        """The configuration and a hash of the indices and bags read."""
+        """Return the configuration and a hash of the indices and bags read."""
         content = content_hash(*self._indices, *self._ends)
         return {"config": self._config.model_dump(mode="json"), "bags": content}
 

@@ -284,7 +284,7 @@ def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, capsys: pytes
 
 def test_places_by_frequency_of_the_ids_seen() -> None:
     assert ranks_of(np.array([4, 1]), 5).tolist() == [2, 1, 3, 4, 0]
-    with pytest.raises(BadInput, match="names an id twice"):
+    with pytest.raises(BadInput, match="names one twice"):
         ranks_of(np.array([4, 4]), 5)
     with pytest.raises(BadInput, match="ids 1 to 5 is not of a table of 5 rows"):
         ranks_of(np.array([1, 5]), 5)

@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.published.agreement import committed, predicted_ms
-from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
+from shardbench.cost.published.points import HELD_OUT, Family, Point, PublishedExchange, PublishedKernel, published
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
 
 _STEP = 1.05
@@ -63,7 +63,7 @@ def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> flo
     stated = committed(family.machine).constants
     values = {name: getattr(stated, name) for name in factors}
     values |= {name: constant.value for name, constant in family.constants.items() if name in factors}
-    if isinstance(point, ExchangePoint):
+    if isinstance(point, PublishedExchange):
         own = {name: value * factors.get(name, 1.0) for name, value in point.constants.items()}
         point = replace(point, constants=own)
     changed = {name: value * factors[name] for name, value in values.items()}
@@ -153,10 +153,10 @@ def drawn_logs(point: Point, family: Family) -> Floats:
     errors = committed(family.machine).errors
     factors = {name: error ** deviations(name) for name, error in errors.items()}
     logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
-    if isinstance(point, KernelPoint):
+    if isinstance(point, PublishedKernel):
         form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
     else:
-        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, ExchangePoint)
+        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, PublishedExchange)
     return np.array(logs) + form
 
 

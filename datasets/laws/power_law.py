@@ -52,11 +52,11 @@ class PowerLaw(RankLaw):
             raise ValueError(f"need rows >= 1, exponent >= 0, shift > 0, got {self}")
 
     def cdf(self, ranks: Floats) -> Floats:
-        """Probability that a draw lies below ``ranks`` (real numbers in 0..rows), same shape."""
+        """Return the probability that a draw lies below ``ranks`` (real numbers in 0..rows), same shape."""
         return cdf(ranks, self.rows, self.exponent, self.shift)
 
     def inverse(self, shares: Floats) -> Ints:
-        """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         power = 1.0 - self.exponent
         if abs(power) < _LOG_BRANCH:
             shares *= math.log1p(self.rows / self.shift)
@@ -74,7 +74,7 @@ class PowerLaw(RankLaw):
 
 
 def cdf(ranks: Floats, rows: Real, exponent: Real, shift: Real) -> Floats:
-    """CDF of many power laws at once; the arguments broadcast."""
+    """Return the CDF of many power laws at once; the arguments broadcast."""
     power = 1.0 - exponent
     flat = np.abs(power) < _LOG_BRANCH
     safe = np.where(flat, 1.0, power)
@@ -104,17 +104,17 @@ class BrokenPowerLaw(RankLaw):
 
     @property
     def head(self) -> PowerLaw:
-        """The law of the ranks below the knee."""
+        """Return the law of the ranks below the knee."""
         return PowerLaw(rows=self.knee, exponent=self.exponent, shift=self.shift)
 
     @property
     def tail(self) -> PowerLaw:
-        """The law of the ranks from the knee on, counted from the knee."""
+        """Return the law of the ranks from the knee on, counted from the knee."""
         return PowerLaw(rows=self.rows - self.knee, exponent=self.tail_exponent, shift=self.knee + self.shift)
 
     @property
     def head_share(self) -> float:
-        """Probability of a rank below the knee."""
+        """Return the probability of a rank below the knee."""
         return float(head_share(self.rows, self.knee, self.exponent, self.tail_exponent, self.shift))
 
     def inverse(self, shares: Floats) -> Ints:
@@ -130,7 +130,7 @@ class BrokenPowerLaw(RankLaw):
 
 
 def head_share(rows: Real, knee: Real, exponent: Real, tail_exponent: Real, shift: Real) -> Floats:
-    """Probability of a rank below the knee, for many broken power laws at once."""
+    """Return the probability of a rank below the knee, for many broken power laws at once."""
     bend = knee + shift
     head = _mass(shift, bend, exponent)
     tail = bend ** (tail_exponent - exponent) * _mass(bend, rows + shift, tail_exponent)

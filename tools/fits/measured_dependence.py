@@ -10,7 +10,7 @@ from shardbench.workloads.workload import MISSING
 
 
 def normal_scores(values: Ints, rng: np.random.Generator) -> Floats:
-    """Scores float64 [n, columns] of ``values`` int64 [n, columns]; MISSING is a value like any other.
+    """Return the scores float64 [n, columns] of ``values`` int64 [n, columns]; MISSING is a value like any other.
 
     A value is replaced by its place in its column's cumulative frequency, most frequent first and values of
     one frequency in random order, uniform within the value; the score is the normal quantile of the place.
@@ -27,13 +27,13 @@ def normal_scores(values: Ints, rng: np.random.Generator) -> Floats:
 
 
 def score_correlations(values: Ints, rng: np.random.Generator, draws: int = 5) -> Floats:
-    """Pearson correlations of normal scores, [columns, columns], mean of some draws of the ties."""
+    """Return the Pearson correlations of normal scores, [columns, columns], mean of some draws of the ties."""
     found = [np.corrcoef(normal_scores(values, rng).T) for _ in range(draws)]
     return np.asarray(np.mean(found, axis=0))
 
 
 def cold_columns(log: Ints, inputs: Ints) -> Bools:
-    """Which columns of ``inputs`` have a value that ``log`` has not, bool [n, columns]; MISSING is never cold."""
+    """Say which columns of ``inputs`` have a value that ``log`` lacks, bool [n, columns]; MISSING is never cold."""
     columns = [~np.isin(inputs[:, c], log[:, c]) & (inputs[:, c] != MISSING) for c in range(inputs.shape[1])]
     return np.stack(columns, axis=1)
 

@@ -28,7 +28,7 @@ class DrawnConfig(WorkloadConfig):
 
 
 class DrawnWorkload(Workload):
-    """Every (split, batch, table) is an independent seeded draw.
+    """A workload in which every (split, batch, table) is an independent seeded draw.
 
     Profiles are counted from the first ``profile_samples`` train samples, and ids are ranks in
     the frequency order of these same samples: what is drawn (ranks of the true law) is ranked by
@@ -51,10 +51,10 @@ class DrawnWorkload(Workload):
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        """The ``batch_size`` bags of one table in one batch, ids as the law numbers them."""
+        """Draw the ``batch_size`` bags of one table in one batch, with ids as the law numbers them."""
 
     def _train(self, table: int) -> Iterator[Bags]:
-        """The train samples from the first on, without end, so many at a time as are drawn at once."""
+        """Yield the train samples from the first on, without end, so many at a time as are drawn at once."""
         return (self._draw(Split.TRAIN, batch, table) for batch in count())
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
@@ -77,7 +77,7 @@ class DrawnWorkload(Workload):
         return RecentRankings(self._survey)
 
     def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
-        """Ranking and profile out of one pass over the train samples."""
+        """Make ranking and profile of a table in one pass over the train samples."""
         rows = self.tables[table].rows
         drawn: list[NDArray[np.integer]] = []
         present = 0
@@ -95,7 +95,7 @@ class DrawnWorkload(Workload):
 
 
 def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:
-    """Bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
+    """Draw bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
 
     floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
     bounded, as lists cut at a fixed length are.

@@ -14,7 +14,7 @@ Survey = tuple[Ranking, AccessProfile]
 
 
 class CompactRanking(Ranking):
-    """The same bijection in less memory: an array of all rows only where seen ones and their ranks may take as much."""
+    """A Ranking in less memory: it has an array of all rows only where seen ones and their ranks may take as much."""
 
     DENSE_ROWS_PER_LOOKUP = 2
 
@@ -29,11 +29,11 @@ class RankingMemory:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rankings kept."""
+        """Return the memory of the rankings that are kept."""
         return sum(user.nbytes for user in self._living())
 
     def make_room(self, user: "RecentRankings", table: int) -> None:
-        """Drops rankings until all fit: first other users', the one not active for longest first, then ``user``'s."""
+        """Drop rankings until all fit: first other users', the one not active for longest first, then ``user``'s."""
         self._users[id(user)] = weakref.ref(user)
         self._users.move_to_end(id(user))
         excess = self.nbytes - self.max_bytes
@@ -69,7 +69,7 @@ class RecentRankings:
         self._rankings: dict[int, Ranking] = {}
         self._profiles: dict[int, AccessProfile] = {}
         self.nbytes = 0
-        """Memory of the rankings kept."""
+        """Memory of the rankings that are kept."""
 
     def __reduce__(self) -> tuple[type["RecentRankings"], tuple[Callable[[int], Survey]]]:
         # A copy in another process starts empty, within that process's memory.
@@ -83,11 +83,11 @@ class RecentRankings:
         return self._rankings[table], self._profiles[table]
 
     def profile(self, table: int) -> AccessProfile:
-        """Profile of one table, surveyed once only."""
+        """Return the profile of one table, which is surveyed once only."""
         return self._profiles[table] if table in self._profiles else self[table][1]
 
     def drop_last_in_turn(self, using: int | None) -> int:
-        """Forgets the ranking whose turn after table ``using`` is last; gives the bytes freed, 0 where none is left."""
+        """Forget the ranking whose turn after table ``using`` is last; return the bytes freed, 0 where none is left."""
         others = [table for table in self._rankings if table != using]
         if not others:
             return 0

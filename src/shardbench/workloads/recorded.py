@@ -23,7 +23,7 @@ class RecordedConfig(WorkloadConfig):
 
 
 class RecordedWorkload(Workload):
-    """Samples [0, train_samples) are the train split, [train_samples, samples) the test split.
+    """A workload of samples [0, train_samples), the train split, and [train_samples, samples), the test split.
 
     Batch i of a split is its i-th run of ``batch_size`` consecutive samples, modulo the whole
     batches there are. Ids are re-ranked by the train split's counts, table by table, when a
@@ -41,10 +41,10 @@ class RecordedWorkload(Workload):
 
     @abstractmethod
     def _raw(self, table: int, start: int, stop: int) -> Bags:
-        """Bags of samples [start, stop) with the ids as recorded."""
+        """Return the bags of samples [start, stop) with the ids as recorded."""
 
     def _split_samples(self, samples: int, train_samples: int) -> None:
-        """Sets the cut; raises BadInput where a split is too short for the batches or the profiles asked for."""
+        """Set where the splits meet; raises BadInput where one is too short for the batches or profiles asked for."""
         self.samples = samples
         self.train_samples = train_samples
         test = samples - self.train_samples
@@ -68,11 +68,11 @@ class RecordedWorkload(Workload):
         self._surveys = RecentRankings(self._survey)
 
     def ranking(self, table: int) -> Ranking:
-        """Bijection from recorded ids to frequency ranks of one table."""
+        """Return the bijection from recorded ids to frequency ranks of one table."""
         return self._surveys[table][0]
 
     def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
-        """Ranking and profile out of one pass over the train samples."""
+        """Make ranking and profile of a table in one pass over the train samples."""
         shape = self.tables[table]
         train = self._raw(table, 0, self.train_samples)
         if self.profile_samples < self.train_samples:
@@ -105,5 +105,5 @@ class RecordedWorkload(Workload):
 
 
 def _spread(samples: int, wanted: int) -> Ints:
-    """``wanted`` of the numbers 0 .. samples - 1, int64 [wanted], ascending, evenly spread."""
+    """Return ``wanted`` of the numbers 0 .. samples - 1, int64 [wanted], ascending, evenly spread."""
     return np.arange(wanted, dtype=np.int64) * samples // wanted

@@ -27,7 +27,7 @@ class SelectedTablesConfig(WorkloadConfig):
     dims_seed: NonNegativeInt = 0
 
     def table_ids(self, available: int) -> list[int]:
-        """Ids of the chosen tables; raises BadInput where the pool has fewer than wanted."""
+        """Return the ids of the chosen tables; raises BadInput where the pool has fewer than wanted."""
         order = np.random.default_rng(POOL_SEED).permutation(available)
         cut = available // 2
         pools = {"all": np.arange(available), "train": order[:cut], "test": order[cut:]}
@@ -41,7 +41,7 @@ class SelectedTablesConfig(WorkloadConfig):
         return [int(i) for i in np.random.default_rng(self.subset_seed).choice(pool, self.tables, replace=False)]
 
     def table_dims(self, available: int) -> list[int]:
-        """Width of every available table, whatever the task takes: a table keeps its width in all tasks."""
+        """Return the width of every available table, whatever the task takes: a table keeps its width in all tasks."""
         if self.dims is None:
             return [self.dim] * available
         return [int(d) for d in np.random.default_rng(self.dims_seed).choice(self.dims, available)]
