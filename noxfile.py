@@ -96,23 +96,22 @@ def reproduce(session: nox.Session) -> None:
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/, and the numbers in the documents.
 
-    `--strategy NAME` makes those of one strategy of a suite again, or for the first time. The suite `measured` is run
-    twice: its orders are to hold in a second run (results/again/).
+    The old records go first; git has them. `--strategy NAME` makes those of one strategy of a suite again, or for the
+    first time. The suite `measured` is run twice: its orders are to hold in a second run (results/again/).
     """
     name, *options = session.posargs or [DEFAULT_SUITE]
     if is_paper(name) and options:
         session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
     install(session)
-    run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
-        run(session, "shardbench", "reproduce", name, "--results", "results")
+        run(session, "shardbench", "reproduce", name, "--results", "results", "--fresh")
     else:
-        run(session, "shardbench", "run", name, "--results", "results", *options)
+        run(session, "shardbench", "run", name, "--results", "results", "--fresh", *options)
         if name == REPEATED_SUITE:
-            run(session, "shardbench", "run", name, "--results", "results/again", "--force", *options)
-            run(session, "shardbench", "report", name, "--results", "results", "--against", "results/again")
+            run(session, "shardbench", "run", name, "--results", "results/again", "--fresh", *options)
+            run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
         run(session, "shardbench", "report", "prediction", "--results", "results")
-        run(session, "python", "-m", "shardbench.cost.published.agreement")
+        run(session, "python", "tools/published_agreement.py")
     run(session, "python", "tools/document_numbers.py")
 
 
@@ -175,7 +174,7 @@ def micro(session: nox.Session) -> None:
     """Time our own code beside something else, as ratios: a plan beside a greedy one, counting beside sorting."""
     install(session)
     options = ("-m", "", "--benchmark-only", "--benchmark-quiet")
-    run(session, "python", "-m", "pytest", "benchmarks/micro", *options, *session.posargs)
+    run(session, "python", "-m", "pytest", "tools/micro", *options, *session.posargs)
 
 
 @nox.session
@@ -245,7 +244,10 @@ def lint(session: nox.Session) -> None:
     )
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
-    run(session, "mypy", "--config-file", config, "tools/regression", MYPYPATH=str(site))
+    # Scripts import each other by name, and the cases of benchmarks/.
+    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
+    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
+    run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
 
 
 @nox.session

@@ -37,7 +37,7 @@ NAVIGATION = {
         "/datasets/README",
         "/benchmarks/README",
         "/benchmarks/leaderboard/README",
-        "/benchmarks/micro/README",
+        "/tools/README",
         "/tests/README",
         "/CHANGELOG",
     ],

@@ -5,25 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published_agreement import COLUMNS, CSV, DOCUMENT, cells, embed, fit, markdown, table_csv
 from published_held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, scaled_ms, weighed
 from published_held_out import markdown as held_out_tables
 
-from shardbench.cost.published.agreement import (
-    COLUMNS,
-    CSV,
-    DOCUMENT,
-    embed,
-    fit,
-    markdown,
-    predict_all,
-    predicted_ms,
-    table_csv,
-)
+from shardbench.cost.published.agreement import predict_all, predicted_ms
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
     Family,
-    KernelPoint,
+    PublishedKernel,
     kernel_load,
     missed_bytes,
     power_law_distinct,
@@ -36,8 +27,8 @@ from shardbench.model.machine import load_machine
 ROOT = Path(__file__).parent.parent
 
 
-def points(family: str) -> dict[str, KernelPoint]:
-    return {p.point: p for p in published().families[family].points if isinstance(p, KernelPoint)}
+def points(family: str) -> dict[str, PublishedKernel]:
+    return {p.point: p for p in published().families[family].points if isinstance(p, PublishedKernel)}
 
 
 def test_committed_table_is_what_the_code_gives() -> None:
@@ -107,7 +98,7 @@ def test_draws_of_a_point_are_about_its_prediction() -> None:
 
 def test_errors_are_of_what_is_printed() -> None:
     for row in predict_all():
-        point, source, is_published, is_predicted, error, split, *_ = row.row()
+        point, source, is_published, is_predicted, error, split, *_ = cells(row)
         assert float(error) == pytest.approx(100 * (float(is_predicted) / float(is_published) - 1), abs=0.2), point
         assert source
         assert split in (FIT, HELD_OUT)

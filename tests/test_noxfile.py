@@ -67,13 +67,12 @@ def test_publish_takes_no_options_for_a_paper(publish):
 
 
 @pytest.mark.parametrize("told", [["recshard"], ["quick", "--strategy", "shuffle"]])
-def test_publish_archives_what_it_makes_again(publish, told):
+def test_publish_makes_the_records_afresh(publish, told):
     session = Session(*told)
     publish(session)
     name, *options = told
-    archive, again = session.ran[:2]
-    assert archive[1:] == ("archive", name, "--results", "results", *options)
-    assert again[1:] == ("run" if options else "reproduce", name, "--results", "results", *options)
+    command = "run" if options else "reproduce"
+    assert session.ran[0][1:] == (command, name, "--results", "results", "--fresh", *options)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets import described, trace_file
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads import profiling
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.profiling import CDF_STEPS, AccessCounts, RowCounter, count_samples, profile_error
 from shardbench.workloads.trace import Split
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import load_machine
 from shardbench.model.plan import PhaseKind
@@ -11,6 +10,7 @@ from shardbench.model.problem import Problem
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae
@@ -26,7 +26,7 @@ CPU_ONLY = "cpu-only"  # deviation 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class FaeCondition:
     """A workload, the log's rate, and whether the budget is filled."""
 
     workload: str
@@ -34,7 +34,7 @@ class Condition:
     fill: bool
 
     def row(self) -> Row:
-        """See ``gains``."""
+        """Return the row of this condition's gains, simulated."""
         logged = round(EPOCHS[self.workload] * self.sample_pct / 100.0)
         source, batches = _drawn(self.workload, BATCH_SIZES[self.workload], logged)
         problem = Problem.of(
@@ -46,7 +46,7 @@ class Condition:
 
 
 def gains(question: CountedQuestion, fae: Fae) -> Row:
-    """Mean step of FAE, hybrid and CPU-only training, FAE's speed-up over each, and its hot share."""
+    """Return the mean step of FAE, hybrid and CPU-only training, FAE's speed-up over each, and its hot share."""
     answer = answer_of(question, fae)
     plan, found = answer.plan, answer.judged
     row: Row = {

@@ -23,7 +23,7 @@ DENSE = DenseShape(bottom=(512, 256, 32), top=(512, 256, 1))
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCase:
-    """Equal tables in one fused kernel: ``batch`` bags a table of ``pooling`` lookups on average.
+    """A kernel point: equal tables in one fused kernel, ``batch`` bags a table of ``pooling`` lookups on average.
 
     Row ids are ``rows * u ** skew`` with uniform u: 1 is uniform, more is hotter.
     """
@@ -37,16 +37,16 @@ class KernelCase:
     tier: Tier = Tier.HBM
     unpooled: bool = False
     held_out: bool = False
-    """Judges the fit, takes no part in it."""
+    """Whether it judges the fit and takes no part in it."""
 
     @property
     def weight_bytes(self) -> int:
-        """fp32 weights of all tables."""
+        """Return the bytes of all tables' weights, in fp32."""
         return 4 * self.tables * self.rows * self.dim
 
     @property
     def kernel(self) -> tuple[int, int, int, Tier, bool]:
-        """What points must have in common to share weights."""
+        """Return what points must have in common to share weights."""
         return self.tables, self.rows, self.dim, self.tier, self.unpooled
 
 
@@ -65,7 +65,7 @@ class ProbeStep:
 
 
 def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, ...]:
-    """Points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
+    """Choose points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
     made: list[KernelCase] = []
 
     def add(tables: int, rows: int, dim: int, *loads: tuple[int, int, float], unpooled: bool = False) -> None:
@@ -93,7 +93,7 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, 
 
 
 def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
-    """Steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
+    """Choose steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
 
     def tables(*shape: int, unpooled: bool = False) -> KernelCase:
         number, rows, dim, local_batch, pooling, skew = shape
@@ -133,7 +133,7 @@ def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
 
 
 def bags(point: KernelCase, batch: int, table: int) -> Bags:
-    """Lookups of one table in one of the point's batches; always the same."""
+    """Draw the lookups of one table in one of the point's batches, always the same."""
     rng = np.random.default_rng([point.tables, point.rows, point.dim, batch, table])
     lengths = np.ones(point.batch, dtype=np.int64) if point.pooling == 1 else rng.poisson(point.pooling, point.batch)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -142,19 +142,19 @@ def bags(point: KernelCase, batch: int, table: int) -> Bags:
 
 
 def lookups_of(point: KernelCase, batch: int) -> Callable[[int], Bags]:
-    """``bags`` of one batch, by table."""
+    """Return ``bags`` of one batch as a function of the table."""
     return lambda table: bags(point, batch, table)
 
 
 def on_one_device(machine: Machine) -> Machine:
-    """The same device alone, without limits of memory: what a kernel point runs on."""
+    """Return the same device alone, without limits of memory: what a kernel point runs on."""
     huge = 2**50
     topology = Topology(nodes=1, devices_per_node=1, hbm_bytes=huge, uvm_bytes=huge, host_bytes=huge)
     return replace(machine, topology=topology)
 
 
 def problem_of(point: KernelCase, machine: Machine) -> Problem:
-    """The point's tables as a problem; its profiles are placeholders."""
+    """Pose the point's tables as a problem; its profiles are placeholders."""
     pooling = Pooling.NONE if point.unpooled else Pooling.SUM
     tables = tuple(Table(name=f"t{i}", rows=point.rows, dim=point.dim, pooling=pooling) for i in range(point.tables))
     profile = AccessProfile(rows=point.rows, samples=1, present=1, counts=(1,), row_counts=(1,))
@@ -162,13 +162,13 @@ def problem_of(point: KernelCase, machine: Machine) -> Problem:
 
 
 def kernel_plan(point: KernelCase, problem: Problem) -> Plan:
-    """All tables whole on the one device, in the point's tier."""
+    """Place all tables whole on the one device, in the point's tier."""
     segments = tuple(whole_table(table, OnRank(rank=0, tier=point.tier)) for table in problem.tables)
     return Plan(world_size=1, segments=segments)
 
 
 def probe_plan(probe: ProbeStep, problem: Problem) -> Plan:
-    """Row-wise tables first, then replicated ones, the rest dealt over the ranks."""
+    """Place row-wise tables first, then replicated ones, and deal the rest over the ranks."""
     world = problem.world_size
     everyone = tuple(range(world))
     segments = []

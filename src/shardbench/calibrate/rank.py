@@ -25,7 +25,7 @@ JOIN_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What all ranks of a calibration are told; ``rounds`` turns of each kind."""
+    """What all ranks of a calibration are told to measure, in ``rounds`` turns of each kind."""
 
     machine: Machine
     kernels: tuple[KernelCase, ...]
@@ -38,11 +38,11 @@ class RankTimes:
     """What one rank measured, in ms unless named otherwise; the first axis is the point."""
 
     kernels: tuple[tuple[tuple[float, float], ...], ...]
-    """Of each kernel point: (forward, backward) of every counted iteration."""
+    """Times (forward, backward) of every counted iteration, by kernel point."""
     messages: tuple[tuple[tuple[float, float], ...], ...]
-    """Of each message size: (all-to-all, all-reduce) of every round."""
+    """Times (all-to-all, all-reduce) of every round, by message size."""
     probes: tuple[dict[str, tuple[float, ...]], ...]
-    """Of each probe step: phase -> every counted iteration."""
+    """Times of every counted iteration by phase, of each probe step."""
     stream_bytes_per_s: float
 
 
@@ -94,7 +94,7 @@ class Probe:
         self.batches = [_local_batch(probe, problem, lowered, batch, device) for batch in range(BATCHES)]
 
     def round(self) -> dict[str, list[float]]:
-        """One step of every batch, the first uncounted: ms by phase, of kernels on a CPU their CPU time."""
+        """Run one step of every batch, the first uncounted: ms by phase; kernels on a CPU give their CPU time."""
         times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for number in range(BATCHES + 1):
             dist.barrier()

@@ -12,7 +12,7 @@ from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
 from shardbench.cost.published.agreement import predict_all
-from shardbench.cost.published.points import HELD_OUT, ExchangePoint, KernelPoint, published
+from shardbench.cost.published.points import HELD_OUT, PublishedExchange, PublishedKernel, published
 from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
@@ -166,7 +166,7 @@ def _judged_in(behind: Sequence[BaseRecord]) -> str:
 def _model_error(part: str) -> tuple[float, int]:
     """Median of held-out published points' errors, without their sign, in percent, and how many."""
     kinds = {name: type(family.points[0]) for name, family in published().families.items()}
-    of = {KernelPoint: "embedding", ExchangePoint: "exchanges"}
+    of = {PublishedKernel: "embedding", PublishedExchange: "exchanges"}
     errors = [
         abs(row.error_pct)
         for row in predict_all()

@@ -27,7 +27,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TorchRecTable:
-    """A table of TorchRec's that holds rows and columns of one of ours, ranges in the order that ids come in."""
+    """A table in TorchRec that holds rows and columns of one of ours: ranges in the order that ids come in."""
 
     name: str
     table: str
@@ -41,10 +41,10 @@ class TorchRecTable:
     """Ranks that its rows are dealt over, by the remap; 1 where it deals none."""
     ranks: tuple[NonNegativeInt, ...]
     shards: tuple[Shard, ...] = ()
-    """None of a table that every rank holds."""
+    """Its blocks on ranks; empty where every rank holds the table."""
 
     def logical(self, features: int = 1) -> LogicalTable:
-        """The piece as a table that the engine deals, cuts and puts together again."""
+        """Return the piece as a table that the engine deals, cuts and puts together again."""
         segment = Segment(
             table=self.table,
             row_start=self.row_start,
@@ -68,7 +68,7 @@ class ExportedTable:
 
     @property
     def is_remapped(self) -> bool:
-        """Whether ids must be remapped, so that the module that holds the table is not the user's own."""
+        """Say whether ids must be remapped, so that the module that holds the table is not the user's own."""
         return len(self.pieces) > 1 or self.pieces[0].ways > 1
 
 
@@ -82,16 +82,16 @@ class Exported:
 
     @property
     def pieces(self) -> dict[str, TorchRecTable]:
-        """Every TorchRec table by its name."""
+        """Return every TorchRec table by its name."""
         return {piece.name: piece for table in self.tables for piece in table.pieces}
 
     @property
     def remapped(self) -> tuple[str, ...]:
-        """Tables whose ids must be remapped."""
+        """Return the names of tables whose ids must be remapped."""
         return tuple(table.name for table in self.tables if table.is_remapped)
 
     def to_json(self) -> str:
-        """Canonical JSON."""
+        """Return it as canonical JSON: sorted keys, no spaces."""
         return to_json(self)
 
     @classmethod
@@ -101,7 +101,7 @@ class Exported:
 
 
 def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool = False) -> Exported:
-    """The plan for TorchRec; all devices are on one node unless ``devices_per_node`` says otherwise.
+    """Export the plan for TorchRec; all devices are on one node unless ``devices_per_node`` says otherwise.
 
     Rows that a plan deals are dealt by the remap. With ``in_blocks`` a whole table is instead cut
     into TorchRec's own blocks of rows in the order of ids, so that it needs no remap: as even as
@@ -122,7 +122,7 @@ def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool =
 
 
 def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
-    """What TorchRec cannot express: a sentence a segment, or about the whole plan; nothing where it can all."""
+    """Say what TorchRec cannot express: a sentence a segment, or one about the whole plan; nothing where it can all."""
     found = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
     found = found if plan.schedule is not None else []
     for segment in plan.segments:
@@ -157,7 +157,7 @@ def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
 
 
 def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[TorchRecTable]:
-    """The fewest TorchRec tables: column ranges of the same rows on devices are one, columns-wise."""
+    """Yield the fewest TorchRec tables: column ranges of the same rows on devices are one, sharded column-wise."""
     # Groups of replicas partition the world: together they are one replica on every rank.
     one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
     rows = sorted({(s.row_start, s.row_stop) for s in one})
@@ -235,7 +235,7 @@ def _piece(segment: Segment, world_size: int) -> TorchRecTable:
 
 
 def _in_blocks(piece: TorchRecTable) -> TorchRecTable:
-    """The same without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
+    """Return the piece without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
     rows, last = piece.row_stop, piece.shards[-1]
     if last.row >= rows:
         raise Unsupported(
