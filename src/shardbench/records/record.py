@@ -1,6 +1,7 @@
 """The record of a trial: everything that is ever printed about it."""
 
 import statistics
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -130,8 +131,50 @@ class TrafficTotals(pydantic.BaseModel):
     """The same from one device back."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """The part of a record that is known before anything runs; its fields are the record's."""
+
+    traffic: TrafficTotals
+    predicted: Timing
+    tiers: Tiers
+    bound_ms: float | None = None
+    bound_fixed_ms: float | None = None
+    whole_table_bound_ms: float | None = None
+    mean_step_ms: float | None = None
+    step_bound_ms: float | None = None
+    own_step_bound_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """The part of a record that only simulated trials have; its fields are the record's."""
+
+    timing: Timing
+    draws: Draws | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardsticks:
+    """The part of a measured trial's record that its times are held against; its fields are the record's."""
+
+    calibrated_on: str | None
+    least_step_ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The part of a record that ranks gave, as far as it holds; its fields are the record's."""
+
+    ranks_hash: str
+    hosts: int | None = None
+    timing: Timing | None = None
+    control: Control | None = None
+    measured_bytes: dict[str, float] | None = None
+
+
 class Record(BaseRecord):
-    """What one trial gave, or why it gave nothing."""
+    """The outcome of one trial: all that it gave, or why it gave nothing."""
 
     spec: TrialSpec
     outcome: Outcome
@@ -175,9 +218,17 @@ class Record(BaseRecord):
     own_step_bound_ms: float | None = None
     """The same for the moves that the strategy declares."""
 
+    def ended(self, failure: Failure | None, *parts: Predictions | Simulated | Yardsticks | Measured) -> "Record":
+        """Return this record with more parts, of a trial that ended with this failure or, without one, well."""
+        known = {name: getattr(self, name) for name in Record.model_fields}
+        for part in parts:
+            known |= vars(part)
+        outcome = failure.outcome if failure is not None else Outcome.OK
+        return Record.model_validate({**known, "failure": failure, "outcome": outcome})
+
     @property
     def bounded(self) -> bool:
-        """Whether the bounds are about this trial: simulated, of a plan without host lookups and batch schedule."""
+        """Tell whether the bounds are about this trial: simulated, of a plan without host lookups or a schedule."""
         moves = self.planned.moves if self.planned is not None else ()
         return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
 

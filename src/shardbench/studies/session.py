@@ -12,7 +12,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import strategy_codes
 from shardbench.processes.failures import failed, failure_of
-from shardbench.processes.launch import mark
+from shardbench.processes.launch import MarkPoint, unmarked
 from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
@@ -116,7 +116,9 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
     return [record for work in works for record in run_session(work, options.results, listener)]
 
 
-def run_cell(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
+def run_cell(
+    study: Callable[[], Study], cell: Cell, folder: Path, environment: str, mark: MarkPoint = unmarked
+) -> CellRecord:
     """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
     found = study()
     # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.

@@ -1,13 +1,15 @@
 """A study: what a comparison needs besides trials (task sets, sensitivities, training curves)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from shardbench.records.cell import Cell, Row, Scalar, SeriesRow
 from shardbench.report.page.plot import Plot
+from shardbench.runs.evaluate import Answer
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
 
@@ -45,6 +47,10 @@ class Study(ABC):
 
         ``folder`` is there for what may be kept between runs (checkpoints, by content key).
         """
+
+    def telling(self, listener: Callable[[Answer[Any]], None]) -> "Study":
+        """Return the study as one that tells ``listener`` of the answers that its rows are made from, if it has any."""
+        return self
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """Tables by file name; ``rows`` has the cells' columns, then the rows' own.
