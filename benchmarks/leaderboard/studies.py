@@ -8,6 +8,7 @@ import pandas as pd
 
 from shardbench.base.code import BASELINES
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
 from shardbench.model.discovery import get_strategy, strategies
@@ -23,7 +24,7 @@ from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
-from .problems import VERSION, Posed, load, question
+from .problems import VERSION, Posed, load, question, text
 
 MEASURED_SUITE = "measured"
 """Its records stand in the table as well, by a backend of their own."""
@@ -40,6 +41,7 @@ class Steps(Study):
 
     name = "steps"
     version = 1
+    frozen = content_hash(text(VERSION))
 
     def __init__(self, told: Callable[[Answer[Simulation]], None] = lambda answer: None) -> None:
         self._told = told

@@ -160,11 +160,11 @@ def _failed(draft: dict[str, object], failure: Failure) -> CellRecord:
 
 
 def cell_code(study: Study, cell: Cell) -> str | None:
-    """Hash of the code behind a cell: the study's owner with its reproduction, and the strategies that it asks.
+    """Return the hash of what is behind a cell: the study's owner with its reproduction, and the strategies it asks.
 
-    None where the study has no file to read.
+    The owner counts by its data alone where the study says so. None where the study has no file to read.
     """
-    own = class_code(study, Study, reproduction=True)
+    own = study.frozen or class_code(study, Study, reproduction=True)
     return content_hash(own, {name: _strategy_code(name) for name in study.strategies_of(cell)}) if own else None
 
 

@@ -29,6 +29,8 @@ class Study(ABC):
     """Strategies that its cells ask beside the one that a cell names: where one is edited, they run again."""
     timeout_s: float = 7200.0
     """Wall seconds of one cell, after which its process is ended; the longest on record took 25 minutes."""
+    frozen: str | None = None
+    """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
     exclusive: bool = False
     """Whether wall time is measured: cells then run one after the other."""
 
