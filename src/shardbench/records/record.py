@@ -18,7 +18,7 @@ Milliseconds = Annotated[float, Field(ge=0)]
 
 
 class Tiers(StrEnum):
-    """What the split of memory into HBM, UVM and host means for a trial's times."""
+    """The meaning of the split of memory into HBM, UVM and host for a trial's times."""
 
     SIMULATED = "simulated"
     PHYSICAL = "physical"
@@ -27,7 +27,7 @@ class Tiers(StrEnum):
 
 
 class Planned(pydantic.BaseModel):
-    """What making the plan took and gave, once for all repeats that a session runs."""
+    """The plan in numbers and what making it took, once for all repeats that a session runs."""
 
     model_config = _CONFIG
 
@@ -46,7 +46,7 @@ class Planned(pydantic.BaseModel):
     """Weights and optimiser state per rank."""
     uvm_memory_bytes: tuple[NonNegativeInt, ...]
     host_memory_bytes: tuple[NonNegativeInt, ...]
-    """Per node."""
+    """Memory of the hosts, per node."""
 
 
 class RankTiming(pydantic.BaseModel):
@@ -75,11 +75,11 @@ class Timing(pydantic.BaseModel):
     embedding_cpu_ms: tuple[Milliseconds, ...] | None = None
     """The same in CPU time, per rank; None where simulated and on devices."""
     ranks: tuple[RankTiming, ...] | None = None
-    """None in records of versions that did not keep it."""
+    """Times of each rank; None in records of versions that did not keep them."""
 
     @property
     def kernels_ms(self) -> tuple[float, ...]:
-        """Embedding time per rank by the clock that other work disturbs least: CPU time where there is one."""
+        """Return embedding times per rank by the clock that other work disturbs least: CPU time where there is one."""
         return self.embedding_cpu_ms if self.embedding_cpu_ms is not None else self.embedding_ms
 
 
@@ -115,7 +115,7 @@ class TrafficTotals(pydantic.BaseModel):
     lookups: NonNegativeFloat
     off_hbm_lookups: NonNegativeFloat
     distinct_rows: tuple[NonNegativeFloat, ...]
-    """Per rank."""
+    """Rows that each rank touches, each once."""
     hbm_bytes: NonNegativeFloat
     uvm_bytes: NonNegativeFloat
     host_bytes: NonNegativeFloat
@@ -183,16 +183,16 @@ class Record(BaseRecord):
     planned: Planned | None = None
     timing: Timing | None = None
     predicted: Timing | None = None
-    """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
+    """The cost model's times for the same plan and batches; they equal ``timing`` where simulated."""
     calibrated_on: str | None = None
     """Measured only: the processors that the constants behind ``predicted`` were measured on."""
     control: Control | None = None
-    """Measured only."""
+    """The common plan's steps; measured only."""
     draws: Draws | None = None
     """Simulated only: how sure the cost model is."""
     traffic: TrafficTotals | None = None
     tiers: Tiers | None = None
-    """None in records of versions that did not say."""
+    """The meaning of the tiers; None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
     ranks_hash: str | None = None
@@ -208,7 +208,7 @@ class Record(BaseRecord):
     Older records have one of plans with a host or a batch schedule, too, about which nothing is proven (``bounded``).
     """
     bound_fixed_ms: float | None = None
-    """Of that bound, launches and dispatch."""
+    """The part of that bound that is launches and dispatch."""
     whole_table_bound_ms: float | None = None
     """The same where every table stays whole on one device."""
     mean_step_ms: float | None = None
@@ -234,17 +234,17 @@ class Record(BaseRecord):
 
     @property
     def expected_key(self) -> str:
-        """Hash of the spec."""
+        """Return the hash of the spec."""
         return self.spec.key
 
     @property
     def about(self) -> str:
-        """The strategy."""
+        """Return the name of the strategy."""
         return self.spec.strategy
 
     @property
     def summary(self) -> str:
-        """The trial and its outcome; ``ms/step`` is the median over its n iterations."""
+        """Say which trial it is and its outcome; ``ms/step`` is the median over its n iterations."""
         head = f"{self.spec.text}: {self.outcome}"
         if self.failure is not None:
             return f"{head} in {self.cause}"
@@ -253,7 +253,7 @@ class Record(BaseRecord):
 
     @property
     def cause(self) -> str:
-        """Phase, rank and cause of the failure."""
+        """Return phase, rank and cause of the failure."""
         if self.failure is None:
             return ""
         rank = f" (rank {self.failure.rank})" if self.failure.rank is not None else ""
