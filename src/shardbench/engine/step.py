@@ -15,7 +15,7 @@ from shardbench.engine.attention import History
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel
-from shardbench.engine.lower import ExchangeScope, LocalLookups, Lowered, Slot
+from shardbench.engine.lower import LocalLookups, Lowered, Reach, Slot
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
 from shardbench.engine.sent_bytes import SentBytes, StepPart
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
@@ -140,7 +140,7 @@ class TrainingStep:
         replicated = [p for module in self.modules for p in module.replicated_parameters()]
         if replicated:
             self.optimizers.append(kind(replicated, lr=settings.learning_rate))
-        copies = [m for m in self.modules if m.key.scope is ExchangeScope.NODE]
+        copies = [m for m in self.modules if m.key.scope is Reach.NODE]
         self._copies = [tensor for m in copies for shards in m.shards().values() for _, tensor in shards]
         layouts = [layout for module in self.modules for layout in module.layouts]
         placed = {t.table for t in lowered.logical}
