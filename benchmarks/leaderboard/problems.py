@@ -1,7 +1,7 @@
 """The problems of a version of the leaderboard, as its file states them."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -82,7 +82,7 @@ class _Drawn:
 @lru_cache(maxsize=1)
 def _drawn(version: int, name: str, batch_size: int | None) -> _Drawn:
     size = {} if batch_size is None else {"batch_size": batch_size}
-    data: Mapping[str, Any] = {**load(version).posed(name).parameters, "name": name, **size}
+    data: dict[str, Any] = {**load(version).posed(name).parameters, "name": name, **size}
     workload = workload_config(data, f"leaderboard {version}").build(Path())
     return _Drawn(workload, DrawnBatches(workload, int(data.get("test_batches", 1))))
 

@@ -103,10 +103,10 @@ def judging_code(root: Path = _ROOT) -> str:
     seen: set[str] = set()
     while open_modules:
         name = open_modules.pop()
-        path = None if name in seen else _source(name, root)
+        source = None if name in seen else _source(name, root)
         seen.add(name)
-        if path is not None:
-            open_modules += code.add(path, name)
+        if source is not None:
+            open_modules += code.add(source, name)
     return code.hash
 
 
@@ -250,12 +250,6 @@ class _Code:
         return imported, meant
 
 
-@cache
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    # Whether a name is read or written is seen from where it stands.
-    return tuple(name for name in sorted(kind._fields) if name != "ctx")
-
-
 def _text(value: object, meant: dict[str, str]) -> str:
     """Write a syntax tree without docstrings and imports; ``meant`` are the names that mean others."""
     # Not ast.dump: it writes empty fields in some versions of Python and leaves them out in others.
@@ -267,8 +261,9 @@ def _text(value: object, meant: dict[str, str]) -> str:
         empty = not isinstance(value, ast.Constant)
         parts = [
             f"{name}={_text(field, meant)}"
-            for name in _fields(type(value))
-            if (field := getattr(value, name)) not in (None, []) or not empty
+            for name in sorted(value._fields)
+            # Whether a name is read or written is seen from where it stands.
+            if name != "ctx" and ((field := getattr(value, name)) not in (None, []) or not empty)
         ]
         return f"{type(value).__name__}({','.join(parts)})"
     if isinstance(value, list):

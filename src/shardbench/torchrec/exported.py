@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import STRICT, from_json, to_json
-from shardbench.engine.lower import LogicalTable, ModuleKey, Scope
+from shardbench.engine.lower import LogicalTable, ModuleKey, Reach
 from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
 
 FUSED, FUSED_UVM, DENSE = "fused", "fused_uvm", "dense"
@@ -53,7 +53,7 @@ class Piece:
             column_stop=self.column_stop,
             placement=OnRank(rank=0),  # where it lives is in ``shards``
         )
-        module = ModuleKey(pooled=True, scope=Scope.WORLD, columns=0)
+        module = ModuleKey(pooled=True, scope=Reach.WORLD, columns=0)
         return LogicalTable(name=self.name, table=0, segment=segment, module=module, ways=self.ways, features=features)
 
 
