@@ -20,8 +20,9 @@ VENV = ROOT / ".nox" / "shardbench"
 REQUIREMENTS = ROOT / "requirements"
 PIP = ("python", "-m", "pip", "install", "--quiet")
 PYTHONS = ("3.11", "3.12", "3.13")
-"""Those that the README names. On each these tests are run, which touch the engine, the planners and the solver."""
+"""The Pythons that the README names."""
 TRIED = tuple(f"tests/test_{name}.py" for name in ("measured_backend", "torchrec_planner", "recshard", "run_trial"))
+"""Tests that are run on each of them: they touch the engine, the planners and the solver."""
 ENVIRONMENT = {
     # `datasets/` must never be importable as the top-level package of that name.
     "PYTHONSAFEPATH": "1",
@@ -33,6 +34,9 @@ DEFAULT_SUITE = "quick"
 LEADERBOARD = "leaderboard"
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
+TABLES = ("scale", "prepare", "planners", "impostors", "faults", "fuzz")
+MARKS = ("slow", "gpu", "latex")
+"""Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
 
@@ -44,7 +48,7 @@ def run(session: nox.Session, *command: str, **environment: str) -> None:
 
 
 def install(session: nox.Session) -> None:
-    """The engine, the suite (editable) and the tools, each package by its hash (requirements/locked/)."""
+    """Install the engine, the suite (editable) and the tools, each package by its hash (requirements/locked/)."""
     engine = "cuda" if shutil.which("nvidia-smi") else "cpu"
     files = sorted([*REQUIREMENTS.glob("locked/*.txt"), REQUIREMENTS / "install.py", ROOT / "pyproject.toml"])
     content = b"".join(f.read_bytes() for f in files)
@@ -62,12 +66,12 @@ def install(session: nox.Session) -> None:
 
 
 def is_paper(name: str) -> bool:
-    """Whether it is a baseline with studies or claims, or the leaderboard; not a plain suite."""
+    """Say whether the name is a baseline with studies or claims, or the leaderboard, and not a plain suite."""
     return (ROOT / "baselines" / name / "reproduction").is_dir() or name == LEADERBOARD
 
 
 def everything() -> list[str]:
-    """The suite quick, every paper and the leaderboard."""
+    """Return the names of the suite quick, of every paper and of the leaderboard."""
     papers = sorted(folder.parent.name for folder in (ROOT / "baselines").glob("*/reproduction"))
     return [DEFAULT_SUITE, *papers, LEADERBOARD]
 
@@ -92,139 +96,90 @@ def reproduce(session: nox.Session) -> None:
 def publish(session: nox.Session) -> None:
     """Make the committed records and tables of a suite again, under results/, and the numbers in the documents.
 
-    The old records go to results/archive/. `--strategy NAME` makes those of one strategy of a suite again, or for
-    the first time. The suite `measured` is run twice: its orders are to hold in a second run (results/again/).
+    The old records go first; git has them. `--strategy NAME` makes those of one strategy of a suite again, or for the
+    first time. The suite `measured` is run twice: its orders are to hold in a second run (results/again/).
     """
     name, *options = session.posargs or [DEFAULT_SUITE]
     if is_paper(name) and options:
         session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
     install(session)
-    run(session, "shardbench", "archive", name, "--results", "results", *options)
     if is_paper(name):
-        page = ["--page"] if name == LEADERBOARD else []
-        run(session, "shardbench", "reproduce", name, *page, "--results", "results")
+        run(session, "shardbench", "reproduce", name, "--results", "results", "--fresh")
     else:
-        run(session, "shardbench", "run", name, "--results", "results", *options)
+        run(session, "shardbench", "run", name, "--results", "results", "--fresh", *options)
         if name == REPEATED_SUITE:
-            run(session, "shardbench", "run", name, "--results", "results/again", "--force", *options)
-            run(session, "shardbench", "report", name, "--results", "results", "--against", "results/again")
+            run(session, "shardbench", "run", name, "--results", "results/again", "--fresh", *options)
+            run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
         run(session, "shardbench", "report", "prediction", "--results", "results")
-        run(session, "python", "-m", "shardbench.cost.published.agreement")
+        run(session, "python", "tools/published_agreement.py")
     run(session, "python", "tools/document_numbers.py")
 
 
 @nox.session
-def scale(session: nox.Session) -> None:
-    """Count the full synthetic workload against plans for 8, 128 and 1,024 devices; write the table."""
+def tables(session: nox.Session) -> None:
+    """Make committed tables that no suite has: `-- NAME`, one of scale, prepare, planners, impostors, faults, fuzz.
+
+    scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
+    prepare: prepare made-up logs of one and of ten million rows; rows a CPU second and the peak memory.
+    planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
+    impostors: which check catches each strategy that breaks a rule; an error where another check does.
+    faults: 200 seeded faults of ranks, planners, cells, the program, its files and the disk. With options (`--seed N`,
+    `--only KIND`, `--every N`) the committed table stays as it is.
+    fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
+    """
+    name, *options = session.posargs or [""]
+    if name not in TABLES:
+        session.error(f"say which tables to make: nox -s tables -- NAME, where NAME is one of {', '.join(TABLES)}")
     install(session)
-    out = ROOT / "results" / "tables" / "scale" / "counting.csv"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    run(session, "python", "tools/counting_scale.py", "856", str(out))
-
-
-@nox.session
-def prepare_scale(session: nox.Session) -> None:
-    """Prepare made-up logs of one and of ten million rows; write rows a CPU second and the peak memory."""
-    install(session)
-    out = ROOT / "results" / "tables" / "scale" / "prepare.csv"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    run(session, "python", "tools/prepare_scale.py", str(out))
-
-
-@nox.session
-def planners(session: nox.Session) -> None:
-    """Our planner beside TorchRec's own on the same modules: plans, predicted steps, measured steps; the tables."""
-    install(session)
-    out = ROOT / "results" / "tables" / "planner"
-    for what in ("plans", "measured"):
-        command = ("python", "tools/torchrec_planners.py", what, str(out / f"{what}.csv"))
-        # TorchRec's planner takes its options out of sets of strings.
-        run(session, *command, PYTHONHASHSEED="0")
-
-
-@nox.session
-def impostors(session: nox.Session) -> None:
-    """Try every strategy that breaks a rule, and write which check caught it; an error where another one did."""
-    install(session)
-    folder = ROOT / "tests" / "conformance"
-    run(session, "python", str(folder / "table.py"), PYTHONPATH=str(folder))
+    made, scripts = ROOT / "results" / "tables", ROOT / "tests"
+    if name in ("scale", "prepare"):
+        tool, out = ("counting_scale", "counting") if name == "scale" else ("prepare_scale", "prepare")
+        run(session, "python", f"tools/{tool}.py", str(made / "scale" / f"{out}.csv"), *options)
+    elif name == "planners":
+        for what in ("plans", "measured"):
+            command = ("python", "tools/torchrec_planners.py", what, str(made / "planner" / f"{what}.csv"))
+            # TorchRec's planner takes its options out of sets of strings.
+            run(session, *command, PYTHONHASHSEED="0")
+    elif name == "impostors":
+        run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))
+    elif name == "faults":
+        out = Path(session.create_tmp()) / "summary.csv" if options else made / "faults" / "summary.csv"
+        run(session, "python", "-m", "faults", str(out), *options, PYTHONPATH=str(scripts))
+    else:
+        found = os.pathsep.join(map(str, (scripts, scripts / "fuzz")))
+        out = made / "faults" / "fuzz.csv"
+        run(session, "python", str(scripts / "fuzz"), *(options or ["100000"]), str(out), PYTHONPATH=found)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The default tests: minutes on two cores, no GPU, no data to bring."""
+    """Run the default tests: minutes on two cores, no GPU, no data to bring. Options and files go to pytest.
+
+    `-- slow`, `-- gpu` and `-- latex` run the tests of that mark instead: those of many minutes, those that need a CUDA
+    device, and those that compile LaTeX (pdflatex, pdftotext). `-- slow tests/test_soak.py` runs one file of them.
+    """
+    mark, *options = session.posargs if session.posargs and session.posargs[0] in MARKS else ["", *session.posargs]
+    lacking = [program for program in ("pdflatex", "pdftotext") if mark == "latex" and shutil.which(program) is None]
+    if lacking:
+        session.error(f"there is no {' and no '.join(lacking)}: install a TeX with booktabs, and poppler's tools")
     install(session)
     # Many tests wait for ranks or for a limit: on two cores three at once take three quarters of the time of two.
     at_once = min(4, len(os.sched_getaffinity(0)) + 1)
-    spread = (f"--numprocesses={at_once}", "--dist=worksteal")
-    run(session, "python", "-m", "pytest", *spread, "--durations=10", *session.posargs)
-
-
-@nox.session
-def tests_slow(session: nox.Session) -> None:
-    """Tests of minutes: the full synthetic workload, planners at scale, many random plans."""
-    install(session)
-    run(session, "python", "-m", "pytest", "-m", "slow", "--durations=10", *session.posargs)
-
-
-@nox.session
-def random_plans(session: nox.Session) -> None:
-    """Measured equals counted over 200 random plans of all placements (three minutes)."""
-    install(session)
-    run(session, "python", "-m", "pytest", "-m", "slow", "tests/test_random_plans.py", *session.posargs)
-
-
-@nox.session
-def faults(session: nox.Session) -> None:
-    """Two hundred seeded faults of ranks, planners, cells, the program, its files and the disk; writes the table.
-
-    Options (`--seed N`, `--only KIND`, `--every N`) go to it, and with one of them the committed table stays as it is.
-    """
-    install(session)
-    made = Path(session.create_tmp()) / "summary.csv"
-    out = made if session.posargs else ROOT / "results" / "tables" / "faults" / "summary.csv"
-    run(session, "python", "-m", "faults", str(out), *session.posargs, PYTHONPATH=str(ROOT / "tests"))
-
-
-@nox.session
-def soak(session: nox.Session) -> None:
-    """Three hundred trials in one process, good and bad ones in turn: its memory and its files stay as many."""
-    install(session)
-    run(session, "python", "-m", "pytest", "-m", "slow", "tests/test_soak.py", *session.posargs)
-
-
-@nox.session
-def tests_gpu(session: nox.Session) -> None:
-    """Tests that need a CUDA device."""
-    install(session)
-    run(session, "python", "-m", "pytest", "-m", "gpu", *session.posargs)
-
-
-@nox.session
-def fuzz(session: nox.Session) -> None:
-    """100,000 wrong files and options for every parser of what others write (ten minutes of one core); the table.
-
-    `-- N` gives N.
-    """
-    install(session)
-    out = ROOT / "results" / "tables" / "faults" / "fuzz.csv"
-    tests = ROOT / "tests"
-    found = os.pathsep.join(map(str, (tests, tests / "fuzz")))
-    total = session.posargs[0] if session.posargs else "100000"
-    run(session, "python", str(tests / "fuzz" / "__main__.py"), total, str(out), PYTHONPATH=found)
+    chosen = ("-m", mark) if mark else (f"--numprocesses={at_once}", "--dist=worksteal")
+    run(session, "python", "-m", "pytest", *chosen, "--durations=10", *options)
 
 
 @nox.session
 def micro(session: nox.Session) -> None:
-    """Micro-benchmarks, as ratios: planners to a greedy plan, the harness to a hand-written TorchRec loop."""
+    """Time our own code beside something else, as ratios: a plan beside a greedy one, counting beside sorting."""
     install(session)
     options = ("-m", "", "--benchmark-only", "--benchmark-quiet")
-    run(session, "python", "-m", "pytest", "benchmarks/micro", *options, *session.posargs)
+    run(session, "python", "-m", "pytest", "tools/micro", *options, *session.posargs)
 
 
 @nox.session
 def regression(session: nox.Session) -> None:
-    """Whether this working tree made a benchmark slower, larger or worse (minutes); benchmarks/README.md says how.
+    """Say whether this working tree made a benchmark slower, larger or worse (minutes; benchmarks/README.md).
 
     `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
     """
@@ -234,7 +189,7 @@ def regression(session: nox.Session) -> None:
 
 @nox.session
 def page(session: nox.Session) -> None:
-    """The page in a real browser: links, sorting, hiding, dark and light, 400 px, keyboard, accessibility (axe-core).
+    """Check the page in a browser: links, sorting, hiding, dark and light, 400 px, keyboard, accessibility (axe-core).
 
     Needs chromium, node and npm. `-- FOLDER` leaves screenshots there.
     """
@@ -258,7 +213,10 @@ def page(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documents as a site, .nox/site/index.html; a broken link or a resource from elsewhere is an error."""
+    """Build the site, .nox/site/index.html: the leaderboard and all documents.
+
+    A broken link and a resource from elsewhere are errors.
+    """
     install(session)
     run(session, *PIP, "--no-deps", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "docs.txt"))
     site = ROOT / ".nox" / "site"
@@ -266,22 +224,16 @@ def docs(session: nox.Session) -> None:
     strict = ("--fail-on-warning", "--keep-going", "--quiet", "--fresh-env")
     folders = ("-d", str(ROOT / ".nox" / "doctrees"), "-c", str(ROOT / "docs"), str(ROOT), str(site))
     run(session, "python", "-m", "sphinx", *strict, *folders)
+    # The leaderboard's page links to the records and tables that it is made of, so that they are in the site.
+    for folder in ("environments", "records", "studies", "tables"):
+        shutil.copytree(ROOT / "results" / folder, site / "results" / folder)
+    run(session, "shardbench", "report", LEADERBOARD, "--page", "--results", str(site / "results"))
     run(session, "python", "-m", "pytest", "-m", "site", "tests/test_site.py")
 
 
 @nox.session
-def latex(session: nox.Session) -> None:
-    """What `report --latex` gives of the committed results, compiled (two minutes). Needs pdflatex and pdftotext."""
-    for program in ("pdflatex", "pdftotext"):
-        if shutil.which(program) is None:
-            session.error(f"there is no {program}: install a TeX with booktabs, and poppler's tools")
-    install(session)
-    run(session, "python", "-m", "pytest", "-m", "latex", "tests/test_latex_compiled.py", *session.posargs)
-
-
-@nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff, and mypy --strict against the built wheel (an editable install hides packaging faults)."""
+    """Run ruff, and mypy --strict against the built wheel (an editable install hides packaging faults)."""
     install(session)
     run(session, "ruff", "check", ".")
     run(session, "ruff", "format", "--check", ".")
@@ -292,7 +244,10 @@ def lint(session: nox.Session) -> None:
     )
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
-    run(session, "mypy", "--config-file", config, "tools/regression", MYPYPATH=str(site))
+    # Scripts import each other by name, and the cases of benchmarks/.
+    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
+    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
+    run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
 
 
 @nox.session
@@ -308,9 +263,9 @@ def lock(session: nox.Session) -> None:
 
 @nox.session
 def pythons(session: nox.Session) -> None:
-    """What is locked, installed and tried on each Python that the README names and that is here: `-- 3.12` for one.
+    """Install and try what is locked on each Python that the README names, or on one: `-- 3.12`.
 
-    A gigabyte or, where torch comes with CUDA, six a Python, taken away afterwards.
+    Each takes a gigabyte of disk, or six where torch comes with CUDA, and gives it back afterwards.
     """
     asked = tuple(session.posargs) or PYTHONS
     lacking = [version for version in asked if shutil.which(f"python{version}") is None]

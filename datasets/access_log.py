@@ -1,4 +1,4 @@
-"""Access logs of one's own, from the folder that ``shardbench profile`` writes."""
+"""Access logs that users bring, from the folder that ``shardbench profile`` writes."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -8,35 +8,31 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, Profiles, offsets_file, values_file
+from shardbench.datasets.preparation.log_profile import Profiled, offsets_file, values_file
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
-from shardbench.datasets.preparation.recorded import RecordedWorkload
-from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Name, Pooling, Table, Width
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags
-from shardbench.workloads.workload import WorkloadConfig
 
 _HOW = "write it with: shardbench profile (logs of your own), or prepare (public ones)"
 
 
-class ProfiledConfig(WorkloadConfig):
-    """What a folder with bags, profiles and row orders is asked for, whatever log it was made of."""
+class ProfiledConfig(RecordedConfig):
+    """Parameters of a workload that lies in a folder of bags, profiles and row orders, whatever log it was made of."""
 
     batch_size: PositiveInt = 4096
     prepared: str
     """Folder that ``shardbench profile`` or ``prepare`` wrote, relative to the data folder."""
     dims: dict[str, Width] = Field(default_factory=dict)
-    """Widths of tables by name, where they are to be others than those the folder states."""
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
+    """Widths of tables by name, in place of those that the folder states."""
 
     def build(self, data: Path) -> "AccessLog":
-        """Maps the folder; raises BadInput that says how to make it."""
+        """Map the folder; raises BadInput that says how to make it."""
         return AccessLog(self, data)
 
 
 class AccessLogConfig(ProfiledConfig):
-    """A profiled log of one's own: its tables, the samples that train, and those that test."""
+    """A profiled log that users bring: its tables, the samples that train, and those that test."""
 
     dataset: Literal["access_log"] = "access_log"
     name: Name = "access_log"
@@ -51,11 +47,7 @@ class AccessLog(RecordedWorkload):
         unknown = sorted(config.dims.keys() - {table.name for table in self.profiled.tables})
         if unknown:
             raise BadInput(f"{config.name}: dims of '{unknown[0]}', which is no table of {folder}")
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self.tables = tuple(
             Table(
                 name=table.name,
@@ -70,7 +62,7 @@ class AccessLog(RecordedWorkload):
             [_read(folder, number, f, table.lookups[f], self.profiled.samples) for f in range(len(table.features))]
             for number, table in enumerate(self.profiled.tables)
         ]
-        self._split_samples(self.profiled.samples, self.profiled.train_samples, config.profile_samples)
+        self._split_samples(self.profiled.samples, self.profiled.train_samples)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         of_features = []
@@ -80,17 +72,17 @@ class AccessLog(RecordedWorkload):
         return Bags.shared(of_features)
 
     def recipe(self) -> object:
-        """The configuration and the folder's description, checksums included."""
+        """Return the configuration and the folder's description, checksums included."""
         return {"config": self._config.model_dump(mode="json"), "prepared": self.profiled.model_dump(mode="json")}
 
 
 def read_note(folder: Path) -> Profiled:
-    """What ``shardbench profile`` noted in a folder; raises BadInput where it wrote none."""
+    """Return what ``shardbench profile`` noted in a folder; raises BadInput where it wrote nothing there."""
     return read_model(Profiled, folder / NOTE, _HOW)
 
 
 def constraints(folder: Path) -> dict[str, dict[str, Any]]:
-    """Fields of TorchRec's ``ParameterConstraints`` by table, as the train split of a profiled log has them.
+    """Return the fields of TorchRec's ``ParameterConstraints`` by table, as the train split of a profiled log has them.
 
     ``pooling_factors`` are the mean lookups of a sample by each feature, absent ones counted as zero;
     ``ParameterConstraints(**fields)`` takes them.
@@ -108,13 +100,8 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_profiles(folder: Path) -> dict[str, AccessProfile]:
-    """The train split's profile of every table of a profiled log, by its name."""
-    return read_model(Profiles, folder / PROFILES, _HOW).tables
-
-
 def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Row ids and offsets of a feature; raises BadInput where a file is not as noted."""
+    """Return the row ids and offsets of a feature; raises BadInput where a file is not as noted."""
     values = read_array(folder / values_file(table, feature), np.signedinteger, (lookups,), _HOW)
     return values, read_array(folder / offsets_file(table, feature), np.int64, (samples + 1,), _HOW)
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.preparation.downloads import Download
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 
@@ -24,7 +24,7 @@ class AvazuConfig(ProfiledConfig):
 
 
 DOWNLOAD = Download(
-    read=lambda files: Log(files=files, suffix=".csv"),
+    read=lambda files: LogFiles(files=files, suffix=".csv"),
     time="hour",
     tables=tuple(ListedTable(name=name, dim=WIDTH) for name in FEATURES),
     mode="vocabulary",

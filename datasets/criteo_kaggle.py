@@ -8,13 +8,11 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.laws.drawn import bag_offsets
 from shardbench.datasets.preparation import prepared
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
-from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Table
-from shardbench.workloads.trace import Bags
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
+from shardbench.workloads.trace import Bags, bag_offsets
 
 NOTE = prepared.NOTE
 TRAIN_SHARE = 6 / 7
@@ -25,7 +23,7 @@ _HOW = (
 )
 
 
-class CriteoKaggleConfig(WorkloadConfig):
+class CriteoKaggleConfig(RecordedConfig):
     """26 one-hot tables; the first share of the samples (time order) trains, the rest tests."""
 
     dataset: Literal["criteo_kaggle"] = "criteo_kaggle"
@@ -37,11 +35,9 @@ class CriteoKaggleConfig(WorkloadConfig):
     """How the folder was prepared: rows by stable hash, or by vocabulary."""
     dim: PositiveInt = 16
     train_share: float = Field(default=TRAIN_SHARE, gt=0, lt=1)
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "CriteoKaggle":
-        """Maps the prepared folder; raises BadInput that says how to prepare it."""
+        """Map the prepared folder; raises BadInput that says how to prepare it."""
         return CriteoKaggle(self, data)
 
 
@@ -49,47 +45,43 @@ class CriteoKaggle(RecordedWorkload):
     """An empty category cell is an empty bag; columns are read from memory-mapped files."""
 
     def __init__(self, config: CriteoKaggleConfig, data: Path) -> None:
+        super().__init__(config)
         folder = data / config.prepared
         self.prepared = read_note(folder)
         if self.prepared.mode != config.mode:
             raise BadInput(f"{folder} was prepared by '{self.prepared.mode}', not '{config.mode}': {_HOW}")
-        self._config = config
         self._columns = [read_column(folder, c, self.prepared) for c in range(CATEGORIES)]
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
         self.tables = tuple(
             Table(name=f"C{c + 1}", rows=self.prepared.rows[c], dim=config.dim) for c in range(CATEGORIES)
         )
         samples = self.prepared.samples
-        self._split_samples(samples, int(samples * config.train_share), config.profile_samples)
+        self._split_samples(samples, int(samples * config.train_share))
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         return bags_of(self._columns[table][start:stop])
 
     def recipe(self) -> object:
-        """The configuration and the prepared folder's description, checksums included."""
+        """Return the configuration and the prepared folder's description, checksums included."""
         return {"config": self._config.model_dump(mode="json"), "prepared": self.prepared.model_dump(mode="json")}
 
 
 def read_note(folder: Path) -> Prepared:
-    """What ``shardbench prepare`` noted in a folder; raises BadInput where it is not prepared."""
+    """Return what ``shardbench prepare`` noted in a folder; raises BadInput where the folder is not prepared."""
     return prepared.read_model(Prepared, folder / NOTE, _HOW)
 
 
 def read_column(folder: Path, category: int, note: Prepared) -> NDArray[Any]:
-    """Rows that a category asks for, int32 [samples], -1 where a cell is empty; mapped, not read."""
+    """Map the rows that a category asks for, int32 [samples]; -1 stands for an empty cell."""
     return read_array(folder / category_file(category), np.int32, (note.samples,))
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """A prepared array, mapped; raises BadInput where it is none of this kind and shape."""
+    """Map a prepared array; raises BadInput where the file holds no array of this kind and shape."""
     return prepared.read_array(path, kind, shape, _HOW)
 
 
 def bags_of(column: NDArray[Any]) -> Bags:
-    """One-hot bags of a part of a column; an empty cell is an empty bag."""
+    """Return the one-hot bags of a part of a column; an empty cell is an empty bag."""
     there = np.asarray(column) >= 0
     return Bags(values=column[there].astype(np.int64), offsets=bag_offsets(there.astype(np.int64)))
 

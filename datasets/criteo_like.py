@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.datasets.laws.criteo_dependence import (
@@ -30,11 +30,10 @@ from shardbench.datasets.laws.criteo_dependence import (
     RecentInputs,
     fitted,
 )
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
-from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
+from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
 from shardbench.model.table import Name, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 _DATA = Path(__file__).parent / "data"
 _FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
@@ -42,7 +41,7 @@ _FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HeadTailLaw:
+class HeadTailLaw(RankLaw):
     """Ranks 0..H-1 drawn in proportion to ``head`` float64 [H], the rest by a power law.
 
     ``tail_weight`` is the tail's weight on the scale of ``head``; without a ``tail`` it is 0.
@@ -54,19 +53,11 @@ class HeadTailLaw:
 
     @property
     def rows(self) -> int:
-        """Ranks of head and tail."""
+        """Return the number of ranks, of head and tail together."""
         return len(self.head) + (self.tail.rows if self.tail else 0)
 
-    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
-        """``draws`` independent ranks, int64 [draws]."""
-        ranks = np.empty(draws, dtype=np.int64)
-        for start in range(0, draws, CHUNK):
-            places = generator.random(min(CHUNK, draws - start))
-            ranks[start : start + len(places)] = self.inverse(places)
-        return ranks
-
     def inverse(self, shares: Floats) -> Ints:
-        """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         ends = self._ends
         shares *= ends[-1] + self.tail_weight
         found = np.searchsorted(ends, shares, side="right").astype(np.int64)
@@ -85,20 +76,20 @@ class HeadTailLaw:
 
 @lru_cache(maxsize=1)
 def measured_fields() -> dict[str, Any]:
-    """Kaggle's head counts and fitted tails, C1..C26 (data/criteo_like_parameters.json.gz)."""
+    """Return Kaggle's head counts and fitted tails, C1..C26 (data/criteo_like_parameters.json.gz)."""
     data: dict[str, Any] = json.loads(gzip.decompress((_DATA / "criteo_like_parameters.json.gz").read_bytes()))
     return data
 
 
 @lru_cache(maxsize=1)
 def cardinalities() -> dict[str, Any]:
-    """Published rows and multi-hot sizes of both forms (data/criteo_cardinalities.json)."""
+    """Return the published rows and multi-hot sizes of both forms (data/criteo_cardinalities.json)."""
     data: dict[str, Any] = json.loads((_DATA / "criteo_cardinalities.json").read_text())
     return data
 
 
 def field_law(field: dict[str, Any], rows: int) -> HeadTailLaw:
-    """Law of a table of ``rows`` rows with the skew of a measured field.
+    """Return the law of a table of ``rows`` rows with the skew of a measured field.
 
     The tail keeps its exponent and shift over as many rows as there are, and its weight as far
     as no tail rank gets hotter than the head's last; with fewer rows than the head it is cut.
@@ -114,7 +105,7 @@ def field_law(field: dict[str, Any], rows: int) -> HeadTailLaw:
     return HeadTailLaw(head=head, tail=tail, tail_weight=min(field.get("tail_lookups", 0.5), most))
 
 
-class CriteoLikeConfig(WorkloadConfig):
+class CriteoLikeConfig(DrawnConfig):
     """26 tables of Criteo's shape; needs no data."""
 
     dataset: Literal["criteo_like"] = "criteo_like"
@@ -123,9 +114,6 @@ class CriteoLikeConfig(WorkloadConfig):
     form: Literal["kaggle", "terabyte_dcnv2", "terabyte_one_hot"] = "kaggle"
     dim: PositiveInt | None = None
     """Width of every table; None: 16 (kaggle) or 128 (both Terabyte forms)."""
-    seed: NonNegativeInt = 0
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
     column_dependence: float | None = Field(default=None, ge=0, le=1)
     """Scale of how columns of an input depend on each other: 1 as published, 0 not at all, as multi-hot bags always.
 
@@ -140,21 +128,23 @@ class CriteoLikeConfig(WorkloadConfig):
 
     @property
     def dependence(self) -> float:
-        """The scale in force."""
+        """Return the scale in force, the form's own where none is stated."""
         if self.column_dependence is None:
             return 0.0 if self.form == "terabyte_dcnv2" else 1.0
         return self.column_dependence
 
     def build(self, data: Path) -> "CriteoLike":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return CriteoLike(self)
 
 
 class CriteoLike(DrawnWorkload):
     """One-hot (kaggle, terabyte_one_hot) or fixed multi-hot (terabyte_dcnv2) bags."""
 
+    _config: CriteoLikeConfig
+
     def __init__(self, config: CriteoLikeConfig) -> None:
-        self._config = config
+        super().__init__(config)
         fields = list(measured_fields()["fields"].values())
         shape = cardinalities()["kaggle" if config.form == "kaggle" else "terabyte_dcnv2"]
         rows: list[int] = shape["rows"]
@@ -171,13 +161,7 @@ class CriteoLike(DrawnWorkload):
         # Features missing equally often are taken to be missing together.
         self._absence_stream = [FEATURES + missing.index(count) for count in missing]
         dim = config.dim or (16 if config.form == "kaggle" else int(shape["dim"]))
-        self.name = config.name
         self.tables = tuple(Table(name=f"C{i + 1}", rows=rows[i], dim=dim) for i in range(FEATURES))
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         present = self._present(split, batch, table)
@@ -192,14 +176,14 @@ class CriteoLike(DrawnWorkload):
         return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
-        """See Dependence.places_where_present; made once a column."""
+        """Return ``Dependence.places_where_present`` of a column, worked out once."""
         if score not in self._where_present:
             dependence = fitted() if self._dependence is None else self._dependence
             self._where_present[score] = dependence.places_where_present(score, missing)
         return self._where_present[score]
 
     def _common(self, key: tuple[Split, int]) -> tuple[Floats32, Ints]:
-        """What the columns of a batch's inputs share: factors float32 [batch, factors] and kinds int64 [batch]."""
+        """Draw what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch]."""
         dependence = fitted() if self._dependence is None else self._dependence
         shape = (self.batch_size, dependence.factors)
         factors = self._generator(*key, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
@@ -220,15 +204,15 @@ class CriteoLike(DrawnWorkload):
         return np.asarray(draws < self.coverage[table], dtype=np.int64)
 
     def recipe(self) -> object:
-        """The configuration; the laws show in the fingerprint's first lookups."""
+        """Return the configuration; the laws show in the fingerprint's first lookups."""
         scale = self._config.dependence
         plain = self._config.model_dump(mode="json", exclude={"column_dependence"})
-        # Independent columns are drawn as they were before there was a choice: they are the same workload.
+        # Independent columns are drawn as they were before there was a choice: the workload is the same as then.
         return {**plain, "column_dependence": scale} if scale else plain
 
 
 def _skews(form: str, rows: list[int], measured: list[int]) -> list[int]:
-    """Number of the measured field each table takes its skew from."""
+    """Return the number of the measured field that each table takes its skew from."""
     if form == "kaggle":
         return list(range(FEATURES))
     by_rows = np.argsort(np.negative(rows), kind="stable")

@@ -29,7 +29,7 @@ def _read(files: tuple[Path, ...]) -> MultiHotDays:
 
 
 def _train_share(files: tuple[Path, ...]) -> float:
-    """All days but the last."""
+    """Return the share of samples on all days but the last."""
     samples = _read(files).samples()
     if len(samples) == 1:
         return _ONE_DAYS_SHARE

@@ -6,7 +6,7 @@ from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.preparation.criteo_prepare import CATEGORY_NAMES, HEADER
 from shardbench.datasets.preparation.downloads import Download, days_in_order
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
 
@@ -22,7 +22,7 @@ class CriteoTerabyteConfig(ProfiledConfig):
 
 
 DOWNLOAD = Download(
-    read=lambda files: Log(files=files, suffix=".tsv", header=HEADER),
+    read=lambda files: LogFiles(files=files, suffix=".tsv", header=HEADER),
     tables=tuple(
         ListedTable(name=name, rows=rows, dim=WIDTH)
         for name, rows in zip(CATEGORY_NAMES, cardinalities()["terabyte_dcnv2"]["rows"])

@@ -30,15 +30,14 @@ from pathlib import Path
 from typing import Literal
 
 import pydantic
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from shardbench.base.serialise import from_data
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Rows, SharedBy, Table, Width
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.table_list import ListedTable, read_table_list
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 
 class DescribedTable(pydantic.BaseModel):
@@ -72,11 +71,11 @@ class DescribedTable(pydantic.BaseModel):
 
     @property
     def law(self) -> PowerLaw:
-        """The law of the rows that are looked up."""
+        """Return the law of the rows that are looked up."""
         return PowerLaw(rows=self.seen_rows or self.rows, exponent=self.alpha, shift=self.shift)
 
 
-class DescribedConfig(WorkloadConfig):
+class DescribedConfig(DrawnConfig):
     """Any tables, drawn from their description."""
 
     dataset: Literal["described"] = "described"
@@ -85,9 +84,6 @@ class DescribedConfig(WorkloadConfig):
     tables: tuple[DescribedTable, ...] = ()
     table_list: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """A file that lists the tables instead (``shardbench.workloads.table_list``), relative to the data folder."""
-    seed: NonNegativeInt = 0
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
 
     @pydantic.model_validator(mode="after")
     def _names_differ(self) -> "DescribedConfig":
@@ -100,7 +96,7 @@ class DescribedConfig(WorkloadConfig):
         return self
 
     def build(self, data: Path) -> "Described":
-        """The workload; reads the list of tables where the configuration names one."""
+        """Return the workload, after reading the list of tables where the configuration names one."""
         if self.table_list is None:
             return Described(self)
         tables = described(read_table_list(data / self.table_list), self.table_list)
@@ -108,7 +104,7 @@ class DescribedConfig(WorkloadConfig):
 
 
 def described(listed: Sequence[ListedTable], what: str) -> tuple[DescribedTable, ...]:
-    """Listed tables with what a list leaves out; raises BadInput naming ``what`` and the table."""
+    """Return listed tables with what a list leaves out; raises BadInput that names ``what`` and the table."""
     found = []
     for number, one in enumerate(listed, 1):
         stated = one.model_dump(exclude={"features"}, exclude_none=True)
@@ -119,9 +115,10 @@ def described(listed: Sequence[ListedTable], what: str) -> tuple[DescribedTable,
 class Described(DrawnWorkload):
     """Lookups drawn on demand; lengths and lookups of different tables are independent."""
 
+    _config: DescribedConfig
+
     def __init__(self, config: DescribedConfig) -> None:
-        self._config = config
-        self.name = config.name
+        super().__init__(config)
         self.tables = tuple(
             Table(
                 name=t.name,
@@ -132,11 +129,6 @@ class Described(DrawnWorkload):
             )
             for t in config.tables
         )
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         described = self._config.tables[table]
@@ -145,10 +137,6 @@ class Described(DrawnWorkload):
         offsets = bag_offsets(bag_lengths(generator, bags, described.pooling, described.coverage))
         values = described.law.sample(generator, int(offsets[-1]))
         return Bags(values=values, offsets=offsets, features=described.features)
-
-    def recipe(self) -> object:
-        """The configuration, which says all."""
-        return self._config.model_dump(mode="json")
 
 
 CONFIG = DescribedConfig

@@ -18,14 +18,14 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.torch_files import tensors_in
-from shardbench.datasets.laws.selection import SelectedTablesConfig
-from shardbench.datasets.preparation.recorded import RecordedWorkload
 from shardbench.model.table import Name, Table
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
+from shardbench.workloads.selection import SelectedTablesConfig
 from shardbench.workloads.trace import Bags
 
 MIN_ROWS = 100
 MOST_UNPACKED = 64
-"""Times its size to which a packed file unpacks; lookups of real tables come to a tenth of it."""
+"""A packed file unpacks to at most so many times its size; lookups of real tables come to a tenth of that."""
 _ROOM_BYTES = 1 << 20
 _WHERE = (
     "download embedding_bag/2021/fbgemm_t856_bs65536.pt.gz (2.4 GB, MIT) from the GitHub project "
@@ -33,7 +33,7 @@ _WHERE = (
 )
 
 
-class DlrmDatasetsConfig(SelectedTablesConfig):
+class DlrmDatasetsConfig(SelectedTablesConfig, RecordedConfig):
     """One of Meta's files, cut into train samples (the first share) and test samples (the rest)."""
 
     dataset: Literal["dlrm_datasets"] = "dlrm_datasets"
@@ -44,16 +44,14 @@ class DlrmDatasetsConfig(SelectedTablesConfig):
     file_tables: PositiveInt = 856
     """Tables in the file."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "DlrmDatasets":
-        """Loads the file; raises BadInput where it is missing or its parts do not fit together."""
+        """Load the file; raises BadInput where it is missing or its parts do not fit together."""
         return DlrmDatasets(self, data)
 
 
 def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
-    """Indices int64 [lookups] and bag ends int64 [tables * samples + 1], checked.
+    """Return the indices int64 [lookups] and bag ends int64 [tables * samples + 1], checked.
 
     Raises BadInput where the three parts disagree, an index is negative, or the bags do not
     divide among the tables.
@@ -100,7 +98,7 @@ def _load(path: Path) -> Any:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Whole, because torch.load seeks and gzip would unpack from the start each time."""
+    """Unpack the whole file, because torch.load seeks and gzip would begin anew at every step back."""
     most = MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
     try:
         with gzip.open(path, "rb") as packed:
@@ -116,17 +114,13 @@ class DlrmDatasets(RecordedWorkload):
     """Samples of Meta's file; ids re-ranked by the train samples, table by table."""
 
     def __init__(self, config: DlrmDatasetsConfig, data: Path) -> None:
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self._ids = config.table_ids(config.file_tables)
         self._indices, self._ends = load_triple(data / config.file, config.file_tables)
         self._stride = (len(self._ends) - 1) // config.file_tables
         dims = config.table_dims(config.file_tables)
         self.tables = tuple(Table(name=f"t{i:03d}", rows=self._rows(i), dim=dims[i]) for i in self._ids)
-        self._split_samples(self._stride, int(self._stride * config.train_share), config.profile_samples)
+        self._split_samples(self._stride, int(self._stride * config.train_share))
 
     def _rows(self, table_id: int) -> int:
         start, stop = self._ends[table_id * self._stride], self._ends[(table_id + 1) * self._stride]
@@ -138,7 +132,7 @@ class DlrmDatasets(RecordedWorkload):
         return Bags(values=self._indices[ends[0] : ends[-1]], offsets=ends - ends[0])
 
     def recipe(self) -> object:
-        """The configuration and a hash of the chosen tables' bags."""
+        """Return the configuration and a hash of the chosen tables' bags."""
         chosen = [self._raw(i, 0, self.samples) for i in range(len(self._ids))]
         content = content_hash(*(content_hash(bags.values, bags.offsets) for bags in chosen))
         return {"config": self._config.model_dump(mode="json"), "bags": content}

@@ -24,25 +24,23 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.laws.rm_features import (
     COVERAGE_LOW,
     FEATURES,
     POOLING_TOP,
     ROWS_LOG_STD,
     WIDTH,
-    Spreads,
     rm_features,
 )
 from shardbench.model.table import Name, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 TRAIN_DRAW = 16_384
 """About so many train samples are drawn at once, however small the batch is: scaled models have small ones."""
 
 
-class RmConfig(WorkloadConfig):
+class RmConfig(DrawnConfig):
     """One of the three models, or some of its features; a feature has the same lookups in every subset."""
 
     dataset: Literal["rm"] = "rm"
@@ -54,25 +52,21 @@ class RmConfig(WorkloadConfig):
     subset_seed: NonNegativeInt | None = None
     """Draws the features without replacement; None takes evenly spaced ones."""
     pairing: NonNegativeInt = 0
-    """Which features: each number pairs their sizes, skews, pooling factors and coverages in another way."""
-    seed: NonNegativeInt = 0
-    """Of the lookups; the features themselves are fixed."""
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
+    """Which features there are: each number pairs sizes, skews, pooling factors and coverages in another way."""
     exponent_scale: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
     """Multiplies the exponent of every feature (sensitivity to skew); 0: every raw value alike."""
 
     row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of every table's rows and raw values that the model has: see the module's ``Scaling``."""
+    """Share of every table's rows and raw values that the model has; the module's docstring explains the scaling."""
     rows_log_std: Annotated[float, Field(ge=0.0, le=4.0)] = ROWS_LOG_STD
-    """Of the tables' sizes; the total stays."""
+    """Standard deviation of the logarithm of the tables' sizes; the total stays."""
     pooling_top: Annotated[float, Field(ge=1.0, le=1000.0)] = POOLING_TOP
     """Longest mean bag of a feature."""
     coverage_low: Annotated[float, Field(gt=0.0, le=1.0)] = COVERAGE_LOW
     """Least share of the samples that a feature is in."""
 
     def features(self) -> list[int]:
-        """Numbers of the features taken, ascending."""
+        """Return the numbers of the features taken, ascending."""
         count = FEATURES if self.tables is None else self.tables
         if self.subset_seed is None:
             return [i * FEATURES // count for i in range(count)]
@@ -80,7 +74,7 @@ class RmConfig(WorkloadConfig):
         return [int(i) for i in np.sort(drawn)]
 
     def build(self, data: Path) -> "Rm":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Rm(self)
 
 
@@ -88,20 +82,13 @@ class Rm(DrawnWorkload):
     """Lookups drawn and hashed on demand; lengths and lookups of different features are independent."""
 
     def __init__(self, config: RmConfig) -> None:
-        spreads = Spreads(
-            rows_log_std=config.rows_log_std, pooling_top=config.pooling_top, coverage_low=config.coverage_low
+        super().__init__(config)
+        everything = rm_features(
+            config.form, config.pairing, config.rows_log_std, config.pooling_top, config.coverage_low
         )
-        everything = rm_features(config.form, config.pairing, spreads)
-        self._config = config
         self.features = tuple(everything[i].scaled(config.row_scale) for i in config.features())
         self._laws = tuple(feature.law(config.exponent_scale) for feature in self.features)
-        self.name = config.name
         self.tables = tuple(Table(name=f"f{f.number:03d}", rows=f.rows, dim=WIDTH) for f in self.features)
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TEST:
@@ -116,7 +103,7 @@ class Rm(DrawnWorkload):
 
     @property
     def _train_batches(self) -> int:
-        """Train batches that are drawn at once."""
+        """Return the number of train batches that are drawn at once."""
         return max(1, TRAIN_DRAW // self.batch_size)
 
     def _samples(self, split: Split, number: int, table: int, samples: int) -> Bags:
@@ -126,8 +113,8 @@ class Rm(DrawnWorkload):
         return Bags(values=self._laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def recipe(self) -> object:
-        """The configuration; the features show in the tables and the fingerprint's first lookups."""
-        # What is as the card describes it is not named, so that records from before a knob stay the same.
+        """Return the configuration; the features show in the tables and the fingerprint's first lookups."""
+        # A value that the card describes is not named, so that records from before there was a choice stay the same.
         fields = self._config.model_dump(mode="json")
         return {name: value for name, value in fields.items() if name not in KNOBS or value != KNOBS[name]}
 
@@ -136,6 +123,6 @@ KNOBS = {
     name: RmConfig.model_fields[name].default
     for name in ("pairing", "row_scale", "rows_log_std", "pooling_top", "coverage_low")
 }
-"""What the models were not described by at first, and the card's values."""
+"""Parameters that the models did not have at first, with the values that the card describes."""
 
 CONFIG = RmConfig

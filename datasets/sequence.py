@@ -14,11 +14,10 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_offsets
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Table
-from shardbench.workloads.trace import Bags, Split
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 TAOBAO_ROWS = {"user": 987_994, "item": 4_162_024, "category": 9_439}
 TAOBAO_WIDTH = 16
@@ -51,7 +50,7 @@ class SequenceFeature:
 
 
 def taobao_features() -> tuple[SequenceFeature, ...]:
-    """Users (one lookup a sample) and histories of up to 20 items and categories, all by Zipf's law."""
+    """Return users (one lookup a sample) and histories of up to 20 items and categories, all by Zipf's law."""
     bounds = {"user": 1, "item": TAOBAO_HISTORY, "category": TAOBAO_HISTORY}
     return tuple(
         SequenceFeature(
@@ -64,7 +63,7 @@ def taobao_features() -> tuple[SequenceFeature, ...]:
 
 @cache
 def production_features(draw: int = 0) -> tuple[SequenceFeature, ...]:
-    """24 histories of up to 20, 50 or 100 lookups and 12 pooled features; draws follow the same laws."""
+    """Return 24 histories of up to 20, 50 or 100 lookups and 12 pooled features; all draws follow the same laws."""
     rng = np.random.default_rng([PRODUCTION_SEED, draw] if draw else PRODUCTION_SEED)
     total = SEQUENCES + POOLED
     rows = np.exp(rng.uniform(np.log(1e5), np.log(1e7), total)).astype(int)
@@ -87,7 +86,7 @@ def production_features(draw: int = 0) -> tuple[SequenceFeature, ...]:
     )
 
 
-class SequenceConfig(WorkloadConfig):
+class SequenceConfig(DrawnConfig):
     """One of the two forms, or some of its features; a feature has the same lookups in every subset."""
 
     dataset: Literal["sequence"] = "sequence"
@@ -96,10 +95,8 @@ class SequenceConfig(WorkloadConfig):
     batch_size: PositiveInt = 4096
     tables: PositiveInt | None = None
     """How many features, evenly spaced; None: all of the form."""
-    seed: NonNegativeInt = 0
-    """Of the lookups."""
     draw: NonNegativeInt = 0
-    """Of the production form's features (rows, skew, histories): another model of the same laws."""
+    """Which draw of the production form's features (rows, skew, histories): each is a model of the same laws."""
     profile_samples: PositiveInt = 32_768
     """Train samples that profiles are counted over."""
     empty_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
@@ -118,23 +115,24 @@ class SequenceConfig(WorkloadConfig):
         return self
 
     def features(self) -> tuple[SequenceFeature, ...]:
-        """The features taken, as the form has them."""
+        """Return the features taken, as the form has them."""
         everything = taobao_features() if self.form == "taobao" else production_features(self.draw)
         count = len(everything) if self.tables is None else min(self.tables, len(everything))
         return tuple(everything[i * len(everything) // count] for i in range(count))
 
     def build(self, data: Path) -> "Sequence":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Sequence(self)
 
 
 class Sequence(DrawnWorkload):
     """Histories drawn on demand; lengths and lookups of different features are independent."""
 
+    _config: SequenceConfig
+
     def __init__(self, config: SequenceConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self.features = config.features()
-        self.name = config.name
         self.tables = tuple(
             Table(
                 name=f.name, rows=self._rows(f.rows), dim=f.dim, pooling=Pooling.SUM if f.pooled else Pooling.NONE
@@ -145,11 +143,6 @@ class Sequence(DrawnWorkload):
             PowerLaw(rows=self._rows(f.active_rows), exponent=f.exponent * config.exponent_scale, shift=1.0)
             for f in self.features
         )
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _rows(self, rows: int) -> int:
         return max(1, round(rows * self._config.row_scale))
@@ -167,7 +160,7 @@ class Sequence(DrawnWorkload):
         return Bags(values=self._laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
     def recipe(self) -> object:
-        """The configuration; the features show in the tables and the fingerprint's first lookups."""
+        """Return the configuration; the features show in the tables and the fingerprint's first lookups."""
         # The first draw is what the form was before there were others: its fingerprints stay.
         return self._config.model_dump(mode="json", exclude=None if self._config.draw else {"draw"})
 
@@ -175,7 +168,7 @@ class Sequence(DrawnWorkload):
 def history_lengths(
     generator: np.random.Generator, samples: int, bound: int, mean: float, empty_share: float
 ) -> Ints:  # fmt: skip
-    """Lengths int64 [samples]: 0 with ``empty_share``, else exponential with ``mean``, rounded up, cut at ``bound``."""
+    """Draw lengths int64 [samples]: 0 with ``empty_share``, else exponential, rounded up and cut at ``bound``."""
     lengths = np.minimum(np.ceil(generator.exponential(mean, samples)), bound).astype(np.int64)
     return np.maximum(lengths, 1) * (generator.random(samples) >= empty_share)
 

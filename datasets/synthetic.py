@@ -1,7 +1,7 @@
 """Meta-like tables: 856 drawn tables whose lookups have the published reuse statistics.
 
 The published figures are those of facebookresearch/dlrm_datasets' base file of 2021; the
-tables' parameters are fitted by ``fit_synthetic`` and kept in data/synthetic_parameters.json.
+tables' parameters are fitted by tools/fits/synthetic.py and kept in data/synthetic_parameters.json.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from shardbench.base.arrays import Ints
-from shardbench.datasets.laws.drawn import DrawnWorkload, bag_lengths, bag_offsets
 from shardbench.datasets.laws.power_law import BrokenPowerLaw
-from shardbench.datasets.laws.selection import SelectedTablesConfig
 from shardbench.model.table import Name, SharedBy, Table
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
+from shardbench.workloads.selection import SelectedTablesConfig
+from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 PARAMETERS = Path(__file__).parent / "data" / "synthetic_parameters.json"
 
@@ -34,13 +34,13 @@ class SyntheticTable:
     """Share of samples that have a bag."""
 
     def lengths(self, generator: np.random.Generator, samples: int) -> Ints:
-        """Bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
+        """Draw bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
         return bag_lengths(generator, samples, self.pooling, self.coverage)
 
 
 @lru_cache(maxsize=1)
 def synthetic_tables() -> tuple[SyntheticTable, ...]:
-    """The 856 fitted tables."""
+    """Return the 856 fitted tables."""
     data = json.loads(PARAMETERS.read_text())
     tables = []
     for line in data["tables"]:
@@ -50,43 +50,35 @@ def synthetic_tables() -> tuple[SyntheticTable, ...]:
     return tuple(tables)
 
 
-class SyntheticConfig(SelectedTablesConfig):
+class SyntheticConfig(SelectedTablesConfig, DrawnConfig):
     """Meta-like synthetic tables; any subset of 856, a table has the same lookups in every task."""
 
     dataset: Literal["synthetic"] = "synthetic"
     name: Name = "synthetic"
     batch_size: PositiveInt = 65_536
-    seed: NonNegativeInt = 0
-    """Of the lookups; the tables themselves are fixed."""
-    profile_samples: PositiveInt = 65_536
-    """Train samples that profiles are counted over."""
     features: SharedBy = 1
     """How many features share each table, each with bags of its own, all drawn alike."""
 
     def build(self, data: Path) -> "Synthetic":
-        """The workload; needs no files."""
+        """Return the workload, which needs no files."""
         return Synthetic(self)
 
 
 class Synthetic(DrawnWorkload):
     """Lookups drawn on demand; memory is that of one table's batch."""
 
+    _config: SyntheticConfig
+
     def __init__(self, config: SyntheticConfig) -> None:
+        super().__init__(config)
         everything = synthetic_tables()
-        self._config = config
         self._ids = config.table_ids(len(everything))
         self._drawn = [everything[i] for i in self._ids]
         dims = config.table_dims(len(everything))
-        self.name = config.name
         self.tables = tuple(
             Table(name=f"t{i:03d}", rows=everything[i].law.rows, dim=dims[i], features=config.features)
             for i in self._ids
         )
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
-        self.seed = config.seed
-        self.profile_samples = config.profile_samples
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._drawn[table]
@@ -94,10 +86,6 @@ class Synthetic(DrawnWorkload):
         features = self._config.features
         offsets = bag_offsets(drawn.lengths(generator, self.batch_size * features))
         return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets, features=features)
-
-    def recipe(self) -> object:
-        """The configuration; the tables' parameters show in the fingerprint's first lookups."""
-        return self._config.model_dump(mode="json")
 
 
 CONFIG = SyntheticConfig

@@ -4,7 +4,7 @@ from typing import Literal
 
 from shardbench.datasets.access_log import ProfiledConfig
 from shardbench.datasets.preparation.downloads import Download
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.sequence import TAOBAO_ROWS, TAOBAO_WIDTH
 from shardbench.model.table import Name
 from shardbench.workloads.table_list import ListedTable
@@ -19,7 +19,7 @@ class TaobaoConfig(ProfiledConfig):
 
 
 DOWNLOAD = Download(
-    read=lambda files: Log(files=files, suffix=".csv", header=("user", "item", "category", "behaviour", "time")),
+    read=lambda files: LogFiles(files=files, suffix=".csv", header=("user", "item", "category", "behaviour", "time")),
     time="time",
     tables=tuple(ListedTable(name=name, rows=rows, dim=TAOBAO_WIDTH) for name, rows in TAOBAO_ROWS.items()),
     mode="vocabulary",

@@ -10,27 +10,25 @@ from pydantic import Field, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.datasets.laws.drawn import bag_offsets
-from shardbench.datasets.preparation.log_reader import Log
-from shardbench.datasets.preparation.recorded import RecordedWorkload
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
-from shardbench.workloads.trace import Bags
-from shardbench.workloads.workload import WorkloadConfig
+from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
+from shardbench.workloads.trace import Bags, bag_offsets
 
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000
 """Rows of the two real tables (their traces' ids are below it)."""
 _DIGITS = b"0123456789"
 _LINES_A_BYTE = 8
-"""Of a packed file: no lookups that mean anything take less than a bit."""
+"""Most lines that a byte of a packed file may hold: no lookups that mean anything take less than a bit."""
 _ROOM_LINES = 1 << 24
 _MAX_DIGITS = 18
-"""Of whole numbers that always fit int64."""
+"""Most digits of whole numbers that always fit int64."""
 
 
 def read_indices(path: Path, rows: int | None = None) -> Ints:
-    """Row indices int64 [lines] of a text file (plain, .gz or .zst), one a line.
+    """Read the row indices int64 [lines] of a text file (plain, .gz or .zst), one a line.
 
     Raises BadInput naming file and line where an index is not a number, negative, or not below
     ``rows`` (None: below 2**40, which no table exceeds).
@@ -39,7 +37,7 @@ def read_indices(path: Path, rows: int | None = None) -> Ints:
 
 
 def read_lengths(path: Path, lookups: int) -> Ints:
-    """Bag lengths int64 [lines], zeros allowed, one a line; raises BadInput unless they add up to ``lookups``."""
+    """Read bag lengths int64 [lines], zeros allowed, one a line; raises BadInput unless they add up to ``lookups``."""
     lengths = _read_numbers(path, lookups + 1, "bag length")
     total = sum(lengths.tolist())
     if total != lookups:
@@ -51,7 +49,7 @@ def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     parts: list[Ints] = []
     line = 0
     most = _ROOM_LINES + _LINES_A_BYTE * path.stat().st_size if path.is_file() else 0
-    for _, batch in Log(files=(path,), header=(what,), suffix=".tsv").batches([what]):
+    for _, batch in LogFiles(files=(path,), header=(what,), suffix=".tsv").batches([what]):
         texts = batch.column(0)
         at = first_unlike(spans(texts), _DIGITS, range(1, _MAX_DIGITS + 1))
         # What comes after a cell that is no number need not be read.
@@ -71,7 +69,7 @@ def _read_numbers(path: Path, limit: int, what: str) -> Ints:
     return np.concatenate(parts)
 
 
-class TraceConfig(WorkloadConfig):
+class TraceConfig(RecordedConfig):
     """Recorded lookups of one or several tables, cut into bags of a fixed or a recorded length.
 
     A suite states it so (its files lie in the data folder)::
@@ -106,16 +104,16 @@ class TraceConfig(WorkloadConfig):
     """Files of bag lengths, one a file, a bag a line (0: an empty bag), instead of ``pooling``."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
     """First share of the bags that trains; the rest tests."""
-    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
-    """Train samples, evenly spread, that profiles are counted over; None: all."""
 
     def build(self, data: Path) -> "Trace":
-        """Reads and checks every file; raises BadInput naming file and line."""
+        """Read and check every file; raises BadInput that names file and line."""
         return Trace(self, data)
 
 
 class Trace(RecordedWorkload):
-    """Every table has as many samples as the file of fewest whole bags."""
+    """Recorded lookups; every table has as many samples as the file of fewest whole bags."""
+
+    _config: TraceConfig
 
     def __init__(self, config: TraceConfig, data: Path) -> None:
         shared = config.features or (1,) * len(config.files)
@@ -130,21 +128,17 @@ class Trace(RecordedWorkload):
                 raise BadInput(f"{config.name}: {wanted} {of}s but {len(given)} {field}: give one per {of}")
         if config.lengths is not None and config.poolings is not None:
             raise BadInput(f"{config.name}: give poolings or lengths, not both")
-        self._config = config
-        self.name = config.name
-        self.dense = config.dense
-        self.batch_size = config.batch_size
-        self.test_batches = config.test_batches
+        super().__init__(config)
         self._indices: list[Ints] = []
         self._ends: list[Ints] = []
         stops = np.cumsum([0, *shared]).tolist()
         self._files = [range(start, stop) for start, stop in zip(stops, stops[1:])]
         self.tables = tuple(self._read(number, data) for number in range(len(shared)))
         samples = min(len(ends) for ends in self._ends) - 1
-        self._split_samples(samples, int(samples * config.train_share), config.profile_samples)
+        self._split_samples(samples, int(samples * config.train_share))
 
     def _read(self, number: int, data: Path) -> Table:
-        """Keeps the lookups of a table's files."""
+        """Keep the lookups of a table's files."""
         config, names, needed = self._config, [], []
         rows = config.rows[number] if config.rows is not None else None
         for file in self._files[number]:
@@ -169,7 +163,7 @@ class Trace(RecordedWorkload):
         return Bags.shared(of_features)
 
     def recipe(self) -> object:
-        """The configuration and a hash of the indices and bags read."""
+        """Return the configuration and a hash of the indices and bags read."""
         content = content_hash(*self._indices, *self._ends)
         return {"config": self._config.model_dump(mode="json"), "bags": content}
 

@@ -37,7 +37,7 @@ NAVIGATION = {
         "/datasets/README",
         "/benchmarks/README",
         "/benchmarks/leaderboard/README",
-        "/benchmarks/micro/README",
+        "/tools/README",
         "/tests/README",
         "/CHANGELOG",
     ],
@@ -71,9 +71,13 @@ html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_additional_pages = {"index": "start.html"}
 
+BOARD = "benchmarks/leaderboard/README"
+BOARD_PAGE = '\n<p><a href="../../results/pages/leaderboard.html">Open the page of these results.</a></p>\n'
+"""The session ``docs`` writes the page when Sphinx is done, which cannot know it."""
+
 
 def navigation() -> str:
-    """The sidebar as MyST's directives."""
+    """Return the sidebar as MyST's directives."""
     parts = [
         f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
         for caption, pages in NAVIGATION.items()
@@ -81,12 +85,15 @@ def navigation() -> str:
     return "\n".join(["", *parts])
 
 
-def add_navigation(_: "Sphinx", page: str, source: list[str]) -> None:
-    """Behind the README, whose text stays free of directives."""
+def add_links(_: "Sphinx", page: str, source: list[str]) -> None:
+    """Add what only the site has: the sidebar to the README, the built page to the leaderboard's README."""
     if page == root_doc:
         source[0] += navigation()
+    elif page == BOARD:
+        title, _, rest = source[0].partition("\n")
+        source[0] = f"{title}\n{BOARD_PAGE}{rest}"
 
 
 def setup(app: "Sphinx") -> None:
-    """What Sphinx calls."""
-    app.connect("source-read", add_navigation)
+    """Register the hook: Sphinx calls this function by its name."""
+    app.connect("source-read", add_links)

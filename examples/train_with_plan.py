@@ -1,6 +1,6 @@
 """Train with an exported plan, in TorchRec's own DistributedModelParallel.
 
-    shardbench export PLAN.json --torchrec --out plan.torchrec.json
+    shardbench export PLAN.json --out plan.torchrec.json
     torchrun --standalone --nproc-per-node 2 examples/train_with_plan.py plan.torchrec.json
     python examples/train_with_plan.py plan.torchrec.json --unsharded    # the same steps in one process
 
@@ -27,7 +27,7 @@ BATCH, STEPS, RATE = 64, 5, 0.5
 
 
 class Model(torch.nn.Module):
-    """Tables, and a layer on their vectors."""
+    """A model of tables, and a layer on their vectors."""
 
     def __init__(self, tables: EmbeddingBagCollection) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Model(torch.nn.Module):
         self.top = torch.nn.Linear(width, 1)
 
     def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
-        """Logits [batch]."""
+        """Return the logits float32 [batch]."""
         return self.top(self.tables(lookups).values()).squeeze(1)
 
 
 def make_model(exported: Exported) -> Model:
-    """The same on every rank."""
+    """Make the model, the same on every rank."""
     torch.manual_seed(0)
     configs = [
         EmbeddingBagConfig(name=t.name, feature_names=[f"f_{t.name}"], num_embeddings=t.rows, embedding_dim=t.dim)
@@ -51,7 +51,7 @@ def make_model(exported: Exported) -> Model:
 
 
 def batch(exported: Exported, step: int) -> tuple[list[list[torch.Tensor]], torch.Tensor]:
-    """Ids of each sample by table, and labels: those of the whole batch, of which a rank takes its part."""
+    """Draw the ids of each sample by table, and labels, of the whole batch: a rank takes its part of it."""
     generator = torch.Generator().manual_seed(step)
     ids = [
         [
@@ -64,7 +64,7 @@ def batch(exported: Exported, step: int) -> tuple[list[list[torch.Tensor]], torc
 
 
 def part(exported: Exported, step: int, rank: int, world: int) -> tuple[KeyedJaggedTensor, torch.Tensor]:
-    """A rank's lookups and labels."""
+    """Return a rank's part of the lookups and labels."""
     ids, labels = batch(exported, step)
     mine = range(rank * BATCH // world, (rank + 1) * BATCH // world)
     bags = [table[sample] for table in ids for sample in mine]
@@ -77,7 +77,7 @@ def part(exported: Exported, step: int, rank: int, world: int) -> tuple[KeyedJag
 
 
 def sharded(model: Model, exported: Exported, ranks: dict[str, torch.Tensor]) -> tuple[torch.nn.Module, list]:
-    """The model in DistributedModelParallel, and what an ordinary optimiser steps."""
+    """Return the model in DistributedModelParallel, and what an ordinary optimiser steps."""
     weights = {t.name: model.tables.embedding_bags[t.name].weight.detach().clone() for t in exported.tables}
     # 1. The collection of the plan's pieces takes the place of yours; ranks: id -> place in the order of frequency.
     model.tables = split(exported, model.tables, ranks)
@@ -104,7 +104,7 @@ def sharded(model: Model, exported: Exported, ranks: dict[str, torch.Tensor]) ->
 
 
 def main() -> None:
-    """One rank, or with --unsharded the whole model."""
+    """Train as one rank, or with --unsharded the whole model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exported", type=Path, help="what shardbench export wrote")
     parser.add_argument("--ranks", type=Path, help="torch file: by table, int64 [rows], each id's place by frequency")

@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json
 from shardbench.cli.main import run_command
-from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_profiles
+from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note
 from shardbench.datasets.preparation import log_profile, log_reader
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
-from shardbench.datasets.preparation.log_profile import Cut, Profiled, profile_log
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, SampleSplit, TableProfiles, profile_log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
@@ -55,9 +56,15 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def profiled(
-    folder: Path, files: list[Path], listed: tuple[ListedTable, ...], cells: Cells | None = None, cut: Cut | None = None
+    folder: Path,
+    files: list[Path],
+    listed: tuple[ListedTable, ...],
+    cells: Cells | None = None,
+    cut: SampleSplit | None = None,
 ) -> Profiled:
-    return profile_log(Log(files=tuple(files)), folder, listed, cells=cells or Cells(), cut=cut or Cut(train_share=0.5))
+    return profile_log(
+        LogFiles(files=tuple(files)), folder, listed, cells=cells or Cells(), cut=cut or SampleSplit(train_share=0.5)
+    )
 
 
 def bags(folder: Path, feature: int = 0, table: int = 0) -> list[list[int]]:
@@ -147,7 +154,7 @@ def test_the_split_is_by_time_whatever_the_order(tmp_path_factory: pytest.TempPa
         moments[0] = 200
     folder, share = tmp_path_factory.mktemp("log"), data.draw(st.floats(0.3, 0.7))
     file = write(folder / "log.parquet", {"at": moments, "id": list(range(len(moments)))})
-    cut = Cut(time="at", train_share=share)
+    cut = SampleSplit(time="at", train_share=share)
     try:
         done = profiled(folder / "out", [file], tables("id"), Cells(mode="ids"), cut)
     except BadInput as error:
@@ -170,7 +177,9 @@ def test_dates_are_times(tmp_path: Path) -> None:
     for number, file in enumerate(("log.parquet", "log.csv")):
         stated = pa.array(days, pa.timestamp("s", tz="UTC") if number == 0 else pa.timestamp("s"))
         path = write(tmp_path / file, {"at": stated, "id": [3, 0, 2, 1]})
-        profiled(tmp_path / f"out{number}", [path], tables("id"), Cells(mode="ids"), Cut(time="at", train_share=0.5))
+        profiled(
+            tmp_path / f"out{number}", [path], tables("id"), Cells(mode="ids"), SampleSplit(time="at", train_share=0.5)
+        )
         assert bags(tmp_path / f"out{number}") == [[0], [1], [3], [2]]
 
 
@@ -181,7 +190,7 @@ def test_how_a_log_is_cut_into_files_changes_nothing(tmp_path: Path, monkeypatch
     at = generator.permutation(rows)
     whole = write(tmp_path / "whole.csv", {"at": at, "id": ids})
     parts = [write(tmp_path / f"{i}.csv", {"at": at[i::1][:1000], "id": ids[i::1][:1000]}) for i in (0, 1000, 2000)]
-    cut = Cut(time="at", train_share=0.7, rate=0.5, seed=3)
+    cut = SampleSplit(time="at", train_share=0.7, rate=0.5, seed=3)
     first = profiled(tmp_path / "first", [whole], tables("id"), cut=cut)
     monkeypatch.setattr(log_reader, "BLOCK_BYTES", 512)
     monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
@@ -206,7 +215,7 @@ def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None
     folder = tmp_path / "data" / "mine"
     file = write(tmp_path / "log.parquet", columns)
     cells = Cells(mode="hash", missing="empty")
-    done = profiled(folder, [file], listed, cells, Cut(train_share=0.6))
+    done = profiled(folder, [file], listed, cells, SampleSplit(train_share=0.6))
     workload = AccessLogConfig(prepared="mine", batch_size=32).build(tmp_path / "data")
     assert workload_kinds()["access_log"] is AccessLogConfig
     assert [(t.name, t.rows, t.dim, t.features) for t in workload.tables] == [
@@ -214,8 +223,9 @@ def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None
         ("user", 100, 64, 1),
     ]
     assert workload.train_samples == done.train_samples == 240
+    written = from_json(TableProfiles, (folder / PROFILES).read_bytes()).tables
     for number, table in enumerate(workload.tables):
-        assert workload.profiles[number] == read_profiles(folder)[table.name]
+        assert workload.profiles[number] == written[table.name]
         order = np.load(folder / log_profile.order_file(number))
         assert workload.ranking(number)(order).tolist() == list(range(len(order)))
     test = workload.bags(Split.TEST, 0, 0)

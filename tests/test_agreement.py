@@ -5,20 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published_agreement import COLUMNS, CSV, DOCUMENT, cells, embed, fit, markdown, table_csv
 from published_held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, scaled_ms, weighed
 from published_held_out import markdown as held_out_tables
 
-from shardbench.cost.published.agreement import (
-    COLUMNS,
-    CSV,
-    DOCUMENT,
-    embed,
-    fit,
-    markdown,
-    predict_all,
-    predicted_ms,
-    table_csv,
-)
+from shardbench.cost.published.agreement import predict_all, predicted_ms
 from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
@@ -107,7 +98,7 @@ def test_draws_of_a_point_are_about_its_prediction() -> None:
 
 def test_errors_are_of_what_is_printed() -> None:
     for row in predict_all():
-        point, source, is_published, is_predicted, error, split, *_ = row.row()
+        point, source, is_published, is_predicted, error, split, *_ = cells(row)
         assert float(error) == pytest.approx(100 * (float(is_predicted) / float(is_published) - 1), abs=0.2), point
         assert source
         assert split in (FIT, HELD_OUT)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.standing import Standing
-from shardbench.report.tables.answer import WIDTH, Answer, answers, lines
+from shardbench.report.standing import Mark
+from shardbench.report.tables.answer import WIDTH, GroupAnswer, answers, lines
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
 
@@ -27,7 +27,7 @@ def repeated(name: str, *steps: float) -> list[Record]:
     return [make.ok(name, (step,), repeat=i) for i, step in enumerate(steps)]
 
 
-def only(records: list[Record], results: Path = Path("nowhere")) -> Answer:
+def only(records: list[Record], results: Path = Path("nowhere")) -> GroupAnswer:
     (found,) = answers(records, results)
     return found
 
@@ -35,8 +35,8 @@ def only(records: list[Record], results: Path = Path("nowhere")) -> Answer:
 def test_measured_strategies_tie_within_the_noise() -> None:
     records = [*repeated("a", 5.0, 5.1), *repeated("b", 5.05, 5.15), *repeated("c", 9.0, 9.0)]
     found = only(records)
-    assert [(one.strategy, one.standing) for one in found.placed] == [
-        ("a", Standing.BEST), ("b", Standing.SAME), ("c", Standing.APART),
+    assert [(one.strategy, one.mark) for one in found.placed] == [
+        ("a", Mark.BEST), ("b", Mark.SAME), ("c", Mark.APART),
     ]  # fmt: skip
     floor = f"{found.noise_pct:.1f}"
     assert lines(found)[:4] == [
@@ -98,8 +98,8 @@ def test_failures_of_one_cause_stand_together_with_their_logs(tmp_path: Path) ->
 
 def test_only_the_groups_that_were_asked_for() -> None:
     records = make.sample()
-    assert [found.backend for found in answers(records, Path())] == ["simulated", "measured"]
-    assert [found.backend for found in answers(records, Path(), of=records[:1])] == ["measured"]
+    assert [found.standings[0].backend for found in answers(records, Path())] == ["simulated", "measured"]
+    assert [found.standings[0].backend for found in answers(records, Path(), of=records[:1])] == ["measured"]
 
 
 @given(
@@ -131,7 +131,7 @@ def test_every_strategy_has_the_mark_of_the_tables_and_lines_fit(
         place = section.headers.index("vs best")
         marks = {row[0].split()[0]: row[place].split()[-1] for row in section.rows if row[place]}
         assert marks.keys() == {one.strategy for one in found.placed}
-        assert all(marks[one.strategy] == (one.standing or "%") for one in found.placed)
+        assert all(marks[one.strategy] == (one.mark or "%") for one in found.placed)
     said = lines(found)
     assert all(len(line) <= WIDTH and line.isascii() for line in said)
     assert all(any(one.strategy in line for line in said) for one in found.placed)

@@ -334,49 +334,55 @@ def test_a_check_of_a_paper_without_records_fails(capsys, tmp_path):
     assert said == "autoshard: nothing to check: neither a suite nor a study of it has records\n"
 
 
-@pytest.mark.parametrize("chosen", [[], ["--strategy", "torchrec"]])
-def test_archive_moves_a_suites_records(capsys, results, chosen):
-    before = trial_store(results, "quick").read()
-    assert cli.run_command(["archive", "quick", "--results", str(results), *chosen]) == 0
-    (path,) = (results / "archive" / "records").iterdir()
-    archived, stale = capsys.readouterr().out.splitlines()
-    assert archived == f"archived: {path}"
-    assert stale.startswith(f"{results / 'tables' / 'quick'} is stale now; ")
-    assert f"(shardbench report quick --results {results})" in stale
-    assert "(nox -s publish -- quick)" in stale
-    kept = trial_store(results, "quick").read()
-    assert [r for r in before if r not in kept] == [r for r in before if not chosen or r.spec.strategy == "torchrec"]
-    assert len(path.read_bytes().splitlines()) == len(before) - len(kept)
-    again = refused(capsys, "archive", "quick", "--results", results, "--strategy", "torchrec")
-    assert "has no record of 'torchrec', and no strategy is so named" in again
+@pytest.mark.parametrize(
+    ("option", "kept", "made"),
+    [
+        (["--strategy", "greedy-size"], ["shuffle", "gone"], ["greedy-size"]),
+        (["--strategy", "greedy-size", "--seed", "7"], ["greedy-size", "shuffle", "gone"], ["greedy-size"]),
+        (["--strategy", "greedy-size", "--backend", "simulated"], ["shuffle", "gone"], ["greedy-size"]),
+    ],
+)
+def test_a_fresh_run_deletes_the_records_of_what_is_chosen(tmp_path, option, kept, made):
+    suite = suite_file(tmp_path)
+    asked = ["run", str(suite), "--results", str(tmp_path)]
+    assert cli.run_command([*asked, "--strategy", "greedy-size", "--strategy", "shuffle"]) == 0
+    store = trial_store(tmp_path, "tiny")
+    store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
+    assert cli.run_command([*asked, "--fresh", *option]) == 0
+    assert [record.spec.strategy for record in store.read()] == [*kept, *made]
+    assert cli.run_command([*asked, "--fresh"]) == 0
+    everybody = [record.spec.strategy for record in store.read()]
+    assert "gone" not in everybody
+    assert len(everybody) == len(set(everybody)), "nothing superseded stays"
 
 
-def test_archive_refuses_names_that_nothing_has(capsys, results):
-    before = trial_store(results, "quick").path.read_bytes()
-    assert refused(capsys, "archive", "quikc", "--results", results).startswith(
-        f"error: nothing of 'quikc': neither {results / 'records' / 'quikc.jsonl'} nor "
-    )
-    chosen = ("--strategy", "torchrec", "--strategy", "greedy-sizee")
-    assert "has no record of 'greedy-sizee'" in refused(capsys, "archive", "quick", *chosen, "--results", results)
-    assert trial_store(results, "quick").path.read_bytes() == before, "nothing of it is moved"
-    # What exists and has no record yet: the first time that it is published.
-    for first in (["flexshard"], ["quick", "--strategy", "shuffle"]):
-        assert cli.run_command(["archive", *first, "--results", str(results / "empty")]) == 0
-        assert capsys.readouterr().out == f"{first[0]}: no record to archive\n"
+def test_a_fresh_run_deletes_nothing_for_a_mistyped_name(capsys, tmp_path):
+    suite = suite_file(tmp_path)
+    asked = ["run", str(suite), "--results", str(tmp_path)]
+    assert cli.run_command(asked) == 0
+    before = trial_store(tmp_path, "tiny").path.read_bytes()
+    chosen = ("--strategy", "greedy-size", "--strategy", "greedy-sizee")
+    capsys.readouterr()
+    assert "did you mean 'greedy-size'" in refused(capsys, *asked, "--fresh", *chosen)
+    assert trial_store(tmp_path, "tiny").path.read_bytes() == before
 
 
-def test_archive_moves_a_papers_studies(capsys, tmp_path):
+def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch):
     path = tmp_path / "studies" / "recshard" / "memory.jsonl"
     committed = Path(__file__).parent.parent / "results" / "studies" / "recshard" / "memory.jsonl"
     path.parent.mkdir(parents=True)
     path.write_bytes(committed.read_bytes())
-    assert cli.run_command(["archive", "recshard", "--json", "--results", str(tmp_path)]) == 0
-    said = json.loads(capsys.readouterr().out)
-    (archived,) = said["archived"]
-    assert said["stale"] == [str(tmp_path / "tables" / "recshard")]
-    assert Path(archived).parent == tmp_path / "archive" / "studies" / "recshard"
-    assert Path(archived).read_bytes() == committed.read_bytes()
+    trial_store(tmp_path, "recshard").append(make.ok(suite="recshard"))
+    for option in (["--quick"], ["--study", "memory"], ["--strategy", "recshard"]):
+        asked = ("reproduce", "recshard", "--fresh", *option, "--results", str(tmp_path))
+        assert "--fresh makes all of a paper again" in refused(capsys, *asked)
+    assert path.exists()
+    # What cells and trials give is not the matter here.
+    monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
+    monkeypatch.setattr("shardbench.cli.reproduce._run_suite", lambda *_: ([], []))
+    assert cli.run_command(["reproduce", "recshard", "--fresh", "--results", str(tmp_path)]) == 0
     assert not path.exists()
+    assert not trial_store(tmp_path, "recshard").path.exists()
 
 
 def test_report_page(capsys, results):

@@ -11,9 +11,9 @@ from fake_cuda import DDP, fake_devices
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Unsupported
-from shardbench.calibrate.kernels import Kernels
+from shardbench.calibrate.kernels import KernelBench
 from shardbench.calibrate.messages import Messages
-from shardbench.calibrate.points import MESSAGE_BYTES, KernelPoint
+from shardbench.calibrate.points import MESSAGE_BYTES, KernelCase
 from shardbench.engine.clock import CudaClock, clock_of
 from shardbench.engine.join import device_of, join_group
 from shardbench.engine.lower import Lowered, lower
@@ -38,7 +38,7 @@ from shardbench.processes.launch import call_in_child
 from shardbench.workloads.materialise import materialise
 
 ROWS, DIM, SEQUENCES = 1001, 16, frozenset({7, 8, 9})
-UVM_POINT = KernelPoint(tables=2, rows=100, dim=8, batch=8, pooling=2, tier=Tier.UVM)
+UVM_POINT = KernelCase(tables=2, rows=100, dim=8, batch=8, pooling=2, tier=Tier.UVM)
 Facts = dict[str, Any]
 
 
@@ -90,7 +90,7 @@ def build(nodes: int, local: int, rank: int, devices: int) -> Facts:
         device = join_group("cuda", rank, lowered.topology, "file:///nowhere", 1.0)
         clock = clock_of(device)
         step = TrainingStep(lowered, settings, device, clock)
-        calibrated = Kernels([UVM_POINT], device, clock)
+        calibrated = KernelBench([UVM_POINT], device, clock)
     shards = {name: own for module in step.modules for name, own in module.shards().items()}
     (timed,) = calibrated._fused.values()
     return {
@@ -246,8 +246,8 @@ def run_by_events(job: RankJob, folder: Path) -> tuple[Any, ...]:
         environment.setenv("WORLD_SIZE", "1")
         environment.setattr("shardbench.engine.rank.clock_of", lambda _: CudaClock())
         result = Rank(folder).run()
-    point = KernelPoint(tables=2, rows=100, dim=8, batch=8, pooling=2)
-    kernels_ms = Kernels([point], torch.device("cpu"), CudaClock()).round(0)
+    point = KernelCase(tables=2, rows=100, dim=8, batch=8, pooling=2)
+    kernels_ms = KernelBench([point], torch.device("cpu"), CudaClock()).round(0)
     messages_ms = Messages(1, torch.device("cpu"), CudaClock()).round()
     dist.destroy_process_group()
     return result.ms, result.cpu_ms, kernels_ms, messages_ms

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fits.criteo_dependence import INPUTS, ceilings, clusters, factorised
+from fits.criteo_dependence import INPUTS, ceilings, clusters, factorised, published
 from fits.criteo_like import SOURCE, feature
+from fits.measured_dependence import hot_shares, normal_scores, score_correlations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,16 +29,9 @@ from shardbench.datasets.laws.criteo_dependence import (
     Dependence,
     RecentInputs,
     fitted,
-    published,
-)
-from shardbench.datasets.laws.measured_dependence import (
-    MISSING,
-    hot_shares,
-    normal_scores,
-    one_hot_values,
-    score_correlations,
 )
 from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import MISSING, one_hot_values
 
 NOWHERE = Path("nowhere")
 MEASURED_ROWS = 80_000

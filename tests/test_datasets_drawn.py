@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shardbench.datasets import criteo_like, described, rm, synthetic
-from shardbench.datasets.laws.drawn import DrawnWorkload
-from shardbench.datasets.laws.ranking_cache import CompactRanking, RankingMemory, RecentRankings
 from shardbench.model.profile import AccessProfile
+from shardbench.workloads.drawn import DrawnWorkload
+from shardbench.workloads.ranking_cache import CompactRanking, RankingMemory, RecentRankings
 from shardbench.workloads.trace import Ranking, Split
 
 NOWHERE = Path("nowhere")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from fits.reuse import Reuse, expected, measured
+from fits.reuse import Reuse, expected, measured, rank_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.datasets.laws.power_law import BrokenPowerLaw, PowerLaw, head_share, rank_edges
+from shardbench.datasets.laws.power_law import BrokenPowerLaw, PowerLaw, head_share
 
 LAWS = st.builds(
     PowerLaw,

@@ -10,7 +10,6 @@ from fits.synthetic import COLUMNS, draw_tables, expected_reuse, loss, published
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.cards.card import load_card
-from shardbench.datasets.laws.drawn import access_counts
 from shardbench.datasets.synthetic import CONFIG, PARAMETERS, Synthetic, synthetic_tables
 from shardbench.workloads.trace import Split
 
@@ -31,7 +30,7 @@ def committed() -> dict[str, np.ndarray]:
 def reuse_of(workload: Synthetic, split: Split) -> Reuse:
     total = Reuse(rows=np.zeros(17), lookups=np.zeros(17))
     for number, table in enumerate(workload.tables):
-        total += measured(access_counts(workload.bags(split, 0, number).values, table.rows))
+        total += measured(np.bincount(workload.bags(split, 0, number).values, minlength=table.rows))
     return total
 
 
@@ -177,10 +176,3 @@ def test_bag_lengths_have_the_stated_mean_and_coverage() -> None:
     lengths = partly.lengths(np.random.default_rng(0), 50_000)
     assert np.mean(lengths > 0) == pytest.approx(partly.coverage, abs=0.01)
     assert lengths[lengths > 0].mean() == pytest.approx(partly.pooling, rel=0.02)
-
-
-def test_big_and_small_tables_are_counted_alike() -> None:
-    ids = np.random.default_rng(0).integers(0, 1000, 5000)
-    small, big = access_counts(ids, 1000), access_counts(ids, 30_000_000)
-    assert sorted(small[small > 0]) == sorted(big)
-    assert len(access_counts(ids[:0], 30_000_000)) == 0

@@ -12,7 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, Gpus
 from shardbench.base.memory import RANK_BYTES
 from shardbench.calibrate import calibration
-from shardbench.cli import doctor
+from shardbench.cli import diagnosis as doctor
 from shardbench.cli.main import run_command
 from shardbench.model.machine import load_machine
 from shardbench.records.trial import Backend
@@ -157,7 +157,8 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "torchrec", "fbgemm_gpu"):
     sys.modules[name] = None
-import shardbench.cli.doctor, shardbench.runs.run_trial, shardbench.runs.runner, shardbench.cli.run, shardbench.cli.plan
+import shardbench.cli.diagnosis, shardbench.cli.run, shardbench.cli.plan
+import shardbench.runs.run_trial, shardbench.runs.runner
 from shardbench.datasets.dlrm_datasets import CONFIG
 from shardbench.base.errors import BadInput
 from pathlib import Path

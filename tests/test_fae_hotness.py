@@ -11,7 +11,7 @@ from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
 from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
 from shardbench.runs.simulate import simulate, simulate_schedule
-from shardbench.workloads.hotness import HotMask, HotPrefix, Packer, ReplicatedRows, hot_samples, join, pack, take
+from shardbench.workloads.hotness import HotMask, HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Bags, Split
 
@@ -123,7 +123,7 @@ def test_replicated_rows_are_those_that_all_columns_replicate():
         Segment(table="t", row_start=4, row_stop=6, column_start=4, column_stop=8, placement=host),
         Segment(table="t", row_start=6, row_stop=9, column_stop=8, placement=host),
     )
-    assert ReplicatedRows(segments=split)(np.arange(9)).tolist() == [True] * 4 + [False] * 5
+    assert HotReplicas(segments=split)(np.arange(9)).tolist() == [True] * 4 + [False] * 5
 
 
 WORKLOAD = RandomWorkload([(300, 8), (50, 8)], batch_size=16, pooling=2)

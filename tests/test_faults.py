@@ -1,4 +1,4 @@
-"""Some of the faults of ``nox -s faults``, and what its table must say."""
+"""Some of the faults of ``nox -s tables -- faults``, and what its table must say."""
 
 import csv
 from pathlib import Path

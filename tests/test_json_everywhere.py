@@ -32,12 +32,11 @@ strategies = ["greedy-size"]
 CALLS: dict[str, list[str]] = {
     "list": ["list"],
     "test": ["test greedy-size"],
-    "run": ["run tiny.toml"],
+    "run": ["run tiny.toml", "run tiny.toml --fresh"],
     "status": ["status tiny.toml", "status recshard"],
     "report": [
         "report quick --results known",
         "report quick --results known --check",
-        "report quick --results known --against known",
         "report quick --results known --latex paper",
         "report prediction --results known",
         "report prediction --results known --check",
@@ -45,16 +44,15 @@ CALLS: dict[str, list[str]] = {
     "reproduce": ["reproduce recshard --study memory --quick --workers 1"],
     "claims": ["claims recshard --define", "claims --check"],
     "explain": ["explain quick/dlrm20/cpu-1x2/measured/greedy-size quick/dlrm20/cpu-1x2/measured/row --results known"],
-    "archive": ["archive quick --results known"],
     "doctor": ["doctor"],
     "plan": ["plan tables.csv cpu-1x2 --batch-size 64 --strategy greedy-size"],
-    "export": ["export plan.json --torchrec"],
+    "export": ["export plan.json"],
     "prepare": ["prepare criteo_kaggle dac.txt kaggle --rows 50"],
     "profile": ["profile log.csv --out mine"],
     "new": ["new my-own --package"],
     "collect": ["collect kept"],
     "check-submission": ["check-submission board"],
-    "compare": ["compare known --with again"],
+    "compare": ["compare known --with again", "compare known --with again --order quick"],
 }
 """Every command, in every form that prints something else; run in the folder that ``workplace`` fills."""
 FAILS = {

@@ -82,7 +82,7 @@ def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
     devices = {load_machine(machine).topology.world_size for _, machine in listed}
     assert devices == {8, 16, 128, 1024}
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    assert f"Every strategy on {len(listed)} problems" in readme
+    assert f"Every strategy plans {len(listed)} problems" in readme
     for posed, _ in listed:
         assert (posed.samples_a_device is None) == ("batch_size" in posed.parameters), posed.name
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "micro"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "micro"))
 from ratios import Ratio, add, beside, table
 
 

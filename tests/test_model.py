@@ -1,6 +1,7 @@
 """Tables, profiles, traces and problems: exact cases, properties, and what is withheld."""
 
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def test_profile_by_hand():
     # Twice the sample: the four rows seen; one singleton, no doubleton: at least one row unseen.
     assert p.expected_distinct(24, 0, 4) == pytest.approx(4)
     assert p.expected_distinct(24) == pytest.approx(4 + 1 - np.exp(-12 * 1 / (12 * 1 + 1)))
+
+
+def test_unseen_rows_beyond_the_sample_by_hand():
+    once = AccessProfile(rows=100, samples=10, present=10, counts=(3, 1), row_counts=(2, 4))
+    # 10 lookups, 4 rows seen once, none twice: 4 * 3 / 2 = 6 rows wait; 16 more meet 1 - exp(-16 * 4 / (10 * 6 + 4)).
+    assert once.expected_distinct(26) == pytest.approx(6 + 6 * (1 - math.exp(-1)), rel=1e-12)
+    assert once.expected_distinct(26, 6, 53) == pytest.approx(3 * (1 - math.exp(-1)), rel=1e-12)
+    twice = AccessProfile(rows=100, samples=10, present=10, counts=(2, 1), row_counts=(2, 4))
+    # 8 lookups, 4 rows seen once, 2 twice: 4^2 / (2 * 2) = 4 rows wait; 9 more meet 1 - exp(-9 * 4 / (8 * 4 + 4)).
+    assert twice.expected_distinct(17) == pytest.approx(6 + 4 * (1 - math.exp(-1)), rel=1e-12)
 
 
 @given(COUNTS, st.floats(0, 500))

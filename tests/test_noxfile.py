@@ -38,7 +38,7 @@ def jobs(monkeypatch):
     nox = SimpleNamespace(options=SimpleNamespace(), session=lambda job: job, Session=Session)
     monkeypatch.setitem(sys.modules, "nox", nox)
     found = runpy.run_path(str(ROOT / "noxfile.py"))
-    for job in ("publish", "reproduce"):
+    for job in ("publish", "reproduce", "tables", "tests"):
         monkeypatch.setitem(found[job].__globals__, "install", lambda session: None)
     return found
 
@@ -67,19 +67,72 @@ def test_publish_takes_no_options_for_a_paper(publish):
 
 
 @pytest.mark.parametrize("told", [["recshard"], ["quick", "--strategy", "shuffle"]])
-def test_publish_archives_what_it_makes_again(publish, told):
+def test_publish_makes_the_records_afresh(publish, told):
     session = Session(*told)
     publish(session)
     name, *options = told
-    archive, again = session.ran[:2]
-    assert archive[1:] == ("archive", name, "--results", "results", *options)
-    assert again[1:] == ("run" if options else "reproduce", name, "--results", "results", *options)
+    command = "run" if options else "reproduce"
+    assert session.ran[0][1:] == (command, name, "--results", "results", "--fresh", *options)
 
 
-def test_publish_writes_the_page_of_the_leaderboard(publish):
-    session = Session("leaderboard")
-    publish(session)
-    assert session.ran[1][1:] == ("reproduce", "leaderboard", "--page", "--results", "results")
+@pytest.mark.parametrize(
+    ("told", "ran"),
+    [
+        (["scale"], "tools/counting_scale.py"),
+        (["prepare"], "tools/prepare_scale.py"),
+        (["planners"], "tools/torchrec_planners.py"),
+        (["impostors"], "tests/conformance/table.py"),
+        (["faults", "--seed", "3"], "faults"),
+        (["fuzz", "500"], "tests/fuzz"),
+    ],
+)
+def test_tables_are_made_by_scripts_that_are_there(jobs, tmp_path, told, ran):
+    session = OnDisk(tmp_path, *told)
+    jobs["tables"](session)
+    for command in session.ran:
+        (script,) = (word for word in command if word.removeprefix(f"{ROOT}/") == ran)
+        assert script == "faults" or (ROOT / script).exists()
+        assert set(told[1:]) <= set(command)
+    assert set(jobs["TABLES"]) >= {told[0]}
+
+
+def test_options_of_faults_leave_the_committed_table(jobs, tmp_path):
+    for told, folder in ((["faults"], ROOT / "results" / "tables" / "faults"), (["faults", "--seed", "3"], tmp_path)):
+        session = OnDisk(tmp_path, *told)
+        jobs["tables"](session)
+        assert session.ran[0][3] == str(folder / "summary.csv")
+
+
+def test_tables_that_none_makes_are_refused(jobs):
+    for told in ((), ("quick",)):
+        with pytest.raises(Refused, match=r"^say which tables to make: nox -s tables -- NAME, where"):
+            jobs["tables"](Session(*told))
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ([], ["--durations=10"]),
+        (["-k", "slow"], ["--durations=10", "-k", "slow"]),
+        (["slow", "tests/test_soak.py"], ["-m", "slow", "--durations=10", "tests/test_soak.py"]),
+        (["gpu"], ["-m", "gpu", "--durations=10"]),
+    ],
+)
+def test_a_mark_selects_tests_that_run_one_after_the_other(jobs, told, asked):
+    session = Session(*told)
+    jobs["tests"](session)
+    (command,) = session.ran
+    options = [word for word in command[3:] if not word.startswith(("--numprocesses", "--dist"))]
+    assert options == asked
+    assert ("--dist=worksteal" in command) == (told[:1] not in (["slow"], ["gpu"]))
+
+
+def test_latex_is_not_compiled_without_a_tex(jobs, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    session = Session("latex")
+    with pytest.raises(Refused, match=r"^there is no pdflatex and no pdftotext: install a TeX"):
+        jobs["tests"](session)
+    assert session.ran == []
 
 
 def test_everything_is_the_suite_quick_the_papers_and_the_leaderboard(jobs):

@@ -4,10 +4,11 @@ import records as make
 
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report.groups import groups, suite_standings
 from shardbench.report.page.overview import matrix
-from shardbench.report.page.overview_charts import contestants, frontier, pareto, profiles
-from shardbench.report.standings import AT, COLUMNS, is_standings, numbered, standings
-from shardbench.report.tables.suite_tables import throughput
+from shardbench.report.page.overview_charts import frontier, pareto, profiles
+from shardbench.report.page.profiles import performance_profiles
+from shardbench.report.standing import COLUMNS, states_standings, table_standings
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 
@@ -19,7 +20,7 @@ def simulated(strategy, ms, *, plan_s=0.5, workload="w", sure=True, role=Role.CO
 
 
 def entry(*records):
-    (_, (found,)) = matrix(standings(throughput(records))).rows[0]
+    (_, (found,)) = matrix(suite_standings(groups(records))).rows[0]
     return found
 
 
@@ -51,16 +52,15 @@ def test_where_nothing_was_repeated_no_order_is_claimed():
 
 
 def test_groups_of_one_cell_are_told_apart():
-    table = standings(throughput([simulated("a", 10.0), simulated("a", 5.0, batch_size=512)]))
-    assert set(table["workload"]) == {"w, batch 512", "w, batch 1000"}
-    assert sorted(set(table[AT])) == ["group-0", "group-1"]
+    table = suite_standings(groups([simulated("a", 10.0), simulated("a", 5.0, batch_size=512)]))
+    assert [one.workload for one in table] == ["w, batch 512", "w, batch 1000"]
 
 
 def test_simulated_and_measured_are_columns_of_their_own():
     records = [simulated("a", 10.0), make.ok("a", (3.0, 3.0), workload="w", machine="a100-40gb-2x8")]
-    found = matrix(standings(throughput(records)))
+    found = matrix(suite_standings(groups(records)))
     assert found.machines == (("a100-40gb-2x8", "simulated"), ("a100-40gb-2x8", "measured"))
-    assert [one.at for one in found.rows[0][1]] == ["group-1", "group-0"]
+    assert [one.number for one in found.rows[0][1]] == [1, 0]
 
 
 def sample():
@@ -77,7 +77,9 @@ def sample():
 
 
 def test_profiles_count_problems_and_failures():
-    found = {one.strategy: one for one in contestants(standings(throughput(sample())))["simulated", "as run"]}
+    found = {
+        one.strategy: one for one in performance_profiles(suite_standings(groups(sample())))["simulated", "as run"]
+    }
     best, quick, fails = found["best"], found["quick"], found["fails"]
     assert [best.within(x) for x in (1.0, 1.05, 1.1)] == pytest.approx([2 / 3, 2 / 3, 1.0])
     assert [quick.within(x) for x in (1.0, 1.5, 2.0)] == pytest.approx([1 / 3, 2 / 3, 1.0])
@@ -88,8 +90,8 @@ def test_profiles_count_problems_and_failures():
 
 
 def test_the_frontier_leaves_out_who_failed_and_who_is_beaten():
-    listed = contestants(
-        standings(throughput([*sample(), *(simulated("slow", 30.0, workload=f"w{i}") for i in range(3))]))
+    listed = performance_profiles(
+        suite_standings(groups([*sample(), *(simulated("slow", 30.0, workload=f"w{i}") for i in range(3))]))
     )
     found = frontier(listed["simulated", "as run"])
     assert [seconds for seconds, _ in found] == [0.01, 100.0]
@@ -97,13 +99,13 @@ def test_the_frontier_leaves_out_who_failed_and_who_is_beaten():
 
 
 def test_charts_name_everybody_and_their_problems():
-    found = contestants(standings(throughput(sample())))
+    found = performance_profiles(suite_standings(groups(sample())))
     numbers = {"best": 0, "fails": 1, "quick": 2}
     for chart in (profiles(found, numbers), pareto(found, numbers)):
         assert chart.titles == ("simulated: 3 problems",)
         assert all(f">{name}</text>" in chart.drawings[0] for name in numbers)
     assert "hollow" in pareto(found, numbers).drawings[0]
-    alone = contestants(standings(throughput([simulated("best", 1.0)])))
+    alone = performance_profiles(suite_standings(groups([simulated("best", 1.0)])))
     assert profiles(alone, numbers) is None, "of one problem there is no profile"
 
 
@@ -114,15 +116,15 @@ def test_a_table_of_budgets_has_a_chart_each():
         for w in ("u", "v") for s, ms in (("a", 1.0), ("b", 2.0)) for b in ("1 s", "60 s")
     ]  # fmt: skip
     table = pd.DataFrame(rows)
-    assert is_standings(table)
-    assert not is_standings(table.drop(columns="tie"))
-    found = contestants(table)
+    assert states_standings(table)
+    assert not states_standings(table.drop(columns="tie"))
+    found = performance_profiles(table_standings(table))
     assert profiles(found, {"a": 0, "b": 1}).titles == (
         "simulated, budget 1 s: 2 problems", "simulated, budget 60 s: 2 problems"
     )  # fmt: skip
-    cells = matrix(numbered(table)).rows
+    cells = matrix(table_standings(table)).rows
     assert [workload for workload, _ in cells] == ["u", "v"]
-    assert cells[1][1][0].at == "problem-1"
+    assert cells[1][1][0].number == 1
     assert cells[0][1][0].best == "a (1 s)"
     assert cells[0][1][0].sure == "next is b (1 s) +9.1 %, beyond the model's error", "a's other budget is no rival"
 
@@ -135,7 +137,7 @@ def test_where_a_reference_leads_its_ties_are_not_the_competitors():
          "tie": tie}
         for s, r, ms, tie in told
     ]  # fmt: skip
-    (_, (found,)) = matrix(numbered(pd.DataFrame(rows))).rows[0]
+    (_, (found,)) = matrix(table_standings(pd.DataFrame(rows))).rows[0]
     assert (found.best, found.ties, found.certain) == ("a (1 s)", "", False)
     assert found.sure == "+2.0 % over search (1 s) (reference), tie ~; order of the others not judged"
 
@@ -146,6 +148,6 @@ def test_a_budget_has_the_problems_that_were_asked_with_it():
          "role": "competitor", "outcome": "ok", "step_ms": 1.0, "over_best_pct": 0.0, "tie": "", "plan_s": 1.0}
         for w, s, b in (("u", "a", "1 s"), ("v", "a", "1 s"), ("u", "b", "1 s"), ("u", "a", "published"))
     ]  # fmt: skip
-    found = contestants(pd.DataFrame(rows))
+    found = performance_profiles(table_standings(pd.DataFrame(rows)))
     assert {one.strategy: one.complete for one in found["simulated", "1 s"]} == {"a": True, "b": False}
     assert found["simulated", "published"][0].complete

@@ -15,10 +15,10 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
 from shardbench.report.page.plot import Plot
-from shardbench.report.page.profile_picture import ranked
 from shardbench.report.paper.figures import group_figures, images, profile_figure, table_figure
 from shardbench.report.paper.files import commits, suite_paper
-from shardbench.report.paper.profiles import standings_paper
+from shardbench.report.paper.profiles import profiles_paper
+from shardbench.report.standing import table_standings
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction
 
@@ -224,10 +224,9 @@ def test_where_there_is_nothing_for_a_paper_it_says_so(tmp_path, capsys):
 
 
 def test_profiles_have_scores_that_can_be_counted_again():
-    standings = profiles_by_hand.table(profiles_by_hand.THREE).assign(
-        over_bound_pct=[50.0] * 4 + [21.0] * 4 + [1.0] * 4
-    )
-    files = standings_paper(standings, "board", {"simulated": "Records of commit abc."})
+    table = profiles_by_hand.table(profiles_by_hand.THREE)
+    standings = table_standings(table.assign(over_bound_pct=[50.0] * 4 + [21.0] * 4 + [1.0] * 4))
+    files = profiles_paper(standings, "board", {"simulated": "Records of commit abc."})
     name = "board-profiles-simulated-60-s"
     assert set(files) == {f"{name}.tex", *(f"{name}-figure.{form}" for form in ("tex", "pdf", "svg"))}
     scores = files[f"{name}.tex"].decode("ascii")
@@ -239,19 +238,19 @@ def test_profiles_have_scores_that_can_be_counted_again():
         assert "Simulated by the cost model, not measured; n = 4 problems" in text
         assert "Records of commit abc." in text
         assert braces(text) == 0
-    assert standings_paper(standings, "board", {"simulated": "Records of commit abc."}) == files
+    assert profiles_paper(standings, "board", {"simulated": "Records of commit abc."}) == files
 
 
 def test_one_problem_has_no_profile():
     one = profiles_by_hand.table({"a": [0.0], "b": [5.0]})
-    assert standings_paper(one, "board", {"simulated": ""}) == {}
+    assert profiles_paper(table_standings(one), "board", {"simulated": ""}) == {}
 
 
 def test_profiles_in_the_figure_are_those_of_the_table():
-    listed = ranked(profiles_by_hand.table(profiles_by_hand.THREE))["simulated", "60 s"]
+    listed = profiles_by_hand.ranked(profiles_by_hand.table(profiles_by_hand.THREE))["simulated", "60 s"]
     axes = profile_figure(listed).axes[0]
     drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert drawn["second"] == [[1.0, 0.0], [1.0, 25.0], [1.5, 50.0], [2.0, 75.0], [4.0, 75.0]]
+    assert drawn["second"] == [[1.0, 25.0], [1.5, 50.0], [2.0, 75.0], [4.0, 75.0]]
 
 
 def test_a_suite_of_several_problems_has_profiles(tmp_path):

@@ -44,7 +44,7 @@ def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_every_column_is_said_on_the_page(name):
     section = PAGE.split("## The columns")[1]
-    heading = next(line for line in section.splitlines() if line.startswith(f"`{name}`"))
+    heading = next(line for line in section.splitlines() if line.startswith(f"The frame `{name}`"))
     table = re.search(r"(?:^\|.*\n)+", section.split(heading)[1], flags=re.MULTILINE).group()
     rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in table.splitlines()[2:]]
     assert rows == [(f"`{column}`", text) for column, text in COLUMNS[name].items()]

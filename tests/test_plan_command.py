@@ -57,7 +57,7 @@ def test_one_screen_says_all(tables: Path, tmp_path: Path, capsys: pytest.Captur
     for part in ("best: ", " ms a step, ", " ms by what is known of the machine (95 %)", "% over the proven bound of"):
         assert part in text
     assert "least room: device" in text
-    assert f"shardbench export {tmp_path / 'p.json'} --torchrec" in text
+    assert f"shardbench export {tmp_path / 'p.json'} --devices-per-node 8)" in text
     assert {s.table for s in Plan.from_json((tmp_path / "p.json").read_text()).segments} == {"user", "items", "city"}
 
 
@@ -74,6 +74,16 @@ def test_json_has_the_best_and_all_that_was_asked(tables: Path, capsys: pytest.C
     assert best["over_bound_pct"] == pytest.approx(100 * (best["step_ms"] / best["bound_ms"] - 1))
     assert sum(best["sharding_types"].values()) == 3
     assert told["backend"] == "simulated"
+
+
+def test_precision_and_optimizer_decide_what_a_table_takes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    used = {}
+    for option in ((), ("--precision", "fp16"), ("--optimizer", "adam")):
+        told = json.loads(run(capsys, tables, "cpu-1x2", "--strategy", "greedy-size", "--json", *option))
+        used[option] = sum(told["best"]["hbm_used_bytes"])
+    half, adam = list(used.values())[1:]
+    assert half == used[()] / 2
+    assert adam == 3 * used[()]
 
 
 def test_constraints_of_a_file_are_kept(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

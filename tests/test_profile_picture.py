@@ -10,7 +10,10 @@ import pandas as pd
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.report.page.profile_picture import COLOURS, LARGEST, NAMED, TICKS, corners, profile_svg, ranked
+from shardbench.report.page import profiles
+from shardbench.report.page.profile_picture import COLOURS, NAMED, TICKS, profile_svg
+from shardbench.report.page.profiles import LARGEST
+from shardbench.report.standing import table_standings
 
 ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -31,11 +34,15 @@ def table(over, budget="60 s", backend="simulated", role="competitor"):
 THREE = {"second": [50.0, 0.0, 100.0, 900.0], "first": [0.0, 10.0, 0.0, 0.0], "last": [300.0, None, None, 20.0]}
 
 
+def ranked(frame):
+    return profiles.ranked(table_standings(frame))
+
+
 def test_profiles_are_ranked_by_the_area_under_them():
     found = ranked(table(THREE))["simulated", "60 s"]
     assert [one.strategy for one in found] == ["first", "second", "last"]
-    assert corners(found[1]) == [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75)]
-    assert corners(found[2]) == [(pytest.approx(1.2), 0.25), (4.0, 0.5)]
+    assert found[1].corners(LARGEST) == ((1.0, 0.25), (1.5, 0.5), (2.0, 0.75), (4.0, 0.75))
+    assert found[2].corners(3.0) == ((1.0, 0.0), (pytest.approx(1.2), 0.25), (3.0, 0.25))
 
 
 def test_only_competitors_of_one_backend_and_budget_count():
@@ -56,13 +63,13 @@ def test_a_budget_that_is_not_there_is_refused():
 def test_problems_are_those_asked_with_the_budget():
     found = ranked(pd.concat([table(THREE), table({"first": [0.0, 50.0]}, budget="published")]))
     (one,) = found["simulated", "published"]
-    assert (one.problems, corners(one)) == (2, [(1.0, 0.5), (1.5, 1.0)])
+    assert (one.problems, one.corners(2.0)) == (2, ((1.0, 0.5), (1.5, 1.0), (2.0, 1.0)))
 
 
 def test_a_problem_that_a_strategy_lacks_is_within_no_factor():
     found = ranked(table({**THREE, "last": [0.0, 0.0, 0.0]}))["simulated", "60 s"]
     (last,) = [one for one in found if one.strategy == "last"]
-    assert corners(last)[-1] == (1.0, 0.75)
+    assert last.corners(LARGEST) == ((1.0, 0.75), (LARGEST, 0.75))
 
 
 def paths(svg):
@@ -86,9 +93,9 @@ def test_curves_rise_by_a_problem_where_its_factor_is():
     curves = paths(profile_svg(table(THREE), "simulated", "60 s"))
     assert curves.keys() == THREE.keys()
     expected = {
-        "first": [(1.0, 0.25), (1.0, 0.5), (1.0, 0.75), (1.1, 1.0)],
-        "second": [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75)],
-        "last": [(1.2, 0.25), (4.0, 0.5)],
+        "first": [(1.0, 0.75), (1.1, 1.0), (4.0, 1.0)],
+        "second": [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75), (4.0, 0.75)],
+        "last": [(1.0, 0.0), (1.2, 0.25), (4.0, 0.5), (4.0, 0.5)],
     }
     for name, points in expected.items():
         assert np.array(curves[name]) == pytest.approx(np.array(points), abs=2e-3), name

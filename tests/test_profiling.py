@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets import described, trace_file
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads import profiling
-from shardbench.workloads.profiling import CDF_STEPS, RowCounter, RowCounts, count_samples, profile_error
+from shardbench.workloads.drawn import DrawnWorkload
+from shardbench.workloads.profiling import CDF_STEPS, AccessCounts, RowCounter, count_samples, profile_error
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -25,11 +25,11 @@ def workload(batch_size: int = 64) -> DrawnWorkload:
     return described.CONFIG(tables=(WIDE, NARROW), batch_size=batch_size, profile_samples=128).build(NOWHERE)
 
 
-def counted(counts: list[int], rows: int | None = None, samples: int = 100, present: int = 50) -> RowCounts:
+def counted(counts: list[int], rows: int | None = None, samples: int = 100, present: int = 50) -> AccessCounts:
     """Counts of rows 0, 1, 2, ..., zeros allowed."""
     everything = np.array(counts, dtype=np.int64)
     ids = np.flatnonzero(everything)
-    return RowCounts(
+    return AccessCounts(
         rows=len(counts) if rows is None else rows, samples=samples, present=present, ids=ids, counts=everything[ids]
     )
 

@@ -17,6 +17,7 @@ from judging import LIMIT, MOST_PAIRS, Comparison, Kind, Level, Verdict, quantit
 from measuring import SAMPLES, Outcome, in_turn, levels
 from running import Broken, Listed
 from trees import Stopped, git, linked
+from worker import Worker
 
 ROOT = Path(__file__).parent.parent
 CODE = ROOT / "tools" / "regression"
@@ -181,6 +182,14 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert back.write(tmp_path).read_text() == path.read_text()
 
 
+def test_every_benchmark_of_the_committed_results_is_found(tmp_path):
+    found = {one["name"] for one in Worker(ROOT / "benchmarks" / "cases", tmp_path, skips_unknown=False).list()}
+    files = sorted((ROOT / "results" / "regression").glob("*/*.json"))
+    assert len(files) >= 3
+    for path in files:
+        assert Results.read(path).listed.keys() - found == set()
+
+
 def test_a_broken_file_of_results_is_named(tmp_path):
     path = tmp_path / "broken.json"
     path.write_text('{"machine": {}}')
@@ -214,9 +223,9 @@ def repository(tmp_path):
     """A project of one function with benchmarks, and this comparison."""
     root = tmp_path / "project"
     shutil.copytree(CODE, root / "tools" / "regression", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "benchmarks" / "regression").mkdir()
-    (root / "benchmarks" / "regression" / "__init__.py").touch()
-    (root / "benchmarks" / "regression" / "bench_toy.py").write_text(TOY)
+    (root / "benchmarks" / "cases").mkdir(parents=True)
+    (root / "benchmarks" / "cases" / "__init__.py").touch()
+    (root / "benchmarks" / "cases" / "bench_toy.py").write_text(TOY)
     (root / "src" / "toy").mkdir(parents=True)
     (root / "src" / "toy" / "__init__.py").write_text("def cost():\n    return 100.0\n")
     (root / ".gitignore").write_text("__pycache__/\n")
@@ -264,7 +273,7 @@ def test_a_regression_is_found_and_named(repository):
 
 def test_an_edited_benchmark_is_not_held_against_its_results(repository):
     assert regression(repository, "--record").returncode == 0
-    bench = repository / "benchmarks" / "regression" / "bench_toy.py"
+    bench = repository / "benchmarks" / "cases" / "bench_toy.py"
     bench.write_text(TOY.replace("return cost()", "return 2.0 * cost()"))
     done = regression(repository, "--only", "track")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -307,7 +316,7 @@ def test_noise_is_shown_of_what_did_not_change(repository):
 
 
 def test_benchmarks_that_cannot_be_imported_are_an_error(repository):
-    (repository / "benchmarks" / "regression" / "bench_more.py").write_text("import no_such_module\n")
+    (repository / "benchmarks" / "cases" / "bench_more.py").write_text("import no_such_module\n")
     done = regression(repository, "--base", "HEAD")
     last = "ModuleNotFoundError: No module named 'no_such_module'"
     assert (done.returncode, done.stdout) == (2, "")

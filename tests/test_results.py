@@ -9,7 +9,7 @@ from shardbench.base.generated import check_files
 from shardbench.processes.job import TO_DEVICE, TO_HOST
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.compare import second_run
+from shardbench.report.compare import order
 from shardbench.report.prediction.against_measured import read_measured
 from shardbench.report.prediction.summary import expected_files
 from shardbench.report.tables.files import check_tables
@@ -61,11 +61,11 @@ def test_prediction_tables_are_what_the_records_give():
 
 def test_a_second_run_and_its_agreement_are_both_there_and_fit():
     again = RESULTS / "again"
-    tables = {path.parent.name for path in (RESULTS / "tables").glob(f"*/{second_run.FILE}")}
+    tables = {path.parent.name for path in (RESULTS / "tables").glob(f"*/{order.FILE}")}
     assert tables == {path.stem for path in (again / "records").glob("*.jsonl")}
     for suite in sorted(tables):
-        files = second_run.expected_file(RESULTS, suite, second_run.read_agreement(RESULTS, again, suite))
-        assert check_files(files, f"shardbench report {suite} --results results --against results/again") == []
+        files = order.expected_file(RESULTS, suite, order.read_agreement(RESULTS, again, suite))
+        assert check_files(files, f"shardbench compare results --with results/again --order {suite}") == []
 
 
 @pytest.mark.parametrize("suite", SUITES)

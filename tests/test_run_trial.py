@@ -165,7 +165,8 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
 
 def test_fitting_time_is_recorded(context):
     record = outcome(context, misbehaving.Learner)
-    assert record.planned.fit_s >= 0.2
+    # It sleeps 0.2 s; the first of the two messages that bound them may be late on a busy machine.
+    assert record.planned.fit_s >= 0.1
 
 
 FAILURES = [

@@ -119,5 +119,9 @@ def test_the_pages_that_a_reader_looks_for_are_there():
     guides = ("quick_start", "choose_a_strategy", "bring_your_tables", "add_a_strategy", "machines", "how_to_read")
     wanted = ["index", "search", "README", *(f"docs/{name}" for name in (*guides, "rules", "papers", "api"))]
     assert [name for name in wanted if not (SITE / f"{name}.html").is_file()] == []
+    front, board = (SITE / "index.html").read_text(), SITE / "benchmarks" / "leaderboard" / "README.html"
+    assert 'href="results/pages/leaderboard.html"' in front
+    assert 'href="../../results/pages/leaderboard.html"' in board.read_text()
+    assert "What lies where" in (SITE / "results" / "pages" / "leaderboard.html").read_text()
     api = (SITE / "docs" / "api.html").read_text()
     assert [name for name in ("Strategy.plan", "Problem", "RowWise", "ShardBenchPlanner") if name not in api] == []

@@ -145,52 +145,47 @@ def test_several_processes_append_whole_lines(tmp_path, store):
     assert sorted((r.spec.strategy, r.spec.repeat) for r in found) == [(n, i) for n in names for i in range(20)]
 
 
-def test_archived_lines_move_whole_and_once(store, tmp_path):
+def test_removed_lines_go_whole(store):
     for name in ("a", "b", "a"):
         store.append(make.ok(name, repeat=len(store.read())))
     lines = store.path.read_bytes().splitlines(keepends=True)
-    folder = tmp_path / "archive" / "records"
-    first = store.archive(folder, lambda record: record.spec.strategy == "a")
-    assert first.read_bytes() == lines[0] + lines[2]
-    assert store.path.read_bytes() == lines[1]
-    assert store.archive(folder, lambda record: record.spec.strategy == "a") is None
-    second = store.archive(folder, lambda record: True)
-    assert second.read_bytes() == lines[1]
+    for _ in range(2):
+        store.remove(lambda record: record.spec.strategy == "a")
+        assert store.path.read_bytes() == lines[1]
+    store.remove(lambda record: True)
     assert not store.path.exists()
-    assert store.archive(folder, lambda record: True) is None
-    assert sorted(folder.iterdir()) == sorted([first, second])
+    store.remove(lambda record: True)
     store.append(make.ok("c"))
     assert [record.spec.strategy for record in store.read()] == ["c"]
 
 
-def test_a_truncated_file_is_not_archived(store, tmp_path):
-    store.append(make.ok())
-    data = store.path.read_bytes()[:-10]
-    store.path.write_bytes(data)
-    with pytest.raises(BadInput, match="line 1 is truncated"):
-        store.archive(tmp_path / "archive", lambda record: True)
-    assert store.path.read_bytes() == data
-    assert not (tmp_path / "archive").exists()
+def test_a_truncated_line_is_set_aside_before_others_are_removed(store):
+    store.append(make.ok("a"))
+    whole = store.path.read_bytes()
+    store.path.write_bytes(whole + whole[:-10])
+    store.remove(lambda record: record.spec.strategy == "b")
+    assert store.path.read_bytes() == whole
+    (aside,) = store.path.parent.glob("*.torn-*")
+    assert aside.read_bytes() == whole[:-10]
 
 
-def _archive_some(folder: str) -> None:
+def _remove_some(folder: str) -> None:
     for _ in range(40):
-        trial_store(Path(folder), "quick").archive(Path(folder) / "archive", lambda record: record.spec.repeat % 2 == 0)
+        trial_store(Path(folder), "quick").remove(lambda record: record.spec.repeat % 2 == 0)
 
 
-def test_nothing_is_lost_between_archiving_and_appending(tmp_path, store):
+def test_nothing_else_is_lost_between_removing_and_appending(tmp_path, store):
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_append_some, args=(str(tmp_path), name)) for name in "abc"]
-    archiver = context.Process(target=_archive_some, args=(str(tmp_path),))
-    for process in (*writers, archiver):
+    remover = context.Process(target=_remove_some, args=(str(tmp_path),))
+    for process in (*writers, remover):
         process.start()
-    for process in (*writers, archiver):
+    for process in (*writers, remover):
         process.join(60)
         assert process.exitcode == 0
-    archived = [path.read_bytes() for path in (tmp_path / "archive").iterdir()]
-    lines = (store.path.read_bytes() + b"".join(archived)).splitlines()
-    found = [from_json(Record, undigested(line, "line"), "line").spec for line in lines]
-    assert sorted((spec.strategy, spec.repeat) for spec in found) == [(n, i) for n in "abc" for i in range(20)]
+    store.remove(lambda record: record.spec.repeat % 2 == 0)
+    found = [(record.spec.strategy, record.spec.repeat) for record in store.read()]
+    assert sorted(found) == [(n, i) for n in "abc" for i in range(1, 20, 2)]
 
 
 times = st.floats(min_value=0, max_value=1e9)

@@ -284,7 +284,8 @@ def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Pa
     with pytest.raises(BadInput, match=r"line 2 is truncated.*repeats its cell"):
         cell_store(tmp_path, "mine", "doubling").read()
     run(made, tmp_path, quick=True)
-    assert [record.cell for record in cell_store(tmp_path, "mine", "doubling").read()] == [{"number": 1}, {"number": 2}]
+    # Cells run side by side: either may be the first to end.
+    assert {record.cell["number"] for record in cell_store(tmp_path, "mine", "doubling").read()} == {1, 2}
     first = json.loads(whole.splitlines()[0])
     first["cell"]["number"] = 7
     path.write_text(json.dumps(first) + "\n")

@@ -219,7 +219,7 @@ def test_models_of_other_tables_are_refused() -> None:
 def exported_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     plan = tmp_path / "plan.json"
     plan.write_text(everything().to_json())
-    assert cli.run_command(["export", str(plan), "--torchrec"]) == 0
+    assert cli.run_command(["export", str(plan)]) == 0
     assert "3 of 6 tables" in capsys.readouterr().out
     return tmp_path / "plan.torchrec.json"
 
@@ -228,14 +228,26 @@ def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: py
     plan = tmp_path / "plan.json"
     hosted = Plan(world_size=2, segments=(seg("a", (0, 10), (0, 8), Host(node=0)),))
     plan.write_text(hosted.to_json())
-    assert cli.run_command(["export", str(plan), "--torchrec", "--json"]) == 1
+    assert cli.run_command(["export", str(plan), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["cannot"] == [
         "table 'a' rows 0..10 columns 0..8: rows looked up by the CPUs of node 0 have no sharding type"
     ]
     assert not (tmp_path / "plan.torchrec.json").exists()
-    assert cli.run_command(["export", str(plan)]) == 2
-    assert "--torchrec" in capsys.readouterr().err
+    assert cli.run_command(["export", str(plan)]) == 1
+    assert capsys.readouterr().err == f"cannot: {told['cannot'][0]}\n"
+
+
+def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path) -> None:
+    plan, made = tmp_path / "plan.json", tmp_path / "made.json"
+    plan.write_text(everything().to_json())
+    # A node has both devices unless the option says otherwise.
+    for option, per_node in (((), 2), (("--devices-per-node", "1"), 1)):
+        assert cli.run_command(["export", str(plan), "--out", str(made), *option]) == 0
+        assert Exported.from_json(made.read_bytes()).devices_per_node == per_node
+    assert "dealt" in Exported.from_json(made.read_bytes()).remapped
+    assert cli.run_command(["export", str(plan), "--out", str(made), "--in-blocks"]) == 0
+    assert "dealt" not in Exported.from_json(made.read_bytes()).remapped
 
 
 def losses(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
@@ -272,7 +284,7 @@ def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, capsys: pytes
 
 def test_places_by_frequency_of_the_ids_seen() -> None:
     assert ranks_of(np.array([4, 1]), 5).tolist() == [2, 1, 3, 4, 0]
-    with pytest.raises(BadInput, match="names an id twice"):
+    with pytest.raises(BadInput, match="names one twice"):
         ranks_of(np.array([4, 4]), 5)
     with pytest.raises(BadInput, match="ids 1 to 5 is not of a table of 5 rows"):
         ranks_of(np.array([1, 5]), 5)

@@ -1,5 +1,6 @@
 """The wheel of this checkout: the notices of what is not ours are in it, beside the data that they are of."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 def wheel(tmp_path_factory):
     # Of a copy, because setuptools leaves build folders in the source.
     source = tmp_path_factory.mktemp("source")
-    for name in ("src", "baselines", "datasets", "benchmarks"):
+    for name in ("src", "baselines", "datasets", "benchmarks", "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -54,4 +55,9 @@ def test_the_notice_of_metas_data_names_all_of_it_and_lies_beside_it(wheel):
 
 
 def test_nothing_of_the_checkout_but_the_package_is_in_the_wheel(wheel):
-    assert {name.split("/")[0].partition("-")[0] for name in wheel.namelist()} == {"shardbench"}
+    names = wheel.namelist()
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"shardbench"}
+    assert [name for name in names if re.search(r"/(tools|cases|fits|regression|micro)/", name)] == []
+    scripts = {path.name for path in (ROOT / "tools").glob("*.py")}
+    assert len(scripts) >= 6
+    assert scripts & {name.rpartition("/")[2] for name in names} == set()

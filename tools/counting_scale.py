@@ -1,6 +1,6 @@
 """Counting at cluster scale: the full synthetic workload against plans for 8, 128 and 1,024 devices.
 
-``python tools/counting_scale.py [TABLES] [OUT.csv]`` streams one test batch of 856 tables
+``python tools/counting_scale.py [OUT.csv] [TABLES]`` streams one test batch of 856 tables
 (65,536 samples, about 887 million lookups), table by table, into a plan that mixes whole tables,
 row-wise ones and replicas, and writes lookups per second of CPU time (drawing excluded) and the
 peak memory of the process.
@@ -11,13 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "micro"))
-from workloads import cluster
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from cases.made_up import cluster, mixed_plan
 
 from shardbench.cost.accounting import Account
 from shardbench.cost.lookups import CountedLookups
 from shardbench.datasets.synthetic import CONFIG
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Split
@@ -25,22 +24,7 @@ from shardbench.workloads.trace import Split
 DEVICES = (8, 128, 1024)
 COLUMNS = ("devices", "tables", "lookups", "cpu_s", "lookups_per_s", "peak_bytes")
 SMALL, LARGE = 10_000, 4_000_000
-"""Rows below which a table is replicated, and from which it is dealt over all devices."""
-
-
-def mixed_plan(problem: Problem) -> Plan:
-    """Small tables replicated, large ones row-wise, the rest whole, in turn."""
-    everyone = tuple(range(problem.world_size))
-    segments = []
-    for i, table in enumerate(problem.tables):
-        if table.rows < max(SMALL, problem.world_size):
-            place = Replicated(ranks=everyone)
-        elif table.rows >= LARGE:
-            place = RowWise(ranks=everyone)
-        else:
-            place = OnRank(rank=i % problem.world_size)
-        segments.append(whole_table(table, place))
-    return Plan(world_size=problem.world_size, segments=tuple(segments))
+"""Tables of fewer rows are replicated; those of as many or more are dealt over all devices."""
 
 
 def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[str, float]]:
@@ -50,7 +34,7 @@ def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[
     problems = [
         Problem.of("scale", workload.tables, blank, cluster(n), batch_size=workload.batch_size) for n in devices
     ]
-    segments = [mixed_plan(problem).by_table() for problem in problems]
+    segments = [mixed_plan(one, max(SMALL, one.world_size), LARGE).by_table() for one in problems]
     accounts = [Account(problem) for problem in problems]
     seconds, lookups = [0.0] * len(devices), 0
     for i, table in enumerate(workload.tables):
@@ -78,7 +62,7 @@ def as_csv(rows: list[dict[str, float]]) -> str:
 
 
 if __name__ == "__main__":
-    text = as_csv(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 856))
-    if len(sys.argv) > 2:
-        Path(sys.argv[2]).write_text(text)
+    text = as_csv(measure(int(sys.argv[2]) if len(sys.argv) > 2 else 856))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
     print(text, end="")

@@ -14,11 +14,12 @@ from functools import cache
 from itertools import combinations
 
 import numpy as np
+from published_agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, embed
 from scipy.optimize import least_squares
 
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
-from shardbench.cost.published.agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, committed, embed, predicted_ms
+from shardbench.cost.published.agreement import committed, predicted_ms
 from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
 

@@ -193,9 +193,9 @@ def _row(
     left = (1 - RESERVED) * given.topology.devices[0].storage.hbm
     row["fullest_pct"] = round(100 * max(_with_replicas(found, given, case.ranks)) / left, 1)
     row["constraints_broken"] = given.kinds(found)
-    question: Any = ours.answer.question if ours.answer is not None else None
-    if question is not None:
-        plan = ours.last_plan() if name == "shardbench" else translate(found, question.problem)
+    if ours.answer is not None:
+        question: Any = ours.answer.question
+        plan = ours.answer.plan if name == "shardbench" else translate(found, question.problem)
         counted = simulate(plan, question.problem, question.batches, question.dense, 1)
         row["step_ms"] = round(counted.step_ms, 5)
     return row
@@ -252,7 +252,8 @@ def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, objec
         planner = ShardBenchPlanner(**given.arguments(), machine=problem.machine, profiles=known)
         start = time.process_time()
         planner.plan(given.module, [EmbeddingBagCollectionSharder()])
-        found[name] = planner.last_plan(), time.process_time() - start
+        assert planner.answer is not None
+        found[name] = planner.answer.plan, time.process_time() - start
     start = time.process_time()
     sharding = given.torchrecs().plan(given.module, [EmbeddingBagCollectionSharder()]).plan["tables"]
     seconds = time.process_time() - start

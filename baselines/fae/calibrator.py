@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
+from shardbench.base.statistics import t_quantile
 from shardbench.model.profile import AccessProfile
 
 BUDGET_BYTES = 256 * 2**20
@@ -132,7 +132,7 @@ def estimate_hot_rows(
     read = (starts[:, None] + np.arange(chunk_rows)) % rows
     shares = (counts[read] >= least).mean(axis=1)
     mean = float(shares.mean())
-    half = float(stats.t.ppf(0.5 + confidence / 2.0, chunks - 1) * shares.std(ddof=1) / math.sqrt(chunks))
+    half = float(t_quantile(0.5 + confidence / 2.0, chunks - 1) * shares.std(ddof=1) / math.sqrt(chunks))
     return CountEstimate(
         rows=rows * mean, low=max(0.0, rows * (mean - half)), high=min(float(rows), rows * (mean + half))
     )

@@ -41,12 +41,12 @@ class Card(pydantic.BaseModel):
 
 
 def kinds() -> list[str]:
-    """Kinds that have a card, sorted."""
+    """Return the kinds that have a card, sorted."""
     return sorted(path.stem for path in CARDS.glob("*.toml"))
 
 
 def load_card(kind: str) -> Card:
-    """The card of a workload kind; raises BadInput where there is none or a field is wrong."""
+    """Return the card of a workload kind; raises BadInput where there is none or a field is wrong."""
     path = CARDS / f"{kind}.toml"
     if kind not in kinds():
         raise BadInput(f"no card for '{kind}': there are {', '.join(kinds())}")
@@ -54,5 +54,5 @@ def load_card(kind: str) -> Card:
 
 
 def read_card(path: Path) -> Card:
-    """The card in a file; raises BadInput that names the first wrong field."""
+    """Return the card in a file; raises BadInput that names the first wrong field."""
     return from_data(Card, toml_file(path), path.name)

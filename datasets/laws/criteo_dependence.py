@@ -2,8 +2,8 @@
 
 Every input has, for each column, a *place* in [0, 1) among the column's lookups, most frequent value first. Places of
 one column are uniform, whatever columns depend on, so that no column's own law changes. Scores (normal quantiles of
-places) come from common factors; a share of the inputs is popular: all its places lie below ceilings. The rest has what
-these left over. Numbers: data/criteo_like_dependence.json, made by ``fit_criteo_dependence``.
+places) come from common factors; a share of the inputs is popular: all its places lie below ceilings. The other inputs
+have what these left over. Numbers: data/criteo_like_dependence.json, made by tools/fits/criteo_dependence.py.
 """
 
 import json
@@ -19,7 +19,6 @@ from scipy.special import ndtr, ndtri
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 
-PUBLISHED = Path(__file__).parents[1] / "data" / "criteo_joint_dependence.json"
 FITTED = Path(__file__).parents[1] / "data" / "criteo_like_dependence.json"
 FEATURES = 26
 ABSENCE = FEATURES
@@ -44,17 +43,17 @@ class Dependence:
 
     @property
     def factors(self) -> int:
-        """Common factors."""
+        """Return the number of common factors."""
         return int(self.loadings.shape[1])
 
     @cached_property
     def own(self) -> Floats:
-        """Standard deviation of what a score shares with no other, float64 [27]."""
+        """Return the standard deviation of what a score shares with no other, float64 [27]."""
         return np.asarray(np.sqrt(np.maximum(0.0, 1.0 - (self.loadings**2).sum(axis=1))))
 
     @cached_property
     def _rest(self) -> tuple[Floats, Floats]:
-        """Knots of the quantile functions of inputs that are not popular: their shares and places, [27, kinds + 2]."""
+        """Return quantile functions of inputs that are not popular, as knots: shares and places, [27, kinds + 2]."""
         knots = np.hstack([np.zeros((len(self.ceilings), 1)), self.ceilings, np.ones((len(self.ceilings), 1))])
         taken = np.cumsum((self.shares / self.ceilings)[:, ::-1], axis=1)[:, ::-1]
         density = np.hstack([1.0 - taken, np.ones((len(knots), 1))])
@@ -64,12 +63,12 @@ class Dependence:
         return np.hstack([np.zeros((len(knots), 1)), ends / ends[:, -1:]]), knots
 
     def kinds(self, uniform: Floats) -> Ints:
-        """Kind of each input, int64 [n], from uniform draws [n]: 0 is not popular."""
+        """Return the kind of each input, int64 [n], from uniform draws [n]: 0 is not popular."""
         ends = np.cumsum(np.concatenate([[1.0 - self.shares.sum()], self.shares]))
         return np.minimum(np.searchsorted(ends, uniform, side="right"), len(self.shares)).astype(np.int64)
 
     def places(self, score: int, factors: Floats32, kinds: Ints, noise: Floats) -> Floats:
-        """Places float64 [n] of a score from common factors [n, factors], kinds [n] and its own normals [n].
+        """Return the places float64 [n] of a score from common factors [n, factors], kinds [n] and its own normals [n].
 
         Uniform on [0, 1) over inputs of all kinds.
         """
@@ -81,9 +80,9 @@ class Dependence:
         return np.asarray(np.minimum(found, np.nextafter(1.0, 0.0)))
 
     def places_where_present(self, score: int, missing: float) -> tuple[Floats, Floats]:
-        """Knots of a map of places that makes them uniform over inputs whose ABSENCE lies above ``missing``.
+        """Return the knots of a map of places that makes them uniform over inputs whose ABSENCE lies above ``missing``.
 
-        A column that depends on its own absence has other places where it is present than everywhere.
+        A column that depends on its own absence has other places where it is present than it has everywhere.
         """
         own_kinds = np.concatenate([[1.0 - self.shares.sum()], self.shares])
         knots = np.unique(np.concatenate([[0.0, 1.0], ndtr(np.linspace(-6.0, 6.0, 2049)), self.ceilings[score]]))
@@ -106,20 +105,13 @@ class Dependence:
         return np.asarray(np.interp(places, knots[score], shares[score]))
 
     def scaled(self, scale: float) -> "Dependence":
-        """The same with correlations of scores and shares of popular inputs times ``scale``, 0..1."""
+        """Return this dependence with correlations of scores and shares of popular inputs times ``scale``, 0..1."""
         return replace(self, loadings=self.loadings * np.sqrt(scale), shares=self.shares * scale)
 
 
 @lru_cache(maxsize=1)
-def published() -> dict[str, Any]:
-    """The aggregates that are kept to (data/criteo_joint_dependence.json)."""
-    data: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="ascii"))
-    return data
-
-
-@lru_cache(maxsize=1)
 def fitted() -> Dependence:
-    """The fitted dependence of the 26 columns."""
+    """Return the fitted dependence of the 26 columns."""
     data = json.loads(FITTED.read_text(encoding="ascii"))
     return Dependence(
         loadings=np.array(data["loadings"], dtype=np.float64),
@@ -129,7 +121,7 @@ def fitted() -> Dependence:
 
 
 class RecentInputs:
-    """What the columns of an input share, by key, made when asked for and kept while there is room."""
+    """What the columns of an input share, by key: drawn when it is asked for and kept while there is room."""
 
     MAX_BYTES = 1 << 27
 

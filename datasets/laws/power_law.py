@@ -1,6 +1,7 @@
 """A bounded power law over ranks, sampled by its closed-form inverse CDF."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,26 @@ CHUNK = 1 << 16
 _LOG_BRANCH = 1e-6
 
 
+class RankLaw(ABC):
+    """A law over the ranks 0..rows-1 that is sampled by the inverse of its CDF."""
+
+    @abstractmethod
+    def inverse(self, shares: Floats) -> Ints:
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+
+    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
+        """Draw ``draws`` independent ranks, int64 [draws]."""
+        ranks = np.empty(draws, dtype=np.int64)
+        scratch = np.empty(min(CHUNK, draws))
+        for start in range(0, draws, CHUNK):
+            part = scratch[: min(CHUNK, draws - start)]
+            generator.random(out=part)
+            ranks[start : start + len(part)] = self.inverse(part)
+        return ranks
+
+
 @dataclass(frozen=True, kw_only=True)
-class PowerLaw:
+class PowerLaw(RankLaw):
     """Ranks 0..rows-1 with density proportional to (x + shift)^-exponent on [0, rows).
 
     Rank r has the mass of [r, r + 1): Zipf-Mandelbrot's law with the sum replaced by the
@@ -33,11 +52,11 @@ class PowerLaw:
             raise ValueError(f"need rows >= 1, exponent >= 0, shift > 0, got {self}")
 
     def cdf(self, ranks: Floats) -> Floats:
-        """Probability that a draw lies below ``ranks`` (real numbers in 0..rows), same shape."""
+        """Return the probability that a draw lies below ``ranks`` (real numbers in 0..rows), same shape."""
         return cdf(ranks, self.rows, self.exponent, self.shift)
 
     def inverse(self, shares: Floats) -> Ints:
-        """Ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         power = 1.0 - self.exponent
         if abs(power) < _LOG_BRANCH:
             shares *= math.log1p(self.rows / self.shift)
@@ -53,19 +72,9 @@ class PowerLaw:
         np.clip(shares, 0.0, self.rows - 1, out=shares)
         return shares.astype(np.int64)
 
-    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
-        """``draws`` independent ranks, int64 [draws]."""
-        ranks = np.empty(draws, dtype=np.int64)
-        scratch = np.empty(min(CHUNK, draws))
-        for start in range(0, draws, CHUNK):
-            part = scratch[: min(CHUNK, draws - start)]
-            generator.random(out=part)
-            ranks[start : start + len(part)] = self.inverse(part)
-        return ranks
-
 
 def cdf(ranks: Floats, rows: Real, exponent: Real, shift: Real) -> Floats:
-    """CDF of many power laws at once; the arguments broadcast."""
+    """Return the CDF of many power laws at once; the arguments broadcast."""
     power = 1.0 - exponent
     flat = np.abs(power) < _LOG_BRANCH
     safe = np.where(flat, 1.0, power)
@@ -74,17 +83,8 @@ def cdf(ranks: Floats, rows: Real, exponent: Real, shift: Real) -> Floats:
     return np.asarray(np.where(flat, np.log1p(ranks / shift) / np.log1p(rows / shift), closed))
 
 
-def rank_edges(rows: Floats, buckets: int) -> Floats:
-    """Log-spaced edges float64 [len(rows), buckets + 1] from 0 to ``rows``; single ranks at the head."""
-    steps = np.arange(buckets + 1, dtype=np.float64)
-    spaced = np.expm1(np.outer(np.log1p(rows), steps / buckets))
-    edges = np.minimum(np.maximum(np.round(spaced), steps), rows[:, None])
-    edges[:, -1] = rows
-    return np.asarray(edges)
-
-
 @dataclass(frozen=True, kw_only=True)
-class BrokenPowerLaw:
+class BrokenPowerLaw(RankLaw):
     """A power law up to rank ``knee``, continued by a steeper one: an active set and a cold tail.
 
     The density is (x + shift)^-exponent below the knee and, continuous there,
@@ -104,30 +104,21 @@ class BrokenPowerLaw:
 
     @property
     def head(self) -> PowerLaw:
-        """The law of the ranks below the knee."""
+        """Return the law of the ranks below the knee."""
         return PowerLaw(rows=self.knee, exponent=self.exponent, shift=self.shift)
 
     @property
     def tail(self) -> PowerLaw:
-        """The law of the ranks from the knee on, counted from the knee."""
+        """Return the law of the ranks from the knee on, counted from the knee."""
         return PowerLaw(rows=self.rows - self.knee, exponent=self.tail_exponent, shift=self.knee + self.shift)
 
     @property
     def head_share(self) -> float:
-        """Probability of a rank below the knee."""
+        """Return the probability of a rank below the knee."""
         return float(head_share(self.rows, self.knee, self.exponent, self.tail_exponent, self.shift))
 
-    def sample(self, generator: np.random.Generator, draws: int) -> Ints:
-        """``draws`` independent ranks, int64 [draws]."""
-        ranks = np.empty(draws, dtype=np.int64)
-        scratch = np.empty(min(CHUNK, draws))
-        for start in range(0, draws, CHUNK):
-            part = scratch[: min(CHUNK, draws - start)]
-            generator.random(out=part)
-            ranks[start : start + len(part)] = self._inverse(part)
-        return ranks
-
-    def _inverse(self, shares: Floats) -> Ints:
+    def inverse(self, shares: Floats) -> Ints:
+        """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         head_share = self.head_share
         cold = np.flatnonzero(shares >= head_share)
         tail_shares = (shares[cold] - head_share) / (1.0 - head_share)
@@ -139,7 +130,7 @@ class BrokenPowerLaw:
 
 
 def head_share(rows: Real, knee: Real, exponent: Real, tail_exponent: Real, shift: Real) -> Floats:
-    """Probability of a rank below the knee, for many broken power laws at once."""
+    """Return the probability of a rank below the knee, for many broken power laws at once."""
     bend = knee + shift
     head = _mass(shift, bend, exponent)
     tail = bend ** (tail_exponent - exponent) * _mass(bend, rows + shift, tail_exponent)

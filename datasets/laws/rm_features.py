@@ -29,7 +29,7 @@ SIZES_BASE = "rm1"
 ROWS_LOG_STD = 2.0
 """Table sizes are log-normal: a few tables hold most rows, the median has a seventh of the mean."""
 ROWS_TOP_STDS = 2.5
-"""Above it sizes are cut, since hash sizes are capped in practice; one device's host memory holds any table."""
+"""Sizes above it are cut, as hash sizes are capped in practice; one device's host memory holds any table."""
 VALUES_PER_ROW = (0.05, 20.0)
 """Distinct raw values for each row of rm1's table, log-uniform: hash sizes are guesses made before the data."""
 EXPONENT = (0.6, 1.4)
@@ -60,7 +60,7 @@ class RmFeature:
     """Share of samples that have a bag."""
 
     def scaled(self, row_scale: float) -> "RmFeature":
-        """The feature with ``row_scale`` times the rows and raw values, and its head as much narrower.
+        """Return the feature with ``row_scale`` times the rows and raw values, and its head as much narrower.
 
         With x -> x ``row_scale`` the law of ranks goes over into itself, so that ``row_scale`` times the
         samples leave the same shares of rows and of accesses seen and unseen.
@@ -69,26 +69,20 @@ class RmFeature:
         return replace(self, rows=rows, values=values, shift=self.shift * row_scale)
 
     def law(self, exponent_scale: float = 1.0) -> HashedLaw:
-        """How its rows are looked up, with the exponent multiplied by ``exponent_scale``."""
+        """Return the law of its lookups, with the exponent multiplied by ``exponent_scale``."""
         law = PowerLaw(rows=self.values, exponent=self.exponent * exponent_scale, shift=self.shift)
         return HashedLaw(law=law, rows=self.rows, key=self.number)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spreads:
-    """How unlike the features are; the defaults are the model that the card describes."""
-
-    rows_log_std: float = ROWS_LOG_STD
-    pooling_top: float = POOLING_TOP
-    coverage_low: float = COVERAGE_LOW
-
-
-ASSUMED = Spreads()
-
-
 @lru_cache(maxsize=len(TOTAL_ROWS))
-def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tuple[RmFeature, ...]:
-    """The 397 features of ``form`` (rm1, rm2 or rm3); their rows sum to TOTAL_ROWS[form] exactly.
+def rm_features(
+    form: str,
+    pairing: int = 0,
+    rows_log_std: float = ROWS_LOG_STD,
+    pooling_top: float = POOLING_TOP,
+    coverage_low: float = COVERAGE_LOW,
+) -> tuple[RmFeature, ...]:
+    """Return the 397 features of ``form`` (rm1, rm2 or rm3); their rows sum to TOTAL_ROWS[form] exactly.
 
     Every ``pairing`` pairs the same quantiles of the distributions in another way (which table is
     hot, which long, which rarely there); 0 is the model that the card describes. rm2 and rm3 are rm1
@@ -99,14 +93,14 @@ def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tupl
     def quantiles(column: int) -> Floats:
         return _quantiles(COLUMNS * pairing + column)
 
-    sizes = np.exp(spreads.rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
+    sizes = np.exp(rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
     rows = _apportioned(sizes, TOTAL_ROWS[form])
     values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
     values = np.maximum(np.round(values), 2.0)
     exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * quantiles(2)
     shift = _log_uniform(quantiles(3), *SHIFT)
-    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, spreads.pooling_top)
-    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), spreads.coverage_low, 1.0)
+    pooling = _log_uniform(_beyond(quantiles(4), ONE_HOT_SHARE), 1.0, pooling_top)
+    coverage = _log_uniform(1.0 - _beyond(quantiles(5), ALWAYS_SHARE), coverage_low, 1.0)
     return tuple(
         RmFeature(
             number=i,
@@ -122,7 +116,7 @@ def rm_features(form: str, pairing: int = 0, spreads: Spreads = ASSUMED) -> tupl
 
 
 def _quantiles(column: int) -> Floats:
-    """Evenly spaced quantiles float64 [397] in (0, 1), in an order of the column's own.
+    """Return evenly spaced quantiles float64 [397] in (0, 1), in an order of the column's own.
 
     The order comes from a written-down mix, so that no library's random stream can change it.
     """
@@ -135,12 +129,12 @@ def _log_uniform(quantiles: Floats, low: float, high: float) -> Floats:
 
 
 def _beyond(quantiles: Floats, share: float) -> Floats:
-    """0 for the first ``share`` of the quantiles, the rest stretched over 0..1."""
+    """Return 0 for the first ``share`` of the quantiles and stretch the rest over 0..1."""
     return np.asarray(np.maximum(quantiles - share, 0.0) / (1.0 - share))
 
 
 def _apportioned(sizes: Floats, total: int) -> Ints:
-    """Whole rows in proportion to ``sizes`` that sum to ``total``; what rounding leaves goes to the largest."""
+    """Share ``total`` rows out in proportion to ``sizes``; what rounding leaves goes to the largest."""
     rows: Ints = np.floor(sizes * (total / sizes.sum())).astype(np.int64)
     left = total - int(rows.sum())
     rows[np.argsort(-sizes, kind="stable")[:left]] += 1

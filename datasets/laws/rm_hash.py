@@ -20,7 +20,7 @@ _LOW_BITS = (1 << 64) - 1
 
 
 def mixed(counters: Ints, key: int) -> Words:
-    """Splitmix64 of ``counters`` int64 [n] under a key, uint64 [n] (Steele et al., OOPSLA 2014).
+    """Return splitmix64 of ``counters`` int64 [n] under a key, uint64 [n] (Steele et al., OOPSLA 2014).
 
     A bijection of 64-bit words for every key; different keys give unrelated orders.
     """
@@ -38,7 +38,7 @@ def mixed(counters: Ints, key: int) -> Words:
 
 
 def _mixed_key(key: int) -> int:
-    """The same mix of one whole number: sums with keys as they are would only shift each other's orders."""
+    """Mix one key likewise: sums with keys as they are would only shift each other's orders."""
     word = (key + 1) * _GOLDEN & _LOW_BITS
     for shift, factor in _STEPS:
         word = (word ^ word >> shift) * factor & _LOW_BITS
@@ -46,7 +46,7 @@ def _mixed_key(key: int) -> int:
 
 
 def hashed_rows(values: Ints, rows: int, key: int) -> Ints:
-    """Row in [0, rows) of each raw value, int64 [n]: multiply-shift of the mixed value's upper half.
+    """Return the row in [0, rows) of each raw value, int64 [n]: multiply-shift of the mixed value's upper half.
 
     Raises ValueError where a table has more than 2^32 rows.
     """
@@ -64,15 +64,6 @@ def hashed_rows(values: Ints, rows: int, key: int) -> Ints:
     return found
 
 
-def touched_share(values: float, rows: float) -> float:
-    """Expected share of rows that at least one of ``values`` distinct raw values falls into.
-
-    1 - exp(-values / rows): the limit of the birthday problem for many rows; with as many values
-    as rows 1/e of the rows stay empty.
-    """
-    return float(-np.expm1(-values / rows))
-
-
 @dataclass(frozen=True, kw_only=True)
 class HashedLaw:
     """Rows of a hashed feature: ranks of raw values by ``law`` (``law.rows`` values), hashed under ``key``."""
@@ -82,5 +73,5 @@ class HashedLaw:
     key: int
 
     def sample(self, generator: np.random.Generator, draws: int) -> Ints:
-        """``draws`` independent rows, int64 [draws]."""
+        """Draw ``draws`` independent rows, int64 [draws]."""
         return hashed_rows(self.law.sample(generator, draws), self.rows, self.key)

@@ -33,7 +33,7 @@ class ArrayFile:
         return made.getvalue()
 
     def append(self, values: NDArray[Any]) -> None:
-        """Adds ``values`` [n, ...]."""
+        """Add ``values`` [n, ...]."""
         data = np.ascontiguousarray(values, dtype=self._dtype).reshape(-1).view(np.uint8).data
         self._digest.update(data)
         with self.path.open("ab") as file:
@@ -41,7 +41,7 @@ class ArrayFile:
         self.length += len(values)
 
     def close(self) -> str:
-        """Writes the final header (numpy leaves room for the length) and returns the data's SHA-256."""
+        """Write the final header (numpy leaves room for the length) and return the data's SHA-256."""
         header = self._header()
         if len(header) != self._data_start:
             raise RuntimeError(f"{self.path.name}: numpy changed the size of its header")
@@ -51,7 +51,7 @@ class ArrayFile:
 
 
 def part(path: Path, start: int, stop: int) -> NDArray[Any]:
-    """Elements [start, stop) of a flat array file, read: mapped pages would count as memory of the process."""
+    """Read elements [start, stop) of a flat array file: mapped pages would count as memory of the process."""
     with path.open("rb") as file:
         dtype = read_header(file, str(path)).dtype
         file.seek(start * dtype.itemsize, io.SEEK_CUR)

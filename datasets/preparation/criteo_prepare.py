@@ -22,7 +22,7 @@ from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
 
@@ -33,7 +33,7 @@ CATEGORY_NAMES = tuple(f"C{number + 1}" for number in range(CATEGORIES))
 HEADER = (LABEL, *INTEGER_NAMES, *CATEGORY_NAMES)
 """Names of a line's columns."""
 MEMBER = "train.txt"
-"""What is read of an archive."""
+"""Name of the file that is read of an archive."""
 MISSING = -1
 """Row of an empty category cell in the prepared columns."""
 MAX_ROWS = 2**31 - 1
@@ -57,7 +57,7 @@ class Prepared(Note):
 
 
 def category_file(category: int) -> str:
-    """File name of category 0..25: C01.npy .. C26.npy."""
+    """Return the file name of category 0..25: C01.npy .. C26.npy."""
     return f"C{category + 1:02d}.npy"
 
 
@@ -70,7 +70,7 @@ def prepare(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Prepared:
-    """Writes the folder ``target`` from ``source`` (plain, .gz, .zst or .tar.gz) and returns its description.
+    """Write the folder ``target`` from ``source`` (plain, .gz, .zst or .tar.gz) and return its description.
 
     A category becomes a row as a value of any log does (``RowsOfTable``): mode ``hash`` over ``rows`` (one number for
     all columns, or 26; None: the published cardinalities), ``vocabulary`` by first appearance. A file without labels
@@ -144,10 +144,10 @@ def _stream(
     )
 
 
-def _log(source: Path) -> Log:
-    """The file, with or without labels by its first line."""
+def _log(source: Path) -> LogFiles:
+    """Return the file as a log, with or without labels as its first line has them."""
     kinds = {LABEL: pa.int8(), **dict.fromkeys(INTEGER_NAMES, pa.int64())}
-    log = Log(files=(source,), header=HEADER, suffix=".tsv", kinds=kinds, member=MEMBER)
+    log = LogFiles(files=(source,), header=HEADER, suffix=".tsv", kinds=kinds, member=MEMBER)
     # What is read of an archive has labels.
     if source.name.endswith(".tar.gz") or len(replace(log, header=None).columns()) != len(HEADER) - 1:
         return log
@@ -155,7 +155,7 @@ def _log(source: Path) -> Log:
 
 
 def _labels(column: pa.Array, name: str, lines_before: int) -> NDArray[np.int8]:
-    """Labels int8 [lines]; raises BadInput where one is no 0 or 1."""
+    """Return the labels int8 [lines]; raises BadInput where one is no 0 or 1."""
     labels: NDArray[np.int8] = column.fill_null(MISSING).to_numpy(zero_copy_only=False)
     wrong = (labels < 0) | (labels > 1)
     if wrong.any():
@@ -165,7 +165,7 @@ def _labels(column: pa.Array, name: str, lines_before: int) -> NDArray[np.int8]:
 
 
 def _integers(batch: pa.RecordBatch) -> Floats32:
-    """The integers float32 [lines, 13], NaN where a cell is empty."""
+    """Return the integers float32 [lines, 13]; NaN stands for an empty cell."""
     found = np.empty((batch.num_rows, INTEGERS), dtype=np.float32)
     for i, name in enumerate(INTEGER_NAMES):
         found[:, i] = batch.column(name).to_numpy(zero_copy_only=False)
@@ -173,7 +173,7 @@ def _integers(batch: pa.RecordBatch) -> Floats32:
 
 
 def _one_each(rows: Ints, lengths: Ints) -> Ints:
-    """The row of every cell, MISSING where it has none, int64 [cells]."""
+    """Return the row of every cell, int64 [cells]; MISSING stands for an empty one."""
     if len(rows) == len(lengths):
         return rows
     column = np.full(len(lengths), MISSING, dtype=np.int64)

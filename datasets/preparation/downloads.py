@@ -1,4 +1,4 @@
-"""Public data sets as they are downloaded, each read like a log of one's own (``log_profile``), by one command.
+"""Public data sets as they are downloaded, each read by one command like a log that users bring (``log_profile``).
 
 Nothing of them is shipped, and no file is looked at but those the user gives.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_encode import Cells, Mode
-from shardbench.datasets.preparation.log_profile import Cut, Profiled, profile_log
+from shardbench.datasets.preparation.log_profile import Profiled, SampleSplit, profile_log
 from shardbench.datasets.preparation.log_reader import Source
 from shardbench.workloads.table_list import ListedTable
 
@@ -22,18 +22,18 @@ class Download:
     """One public data set: what its files are, and which columns are looked up in which tables."""
 
     read: Callable[[tuple[Path, ...]], Source]
-    """Its files as a log; raises BadInput."""
+    """Function that reads the files as a log; raises BadInput."""
     tables: tuple[ListedTable, ...]
     mode: Mode
-    """How values become rows where nothing else is asked for; ``ids``: they are rows, and nothing else can be asked."""
+    """How values become rows unless the user says otherwise; ``ids``: they are rows, and users cannot change it."""
     expected: str
-    """What the files are, for whoever gives others."""
+    """What the files must be, for the message to users who give others."""
     train_share: Callable[[tuple[Path, ...]], float]
-    """Share of the rows that trains where nothing else is asked for."""
+    """Share of the rows that trains unless the user says otherwise."""
     time: str | None = None
     """Column of times; None: rows are in the order of time."""
     check: Callable[[Sequence[Path]], None] = lambda files: None
-    """Raises BadInput for files that cannot be the data set's."""
+    """Function that raises BadInput for files that cannot be the data set's."""
 
 
 def prepare_download(
@@ -47,7 +47,7 @@ def prepare_download(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Profiled:
-    """Writes the folder ``target`` of a data set's files, which must not exist, and gives its description.
+    """Write the folder ``target`` of a data set's files, which must not exist, and return its description.
 
     ``rows`` is the size of every hashed table, ``train_share`` the first share of the rows, by time, that trains; None:
     what the data set states. Nothing is left of a failure; raises BadInput that says what the files should be.
@@ -56,7 +56,7 @@ def prepare_download(
     try:
         of.check(files)
         share = of.train_share(tuple(files)) if train_share is None else train_share
-        cut = Cut(time=of.time, train_share=share, seed=seed)
+        cut = SampleSplit(time=of.time, train_share=share, seed=seed)
         cells = Cells(mode=chosen, seed=seed)
         return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=cut, progress=progress)
     except BadInput as error:
@@ -64,7 +64,7 @@ def prepare_download(
 
 
 def _tables(of: Download, mode: Mode | None, rows: int | None) -> Sequence[ListedTable]:
-    """The tables with their rows where these are not to be counted."""
+    """Return the tables, with their rows where these are not to be counted."""
     if of.mode == "ids":
         if mode not in (None, "ids") or rows is not None:
             raise BadInput("its values are row numbers of published tables: leave mode and rows out")
@@ -83,7 +83,7 @@ def _tables(of: Download, mode: Mode | None, rows: int | None) -> Sequence[Liste
 
 
 def days_in_order(files: Sequence[Path]) -> None:
-    """Raises BadInput where files are not called ``day_N``, in ascending order."""
+    """Raise BadInput where files are not called ``day_N``, in ascending order."""
     found = [_DAY.match(path.name) for path in files]
     days = [int(match.group(1)) for match in found if match]
     if len(days) < len(files) or any(a >= b for a, b in zip(days, days[1:])):

@@ -1,4 +1,4 @@
-"""Cells of a log to rows of tables: by hash, by vocabulary, or as they are; missing ones as no lookup or a row."""
+"""How cells of a log become rows: by hash, by vocabulary or as they are; a missing one is no lookup or a row."""
 
 import hashlib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Cells:
     missing: Missing = "empty"
     """A missing cell is no lookup (``empty``), or one of the table's row 0, which it then has to itself (``row``)."""
     delimiter: str | None = None
-    """Between the values of a text cell; None: a cell is one value."""
+    """Text between the values of a cell; None: a cell is one value."""
     null: tuple[str, ...] = ()
     """Texts that mean a missing value, beside the empty one."""
     seed: int = 0
@@ -58,13 +58,13 @@ class RowsOfTable:
 
     @property
     def rows(self) -> int:
-        """Rows of the table: as stated, else as many as were met (at least 1)."""
+        """Return the rows of the table: as stated, else as many as were met (at least 1)."""
         if self._limit is not None:
             return self._limit
         return max(1, self._beyond)
 
     def __call__(self, column: pa.Array, where: str) -> tuple[Ints, Ints]:
-        """Rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
+        """Return the rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
         values, lengths = _bags(column, self._cells.delimiter, where)
         rows, there = self._rows(values, where)
         if lengths is None:
@@ -75,7 +75,7 @@ class RowsOfTable:
         return _with_missing(rows, lengths) if self._own else (rows, lengths)
 
     def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
-        """Rows of the values that are there, and which those are, bool [values]."""
+        """Return the rows of the values that are there, and which of the values these are, bool [values]."""
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         kind = values.type
@@ -106,7 +106,7 @@ class RowsOfTable:
         return rows
 
     def _ids(self, values: pa.Array, where: str) -> Ints:
-        """Whole numbers as rows, int64 [values]; none is missing."""
+        """Return whole numbers, of which none is missing, as rows, int64 [values]."""
         try:
             rows: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid as error:
@@ -125,7 +125,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:
-    """All values of a column's cells, and how many each cell has, int64 [cells]; None: one each, or it is missing."""
+    """Return the values of a column's cells, and how many each cell has, int64 [cells]; None: one, or it is missing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if delimiter is not None and _is_text(column.type):
@@ -146,7 +146,7 @@ def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array
 
 
 def _with_missing(rows: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """A lookup of row 0 in every empty bag."""
+    """Put a lookup of row 0 into every empty bag."""
     empty = lengths == 0
     starts = np.cumsum(lengths) - lengths
     return np.insert(rows, starts[empty], 0), np.where(empty, 1, lengths)

@@ -1,4 +1,4 @@
-"""Access logs of one's own to a folder of bags, profiles and row orders, which the kind ``access_log`` reads.
+"""Turns access logs into a folder of bags, profiles and row orders, which the kind ``access_log`` reads.
 
 The log is read part by part; memory is that of a part and of the distinct rows of a table, not of the log.
 """
@@ -44,7 +44,7 @@ class LoggedTable(pydantic.BaseModel):
     pooled: bool
     features: Annotated[tuple[str, ...], Field(min_length=1, max_length=1024)]
     lookups: tuple[NonNegativeInt, ...]
-    """Of each feature, train and test."""
+    """Lookups of each feature, of both splits together."""
 
     @pydantic.model_validator(mode="after")
     def _of_each(self) -> "LoggedTable":
@@ -69,8 +69,8 @@ class Profiled(Note):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """Which samples are kept, and which of them train."""
+class SampleSplit:
+    """Which samples of a log are kept, and which of these train."""
 
     time: str | None = None
     """Column of times; None: the log is in the order of time."""
@@ -84,7 +84,7 @@ class Cut:
             raise BadInput(f"train share {self.train_share} must be in (0, 1), rate {self.rate} in (0, 1]")
 
     def kept(self, first: int, rows: int) -> Bools:
-        """Which rows [first, first + rows) of the log are kept, bool [rows]: the same ones however it is cut."""
+        """Return which rows [first, first + rows) of the log are kept, bool [rows]: the same ones however it is cut."""
         if self.rate == 1.0:
             return np.ones(rows, dtype=np.bool_)
         draws = mixed(np.arange(first, first + rows, dtype=np.int64), self.seed) >> np.uint64(11)
@@ -92,17 +92,17 @@ class Cut:
 
 
 def values_file(table: int, feature: int) -> str:
-    """File of a feature's row ids, one after the other."""
+    """Return the name of the file of a feature's row ids, one after the other."""
     return f"t{table}_f{feature}_values.npy"
 
 
 def offsets_file(table: int, feature: int) -> str:
-    """File of where a feature's bags begin and end in its row ids, int64 [samples + 1]."""
+    """Return the name of the file of where a feature's bags begin and end in its row ids, int64 [samples + 1]."""
     return f"t{table}_f{feature}_offsets.npy"
 
 
 def order_file(table: int) -> str:
-    """File of the rows of a table that were looked up in the train split, hottest first, ties by id, int64 [seen]."""
+    """Return the name of the file of a table's rows seen in the train split, hottest first, int64 [seen]."""
     return f"t{table}_order.npy"
 
 
@@ -112,10 +112,10 @@ def profile_log(
     tables: Sequence[ListedTable],
     *,
     cells: Cells,
-    cut: Cut,
+    cut: SampleSplit,
     progress: Callable[[int], None] | None = None,
 ) -> Profiled:
-    """Writes the folder ``target``, which must not exist, and gives its description; nothing is left of a failure.
+    """Write the folder ``target``, which must not exist, and return its description; nothing is left of a failure.
 
     ``tables`` say which columns are looked up where. ``progress`` is called with the rows read so far. Raises BadInput
     that names file and column.
@@ -134,7 +134,7 @@ def profile_log(
             file = ArrayFile(folder / order_file(number), np.int64)
             file.append(order)
             checksums[file.path.name] = file.close()
-        write_model(folder / PROFILES, Profiles(tables=profiles))
+        write_model(folder / PROFILES, TableProfiles(tables=profiles))
         done = Profiled(
             samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
             rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
@@ -143,7 +143,7 @@ def profile_log(
     return done
 
 
-class Profiles(pydantic.BaseModel):
+class TableProfiles(pydantic.BaseModel):
     """What ``profiles.json`` says: the train split's profile of every table, by its name."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -152,9 +152,9 @@ class Profiles(pydantic.BaseModel):
 
 
 def _read(
-    log: Source, writer: "_Writer", cut: Cut, split_at: int | None, progress: Callable[[int], None] | None
+    log: Source, writer: "_Writer", cut: SampleSplit, split_at: int | None, progress: Callable[[int], None] | None
 ) -> int:
-    """Writes all kept rows; gives the number of rows of the log."""
+    """Write all kept rows; return the number of rows of the log."""
     read = 0
     columns = [*writer.columns, *([cut.time] if cut.time is not None else [])]
     for name, batch in log.batches(list(dict.fromkeys(columns)), [cut.time] if cut.time is not None else []):
@@ -169,7 +169,7 @@ def _read(
 
 
 def _split_time(log: Source, column: str, train_share: float) -> int:
-    """The time before which about ``train_share`` of the rows lie; of evenly spread rows, at most 2^21."""
+    """Return the time before which about ``train_share`` of the rows lie, by at most 2^21 evenly spread ones."""
     parts: list[Ints] = []
     step, read = 1, 0
     for name, batch in log.batches([column], [column]):
@@ -220,7 +220,7 @@ class _Writer:
         return _Feature(self._folder / values, self._folder / offsets, wide)
 
     def add(self, part: pa.RecordBatch, before: Bools | None, name: str) -> None:
-        """Some samples; those that are not ``before`` the cut test."""
+        """Add some samples; those that are not ``before`` the cut test."""
         for place, (table, _, column) in enumerate(self._places):
             rows, lengths = self._rows[table](part.column(column), f"{name} column {column}")
             if before is None:
@@ -232,11 +232,11 @@ class _Writer:
 
     @property
     def samples(self) -> int:
-        """Samples written, of both splits once they are put together."""
+        """Return the number of samples written, of both splits once they are put together."""
         return self._train[0].samples
 
-    def finish(self, cut: Cut) -> int:
-        """Puts the splits together and closes all files; gives the number of train samples, both splits having some."""
+    def finish(self, cut: SampleSplit) -> int:
+        """Put the splits together and close all files; return the number of train samples, both splits having some."""
         train = self.samples
         for first, last in zip(self._train, self._test):
             self._join(first, last)
@@ -260,7 +260,7 @@ class _Writer:
         last.offsets.path.unlink()
 
     def tables(self) -> list[LoggedTable]:
-        """The tables with their rows as stated or counted."""
+        """Return the tables with their rows as stated or counted."""
         lookups = {(t, f): self._train[place].values.length for place, (t, f, _) in enumerate(self._places)}
         return [
             LoggedTable(
@@ -276,7 +276,7 @@ class _Writer:
 
 
 def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:
-    """Profile of a table's train split, and its seen rows in frequency order, counted chunk by chunk."""
+    """Count a table's train split chunk by chunk: its profile, and its seen rows in frequency order."""
     counter = RowCounter(table.rows)
     files = [(folder / values_file(number, f), folder / offsets_file(number, f)) for f in range(len(table.features))]
     step = _samples_at_once(train, sum(table.lookups))
@@ -289,5 +289,5 @@ def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[A
 
 
 def _samples_at_once(samples: int, lookups: int) -> int:
-    """How many samples have about CHUNK lookups, and are no more than that themselves."""
+    """Return how many samples have about CHUNK lookups, and are no more than that themselves."""
     return max(1, CHUNK * samples // max(samples, lookups))

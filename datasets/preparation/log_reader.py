@@ -21,43 +21,43 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 
 BLOCK_BYTES = 1 << 20
-"""Of a text that is parsed at once: larger blocks leave a core's cache before all their columns are converted."""
+"""Bytes of a text parsed at once: larger blocks leave a core's cache before all their columns are converted."""
 BATCH_ROWS = 1 << 16
-"""Rows that are given at once, about."""
+"""About how many rows are given at once."""
 _HEAD_BYTES = 1 << 18
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _PACKED = frozenset({".gz", ".zst"})
 _ALSO_PACKED = frozenset({".bz2", ".lz4", ".br"})
-"""Which Arrow unpacks, too."""
+"""Suffixes of what Arrow unpacks as well."""
 _KINDS = "give .parquet, .csv or .tsv (.gz or .zst)"
 _ARCHIVE = ".tar.gz"
 _FAULTS = (
     pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error, tarfile.TarError, zipfile.BadZipFile,
     NotImplementedError, RuntimeError,
 )  # fmt: skip
-"""What reading damaged files raises; the last two of archives: ways of packing that there are not, and keys."""
+"""What reading damaged files raises; archives raise the last two for unknown ways of packing, and for keys."""
 MOST_UNPACKED = 50
-"""Times its size to which a packed text unpacks; logs of clicks come to ten."""
+"""A packed text unpacks to at most so many times its size; logs of clicks come to ten."""
 _ROOM_BYTES = 1 << 26
 
 
 class Source(Protocol):
-    """What has rows with columns, file by file."""
+    """Something that has rows with columns, file by file."""
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """A file's name and a part of its rows, all ``columns`` of it; raises BadInput in one line."""
+        """Yield a file's name and a part of its rows, with all ``columns``; raises BadInput in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
-    """Files of one log in their order, and the names of a text's columns where its first line has none."""
+class LogFiles:
+    """Files of one log in their order, and the names of a text's columns where its first line does not state them."""
 
     files: tuple[Path, ...]
     header: tuple[str, ...] | None = None
     suffix: str | None = None
-    """What all files are, such as .csv; None: each what its name says."""
+    """Kind of all files, such as .csv; None: each file is of the kind that its name says."""
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Types of columns of texts that are to be other than strings."""
+    """Types of those columns of texts that are to be no strings."""
     member: str | None = None
     """Name of the file that is read of a .tar.gz."""
 
@@ -71,12 +71,12 @@ class Log:
             raise BadInput(f"no log was given: {_KINDS}")
 
     def kind(self, path: Path) -> str:
-        """Suffix of what a file is, packed or not."""
+        """Return the suffix that says what a file is, packed or not."""
         suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
         return self.suffix or (suffixes[-1] if suffixes else "")
 
     def columns(self) -> tuple[str, ...]:
-        """Names of the first file's columns."""
+        """Return the names of the first file's columns."""
         path = self.files[0]
         with one_line(path):
             if self.kind(path) == ".parquet":
@@ -85,7 +85,7 @@ class Log:
                 return tuple(reader.schema.names)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """A file's name and a part of its rows, all ``columns`` of it, file by file.
+        """Yield a file's name and a part of its rows, with all ``columns``, file by file.
 
         Cells of a text are strings, but those of ``kinds``, and of the columns ``typed``, which become what they look
         like. Raises BadInput naming the file that lacks a column or cannot be read.
@@ -135,7 +135,7 @@ class Log:
 
 @contextmanager
 def _unpacked(path: Path, member: str | None) -> Iterator[pa.NativeFile]:
-    """The file's bytes, unpacked by its suffix."""
+    """Open the file's bytes, unpacked as its suffix says."""
     if not path.name.endswith(_ARCHIVE):
         with pa.input_stream(str(path), compression="detect") as stream:
             packed = path.suffix in _PACKED or path.suffix in _ALSO_PACKED
@@ -152,17 +152,17 @@ def _unpacked(path: Path, member: str | None) -> Iterator[pa.NativeFile]:
 
 
 class _Bounded(io.RawIOBase):
-    """Reads no more out of a packed file than it can hold; raises OSError beyond."""
+    """A stream that reads no more out of a packed file than it can hold, and raises OSError beyond."""
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._left = stream, MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
 
     def readable(self) -> bool:
-        """It is."""
+        """Say that this stream can be read."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Read the next bytes; raises OSError where the file unpacks to more than it can hold."""
         data: bytes = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -172,7 +172,7 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def one_line(path: Path) -> Iterator[None]:
-    """Faults of a file's reading as one line that names it."""
+    """Raise BadInput of one line that names the file where reading it fails."""
     try:
         yield
     except _FAULTS as error:
@@ -189,7 +189,7 @@ def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> N
 
 
 def times(column: pa.Array, where: str) -> Ints:
-    """Times int64 [rows] of a column of whole numbers, or of dates and times (as microseconds since 1970).
+    """Return the times int64 [rows] of a column of whole numbers, or of dates and times (microseconds since 1970).
 
     Raises BadInput for other kinds, and where one is missing.
     """

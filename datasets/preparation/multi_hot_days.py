@@ -1,4 +1,4 @@
-"""Days of multi-hot samples (.npz, an array a feature) as a log: all arrays side by side, part by part, none whole."""
+"""Days of multi-hot samples (.npz, an array a feature) as a log: all arrays are read side by side, part by part."""
 
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class MultiHotDays:
                 raise BadInput(f"no file {path}: bring it, or correct the name")
 
     def samples(self) -> tuple[int, ...]:
-        """Samples of each file, by its arrays' headers; raises BadInput where one is not as stated."""
+        """Return the samples of each file, by its arrays' headers; raises BadInput where one is not as stated."""
         found = []
         for path in self.files:
             with self._arrays(path) as arrays:
@@ -39,7 +39,7 @@ class MultiHotDays:
         return tuple(found)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """A file's name and a part of its samples, the features ``columns`` as lists of one length.
+        """Yield a file's name and a part of its samples, the features ``columns`` as lists of one length.
 
         Nothing changes with ``typed``: all are numbers. Raises BadInput naming the file that is damaged, or not as
         stated.
@@ -55,7 +55,7 @@ class MultiHotDays:
 
     @contextmanager
     def _arrays(self, path: Path) -> Iterator[list["_Array"]]:
-        """A file's arrays, open, all of as many samples."""
+        """Open a file's arrays, which must all have as many samples."""
         with one_line(path), ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(path))
             names = [f"{number}.npy" for number in range(len(self.features))]
@@ -84,7 +84,7 @@ class _Array:
         self.samples = int(shape[0])
 
     def read(self, samples: int) -> pa.FixedSizeListArray:
-        """The next ``samples``."""
+        """Read the next ``samples`` samples; raises BadInput where the array ends before."""
         wanted = samples * self._hotness * self._dtype.itemsize
         data = self._stream.read(wanted)
         if len(data) < wanted:
@@ -93,6 +93,6 @@ class _Array:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.astype(self._dtype.newbyteorder("="))), self._hotness)
 
     def finish(self) -> None:
-        """Raises BadInput where there is more than was stated; what was read is held against its checksum."""
+        """Raise BadInput where there is more than was stated; what was read is held against its checksum."""
         if self._stream.read(1):
             raise BadInput(f"{self.name} has more than its {self.samples} samples")

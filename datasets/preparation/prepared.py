@@ -1,4 +1,4 @@
-"""Folders of prepared samples: a note that says what was prepared and how, and arrays, mapped and held against it."""
+"""Folders of prepared samples: a note says what was prepared and how, and arrays are mapped and held against it."""
 
 import hashlib
 from functools import lru_cache
@@ -34,19 +34,19 @@ N = TypeVar("N", bound=pydantic.BaseModel)
 
 
 def write_model(path: Path, model: pydantic.BaseModel) -> None:
-    """Writes a file of a folder that is being prepared."""
+    """Write a file of a folder that is being prepared."""
     path.write_text(to_json(model) + "\n")
 
 
 def read_model(kind: type[N], path: Path, how: str) -> N:
-    """What such a file says; raises BadInput that says ``how`` to prepare the folder where it is not there."""
+    """Read what ``write_model`` wrote; raises BadInput that says ``how`` to prepare the folder where there is none."""
     if not path.is_file():
         raise BadInput(f"no file {path}: {how}")
     return from_json(kind, file_bytes(path), str(path))
 
 
 def read_array(path: Path, kind: type[np.generic], shape: tuple[int, ...], how: str) -> NDArray[Any]:
-    """A prepared array, mapped; raises BadInput where it is none of this kind and shape, or not what was prepared."""
+    """Map a prepared array; raises BadInput where it is none of this kind and shape, or not what was prepared."""
     try:
         array = mapped(path)
     except BadInput as error:
@@ -70,7 +70,7 @@ def _verify(path: Path, state: tuple[int, int], note: Path, noted: int, how: str
 
 
 class _Checked(pydantic.BaseModel):
-    """Of a note whatever it is of, the checksums."""
+    """The checksums of a note, whatever else it says."""
 
     checksums: dict[str, str]
 

@@ -1,4 +1,4 @@
-"""Texts of a column out of Arrow's buffers: where they lie, their hashes, the first that is not as it should be."""
+"""Texts of a column out of Arrow's buffers: where they lie, their hashes, and the first that is not as it should be."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Spans:
 
 
 def spans(texts: pa.Array) -> Spans:
-    """Where the texts of a column of (large) strings lie."""
+    """Return where the texts of a column of (large) strings lie."""
     _, places, data = texts.buffers()
     if len(texts) == 0 or data is None:
         none = np.zeros(len(texts), dtype=np.int64)
@@ -40,7 +40,7 @@ def spans(texts: pa.Array) -> Spans:
 
 
 def text_hashes(cells: Spans) -> Ints:
-    """A 64-bit hash of every text, int64 [texts]; different texts of the same length up to 8 bytes never share one.
+    """Hash every text to 64 bits, int64 [texts]; different texts of one length up to 8 bytes never share a hash.
 
     The text's words of 8 bytes, the last filled with zeros, each xored to the splitmix64 of what was before it,
     first the length.
@@ -63,13 +63,13 @@ def text_hashes(cells: Spans) -> Ints:
 
 
 def _words(data: Bytes) -> Words:
-    """The 8 bytes that begin at every byte and at the end, beyond which are zeros, uint64 [bytes + 1]."""
+    """Return the 8 bytes that begin at every byte and at the end, uint64 [bytes + 1]; zeros lie beyond the end."""
     padded = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])
     return np.ndarray(len(data) + 1, "<u8", padded, strides=(1,))
 
 
 def first_unlike(cells: Spans, signs: bytes, lengths: range) -> int | None:
-    """The first text that has another byte than ``signs``, or another number of bytes than ``lengths``.
+    """Return the first text that has another byte than ``signs``, or another number of bytes than ``lengths``.
 
     None: there is none. A missing text has none.
     """
@@ -83,5 +83,5 @@ def first_unlike(cells: Spans, signs: bytes, lengths: range) -> int | None:
 
 
 def quoted(texts: pa.Array, at: int) -> str:
-    """A cell for an error message: printable ASCII, at most 40 characters."""
+    """Quote a cell for an error message: printable ASCII, at most 40 characters."""
     return repr((texts[at].as_py() or "")[:40]).encode("ascii", "backslashreplace").decode()

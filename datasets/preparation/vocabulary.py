@@ -1,4 +1,4 @@
-"""Values numbered by first appearance."""
+"""Values that are numbered by first appearance."""
 
 from dataclasses import dataclass, field
 
@@ -23,14 +23,14 @@ class _Numbered:
     rows: Ints = field(default_factory=_none)
 
     def find(self, wanted: Ints) -> Ints:
-        """Rows int64 of ``wanted``, -1 where one is not among the values."""
+        """Return the rows int64 of ``wanted``, -1 where one is not among the values."""
         if len(self.values) == 0:
             return np.full(len(wanted), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
         return np.where(self.values[at] == wanted, self.rows[at], -1)
 
     def add(self, values: Ints, rows: Ints) -> None:
-        """More values, ascending, none of which is there."""
+        """Add values, ascending, none of which is there."""
         at = np.searchsorted(self.values, values)
         self.values = np.insert(self.values, at, values)
         self.rows = np.insert(self.rows, at, rows)
@@ -47,7 +47,7 @@ class Vocabulary:
         return len(self._all.values) + len(self._recent.values)
 
     def encode(self, values: Ints) -> Ints:
-        """Rows int64 [n] of values int64 [n]; new values get the next rows."""
+        """Return the rows int64 [n] of values int64 [n]; new values get the next rows."""
         codes, distinct = pd.factorize(values)
         order = np.argsort(distinct)
         ascending = distinct[order]

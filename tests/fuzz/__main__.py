@@ -1,4 +1,4 @@
-"""``nox -s fuzz``: all parsers, so many wrong files in all, and the table of what became of them."""
+"""``nox -s tables -- fuzz``: all parsers, so many wrong files in all, and the table of what became of them."""
 
 import sys
 from pathlib import Path

@@ -20,13 +20,13 @@ from parser import Parser, words
 from problems import RandomWorkload
 
 from shardbench.datasets import avazu, criteo_multi_hot, criteo_terabyte, taobao
-from shardbench.datasets.access_log import AccessLogConfig, constraints, read_profiles
+from shardbench.datasets.access_log import AccessLogConfig, constraints
 from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.datasets.preparation.log_encode import Cells
-from shardbench.datasets.preparation.log_profile import Cut, profile_log
-from shardbench.datasets.preparation.log_reader import Log
+from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import read_array
 from shardbench.datasets.trace_file import TraceConfig
 from shardbench.learning import checkpoint
@@ -136,9 +136,9 @@ def _log_parquet(_: Path) -> list[bytes]:
 
 def _profile(path: Path) -> object:
     with _gone(path.parent / "made") as target:
-        cells, cut = Cells(delimiter=";"), Cut(time="time")
-        profile_log(Log(files=(path,)), target, _LISTED, cells=cells, cut=cut)
-        return constraints(target), read_profiles(target)
+        cells, cut = Cells(delimiter=";"), SampleSplit(time="time")
+        profile_log(LogFiles(files=(path,)), target, _LISTED, cells=cells, cut=cut)
+        return constraints(target)
 
 
 @contextlib.contextmanager
@@ -212,8 +212,8 @@ def _prepared(folder: Path) -> Path:
     (folder / "log.csv").write_text(LOG)
     target = folder / "prepared"
     if not target.exists():
-        cells, cut = Cells(delimiter=";"), Cut(time="time")
-        profile_log(Log(files=(folder / "log.csv",)), target, _LISTED, cells=cells, cut=cut)
+        cells, cut = Cells(delimiter=";"), SampleSplit(time="time")
+        profile_log(LogFiles(files=(folder / "log.csv",)), target, _LISTED, cells=cells, cut=cut)
     return target
 
 
@@ -223,7 +223,6 @@ def _of_prepared(name: str) -> Callable[[Path], list[bytes]]:
 
 def _read_prepared(path: Path) -> object:
     built = AccessLogConfig(prepared="prepared", batch_size=4, test_batches=1).build(path.parents[1])
-    read_profiles(path.parent)
     constraints(path.parent)
     return built.profiles, built.bags(Split.TRAIN, 0, 0), built.fingerprint
 
@@ -371,14 +370,6 @@ DATA = (
         change=mutations.as_json,
         read=_read_prepared,
         weight=4,
-    ),
-    Parser(
-        name="prepared profiles",
-        file="prepared/profiles.json",
-        make=_of_prepared("profiles.json"),
-        change=mutations.as_json,
-        read=_read_prepared,
-        weight=2,
     ),
     Parser(
         name="prepared array",

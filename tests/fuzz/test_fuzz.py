@@ -1,4 +1,4 @@
-"""A small share of ``nox -s fuzz`` in every run of the tests, and the proof that the fuzzer sees what it looks for."""
+"""A small share of ``nox -s tables -- fuzz`` in every run of the tests, and the proof that the fuzzer sees faults."""
 
 import os
 import signal

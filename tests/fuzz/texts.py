@@ -156,12 +156,11 @@ def _overridden(path: Path) -> object:
 _COMMANDS = (
     "list strategies",
     "status nosuch",
-    "export plan.json --torchrec",
+    "export plan.json",
     "report quick --results none",
     "claims --results none",
     "collect none",
     "explain a b --results none",
-    "archive quick --results none",
     "profile log.csv --out made --mode ids",
     "compare none",
     "--version",

@@ -12,9 +12,11 @@ what the curve lacks.
 import json
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from fits.measured_dependence import hot_shares, score_correlations
 from scipy.optimize import minimize
 
 from shardbench.base.arrays import Floats, Ints
@@ -26,13 +28,13 @@ from shardbench.datasets.laws.criteo_dependence import (
     FITTED,
     SAME_PLACE,
     Dependence,
-    published,
 )
-from shardbench.datasets.laws.measured_dependence import hot_shares, one_hot_values, score_correlations
 from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import one_hot_values
 
+PUBLISHED = FITTED.with_name("criteo_joint_dependence.json")
 INPUTS = 10_109
-"""As many as were counted: what ties do to a correlation depends on it."""
+"""Inputs that are drawn, as many as were counted: what ties do to a correlation depends on their number."""
 FACTORS = 12
 POPULAR_LOGS = (350, 5000)
 """A popular input has, in every column, values of at least one in so many inputs: hot, more likely than not, there."""
@@ -48,7 +50,7 @@ ABSENCE_GAIN = 1.25
 
 
 def ceilings() -> Floats:
-    """Places below which the popular inputs of each log lie, float64 [27, logs]."""
+    """Return the places below which the popular inputs of each log lie, float64 [27, logs]."""
     found = np.empty((FEATURES + 1, len(POPULAR_LOGS)))
     data = measured_fields()
     fields = list(data["fields"].values())
@@ -65,7 +67,7 @@ def ceilings() -> Floats:
 
 
 def clusters() -> list[list[int]]:
-    """Columns linked by published correlations of at least CLUSTER_LEVEL; absence's own columns are apart."""
+    """Group the columns that published correlations of at least CLUSTER_LEVEL link; absence's own columns are apart."""
     joined = np.abs(correlations()) >= CLUSTER_LEVEL
     alone = list(ABSENT_TOGETHER)
     joined[alone], joined[:, alone] = False, False
@@ -75,13 +77,20 @@ def clusters() -> list[list[int]]:
     return [np.flatnonzero(row).tolist() for row in np.unique(joined, axis=0)]
 
 
+@lru_cache(maxsize=1)
+def published() -> dict[str, Any]:
+    """Return the published aggregates that are kept to (data/criteo_joint_dependence.json)."""
+    data: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="ascii"))
+    return data
+
+
 def correlations() -> Floats:
-    """The published correlations, [26, 26]."""
+    """Return the published correlations, [26, 26]."""
     return np.array(published()["normal_score_correlation"]["matrix"], dtype=np.float64)
 
 
 def curve() -> tuple[list[int], Floats]:
-    """The published sizes of the log, and the shares of wholly hot inputs."""
+    """Return the published sizes of the log, and the shares of wholly hot inputs."""
     points: list[dict[str, Any]] = published()["hot_inputs"]["curve"]
     return [p["log_inputs"] for p in points], np.array([p["hot_input_share"] for p in points])
 
@@ -98,18 +107,18 @@ class Trial(CriteoLike):
 
 
 def drawn(dependence: Dependence, seed: int) -> Ints:
-    """Values int64 [INPUTS, 26] of the kaggle form; joint.MISSING where there is none."""
+    """Return the values int64 [INPUTS, 26] of the kaggle form; MISSING where there is none."""
     return one_hot_values(Trial(dependence, seed), Split.TEST, 0)
 
 
 def independent() -> list[int]:
-    """Columns that correlate with no other."""
+    """Return the columns that correlate with no other."""
     largest = np.abs(correlations() - np.eye(FEATURES)).max(axis=1)
     return np.flatnonzero(largest < INDEPENDENT_LEVEL).tolist()
 
 
 def factorised(wanted: Floats, weights: Floats, start: Floats) -> Floats:
-    """Loadings [n, factors] whose products come closest to ``wanted`` [n, n] off the diagonal, by ``weights`` [n, n].
+    """Find loadings [n, factors] whose products come closest to ``wanted`` off the diagonal, by ``weights``, [n, n].
 
     They are b / sqrt(1 + |b|^2) row by row, so that no score has more than its variance.
     """
@@ -129,7 +138,7 @@ def factorised(wanted: Floats, weights: Floats, start: Floats) -> Floats:
 
 
 def move_loadings(dependence: Dependence, seeds: Sequence[int]) -> tuple[Dependence, float]:
-    """One step towards the published correlations, and the root mean square of what they lacked before it."""
+    """Take one step towards the published correlations; return with it the RMS of what they lacked before."""
     rng = np.random.default_rng(seeds)
     lack = correlations() - np.mean([score_correlations(drawn(dependence, s), rng, 1) for s in seeds], axis=0)
     wanted = dependence.loadings @ dependence.loadings.T
@@ -156,7 +165,7 @@ def move_loadings(dependence: Dependence, seeds: Sequence[int]) -> tuple[Depende
 
 
 def move_shares(dependence: Dependence, seeds: Sequence[int]) -> tuple[Floats, Floats]:
-    """Shares of popular inputs one step nearer to the curve, and the curve before it."""
+    """Move the shares of popular inputs one step nearer to the curve; return with them the curve before it."""
     logs, wanted = curve()
     rng = np.random.default_rng(seeds)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fits.reuse import rank_edges
 from scipy.optimize import brentq
 
-from shardbench.datasets.laws.power_law import PowerLaw, rank_edges
+from shardbench.datasets.laws.power_law import PowerLaw
 
 HERE = Path(__file__).parents[2] / "datasets" / "data"
 SOURCE = HERE / "criteo_kaggle_rank_frequency.json.gz"
@@ -32,7 +33,7 @@ _SHIFTS = (1e-3, 1e12)
 
 
 def expected_distinct(law: PowerLaw, draws: float) -> float:
-    """Expected distinct ranks among ``draws`` Poisson draws of ``law``."""
+    """Return the expected distinct ranks among ``draws`` Poisson draws of ``law``."""
     edges = rank_edges(np.array([float(law.rows)]), 256)[0]
     width = np.diff(edges)
     mass = np.diff(law.cdf(edges))[width > 0]
@@ -41,7 +42,7 @@ def expected_distinct(law: PowerLaw, draws: float) -> float:
 
 
 def tail_law(rows: int, mass: float, first: float, draws: float, distinct: int) -> PowerLaw:
-    """Law of ``rows`` tail ranks that holds ``mass``, starts at probability ``first`` and meets ``distinct`` ranks."""
+    """Find the law of ``rows`` ranks that holds ``mass``, starts at probability ``first`` and meets ``distinct``."""
 
     def continuous(exponent: float) -> PowerLaw:
         def gap(log_shift: float) -> float:
@@ -67,7 +68,7 @@ def tail_law(rows: int, mass: float, first: float, draws: float, distinct: int) 
 
 
 def feature(measured: dict[str, Any]) -> dict[str, Any]:
-    """Head counts, tail law and missing share of one feature, as plain data."""
+    """Return the head counts, tail law and missing share of one feature, as plain data."""
     counts = np.array(measured["counts_desc"], dtype=np.int64)
     draws, cardinality = int(counts.sum()), int(measured["kaggle_cardinality"])
     head = counts[counts >= HEAD_COUNT] if cardinality > len(counts) else counts

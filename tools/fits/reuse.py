@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import pdtr
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.datasets.laws.power_law import cdf, rank_edges
+from shardbench.datasets.laws.power_law import cdf
 from shardbench.model.profile import REUSE_BINS
 
 BUCKETS = 192
@@ -26,18 +26,18 @@ class Reuse:
 
     @property
     def mean(self) -> float:
-        """Lookups per distinct row."""
+        """Return the lookups per distinct row."""
         return float(self.lookups.sum() / max(self.rows.sum(), 1.0))
 
     def distances(self, row_shares: Floats, lookup_shares: Floats) -> tuple[float, float]:
-        """Kolmogorov distances of the row and of the lookup histogram to published shares."""
+        """Return the Kolmogorov distances of the row and of the lookup histogram to published shares."""
         pairs = ((self.rows, row_shares), (self.lookups, lookup_shares))
         rows, lookups = (float(np.abs(np.cumsum(a / max(a.sum(), 1.0) - b / b.sum())).max()) for a, b in pairs)
         return rows, lookups
 
 
 def measured(counts: Ints) -> Reuse:
-    """Reuse of one table out of its rows' access counts int64 [any] (zeros allowed)."""
+    """Return the reuse of one table out of its rows' access counts int64 [any] (zeros allowed)."""
     touched = counts[counts > 0]
     bins = np.minimum(np.ceil(np.log2(touched)).astype(np.int64), REUSE_BINS - 1)
     return Reuse(
@@ -47,7 +47,7 @@ def measured(counts: Ints) -> Reuse:
 
 
 def expected(lookups: Floats, rows: Floats, exponent: Floats, shift: Floats) -> Reuse:
-    """Expected reuse of ``lookups`` float64 [T] draws from T power laws, all tables added up.
+    """Return the expected reuse of ``lookups`` float64 [T] draws from T power laws, all tables added up.
 
     A row of mean m is drawn Poisson(m) times. Ranks are taken in log-spaced buckets of equal
     rows; bin probabilities come from a table over log m, linearly interpolated.
@@ -62,6 +62,15 @@ def expected(lookups: Floats, rows: Floats, exponent: Floats, shift: Floats) -> 
     part = (at - low) * width[used]
     weights = np.bincount(low, width[used] - part, len(_GRID)) + np.bincount(low + 1, part, len(_GRID))
     return Reuse(rows=weights @ _ROW_BINS, lookups=weights @ _LOOKUP_BINS)
+
+
+def rank_edges(rows: Floats, buckets: int) -> Floats:
+    """Return the log-spaced edges float64 [len(rows), buckets + 1] from 0 to ``rows``; single ranks at the head."""
+    steps = np.arange(buckets + 1, dtype=np.float64)
+    spaced = np.expm1(np.outer(np.log1p(rows), steps / buckets))
+    edges = np.minimum(np.maximum(np.round(spaced), steps), rows[:, None])
+    edges[:, -1] = rows
+    return np.asarray(edges)
 
 
 def _bin_tables() -> tuple[Floats, Floats]:

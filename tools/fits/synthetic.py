@@ -65,13 +65,13 @@ Tables = dict[str, Floats]
 
 
 def published() -> dict[str, Any]:
-    """The published statistics (data/dlrm_datasets_2021_reuse.json)."""
+    """Return the published statistics (data/dlrm_datasets_2021_reuse.json)."""
     data: dict[str, Any] = json.loads((HERE / "dlrm_datasets_2021_reuse.json").read_text())
     return data
 
 
 def draw_tables(hyper: Mapping[str, float], count: int, single: Mapping[str, Any]) -> Tables:
-    """Columns float64 [count] of the tables drawn from ``hyper``; one table is the published one."""
+    """Return the columns float64 [count] of the tables drawn from ``hyper``; one table is the published one."""
     generator = np.random.default_rng(SEED)
     z_pooling, z_knee, z_exponent = generator.standard_normal((3, count))
     u_shift, u_one_hot, u_always, u_coverage, u_growth = generator.random((5, count))
@@ -98,7 +98,7 @@ def draw_tables(hyper: Mapping[str, float], count: int, single: Mapping[str, Any
 
 
 def expected_reuse(tables: Tables, batch_size: int) -> Reuse:
-    """Expected reuse of one batch of all ``tables``."""
+    """Return the expected reuse of one batch of all ``tables``."""
     rows, knee, exponent, tail_exponent, shift = (tables[name] for name in COLUMNS[:5])
     lookups = batch_size * tables["pooling"] * tables["coverage"]
     share = head_share(rows, knee, exponent, tail_exponent, shift)
@@ -107,7 +107,7 @@ def expected_reuse(tables: Tables, batch_size: int) -> Reuse:
 
 
 def summary(tables: Tables, facts: Mapping[str, Any]) -> dict[str, float]:
-    """What the fit is judged on: Kolmogorov distances and means, expected for one published-size batch."""
+    """Return what the fit is judged on: Kolmogorov distances and means, expected for one published-size batch."""
     reuse = expected_reuse(tables, facts["batch_size"])
     rows, lookups = reuse.distances(np.array(facts["row_shares"]), np.array(facts["lookup_shares"]))
     return {
@@ -120,7 +120,7 @@ def summary(tables: Tables, facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def loss(values: Floats, facts: Mapping[str, Any]) -> float:
-    """Squared differences of both cumulative histograms and of the log means."""
+    """Return the squared differences of both cumulative histograms and of the log means."""
     hyper = dict(zip(START, values.tolist()))
     outside = sum(max(low - hyper[k], hyper[k] - high, 0.0) for k, (low, high) in LIMITS.items())
     if outside > 0:
@@ -141,7 +141,7 @@ def loss(values: Floats, facts: Mapping[str, Any]) -> float:
 
 
 def fit(facts: Mapping[str, Any], restarts: int = 4) -> dict[str, float]:
-    """Hyper-parameters of least loss; Nelder-Mead, restarted where it stopped."""
+    """Find the hyper-parameters of least loss by Nelder-Mead, restarted where it stopped."""
     values = np.array(list(START.values()))
     options = {"maxfev": 800, "adaptive": True, "xatol": 1e-5, "fatol": 1e-8}
     for _ in range(restarts):
@@ -150,7 +150,7 @@ def fit(facts: Mapping[str, Any], restarts: int = 4) -> dict[str, float]:
 
 
 def write(hyper: Mapping[str, float], facts: Mapping[str, Any], target: Path) -> dict[str, float]:
-    """Writes the parameter file whole and returns the fit's summary."""
+    """Write the parameter file whole and return the fit's summary."""
     tables = draw_tables(hyper, facts["tables"], facts["single_published_table"])
     reached = {name: round(value, 5) for name, value in summary(tables, facts).items()}
     lines = [json.dumps([int(v) if v == int(v) else v for v in row]) for row in np.transpose(list(tables.values()))]

@@ -23,7 +23,7 @@ from running import Listed, Side, side
 from trees import Stopped, checked_out, commit_of, git, working_tree
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "benchmarks" / "regression"
+BENCHMARKS = ROOT / "benchmarks" / "cases"
 HISTORY = ROOT / "results" / "regression"
 NOISE = ROOT / "results" / "tables" / "regression" / "noise.csv"
 COLUMNS = (
@@ -36,7 +36,7 @@ CODE = (
     "benchmarks/machines",
     "benchmarks/suites",
     "benchmarks/leaderboard",
-    "benchmarks/regression",
+    "benchmarks/cases",
 )
 
 

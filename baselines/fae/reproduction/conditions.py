@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import load_machine
 from shardbench.model.plan import PhaseKind
@@ -11,6 +10,7 @@ from shardbench.model.problem import Problem
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae

@@ -9,12 +9,12 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.datasets.sequence import SequenceConfig
 from shardbench.model.table import DenseShape
 from shardbench.studies.study import Row
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.hotness import HotMask, hot_samples, join
-from shardbench.workloads.profiling import RowCounts, count_samples
+from shardbench.workloads.profiling import AccessCounts, count_samples
 from shardbench.workloads.trace import Bags, Split
 
 from ..calibrator import HotChoice, calibrate, expected_hot_share
@@ -53,7 +53,7 @@ def workload(
 class Log:
     """What the calibrator logged of every table, and the inputs it is judged on."""
 
-    counts: tuple[RowCounts, ...]
+    counts: tuple[AccessCounts, ...]
     test: tuple[Bags, ...]
     more: tuple[Bags, ...]
     """Train inputs after those that were logged from, as the strategy gets them."""
@@ -98,7 +98,7 @@ class Log:
         return hot_samples(inputs.__getitem__, masks, inputs[0].batch_size)
 
 
-def hot_mask(counts: RowCounts, choice: HotChoice, hot_rows: int) -> Bools:
+def hot_mask(counts: AccessCounts, choice: HotChoice, hot_rows: int) -> Bools:
     """Hot rows of a table, bool [rows]: all of them, or those logged often enough."""
     if hot_rows == counts.rows:
         return np.ones(counts.rows, dtype=np.bool_)

@@ -6,10 +6,10 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.datasets.criteo_like import CriteoLikeConfig
-from shardbench.datasets.laws.measured_dependence import one_hot_values
 from shardbench.studies.study import Row
 from shardbench.workloads.profiling import count_samples
 from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import one_hot_values
 
 from .hot_shares import workload
 

@@ -13,7 +13,7 @@ class Alphabet(Strategy):
     moves = frozenset({Move.TABLE})  # a plan that does more is invalid
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The plan; raises Infeasible where a device is too small for its tables."""
+        """Return the plan; raises Infeasible where a device is too small for its tables."""
         order = sorted(range(len(problem.tables)), key=lambda i: -problem.weight_bytes(problem.tables[i]))
         home = {table: place % problem.world_size for place, table in enumerate(order)}
         used = [0] * problem.world_size
@@ -26,5 +26,5 @@ class Alphabet(Strategy):
 
 
 def strategies() -> Iterable[Strategy]:
-    """What this package brings."""
+    """Return the strategies that this package brings."""
     return [Alphabet()]

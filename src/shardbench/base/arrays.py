@@ -16,11 +16,11 @@ Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 """uint8: text, one character each."""
 Bools = NDArray[np.bool_]
-"""bool: masks."""
+"""bool: masks of rows, samples and the like."""
 Ids = Ints | Ints32
 """Row ids of either width."""
 
 
 def zeros(n: int) -> Floats:
-    """float64 [n] of zeros."""
+    """Return float64 [n] of zeros."""
     return np.zeros(n, dtype=np.float64)

@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of ``path`` where the block ends well, and else is gone."""
+    """Give a file to write, which takes the place of ``path`` where the block ends well, and else is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -39,7 +39,7 @@ def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``target`` where the block ends well, and else is gone.
+    """Give a folder to fill, which becomes ``target`` where the block ends well, and else is gone.
 
     Raises BadInput where ``target`` is there already.
     """
@@ -58,7 +58,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Nobody else has this folder for writing meanwhile; raises BadInput where somebody has."""
+    """Keep everybody else from writing to this folder meanwhile; raises BadInput where somebody does."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,14 +1,14 @@
-"""Names that nobody has: what was probably meant."""
+"""What a user probably meant by a name that nobody has."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST = 200
-"""Characters of a name that is compared with others."""
+"""Most characters of a name that is compared with others."""
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a mistyped one is most like, whatever its case; None where none is near."""
+    """Return the known name that a mistyped one is most like, whatever its case; None where none is near."""
     if len(name) > _LONGEST:
         return None
     by_lower = {one.lower(): one for one in known}
@@ -17,7 +17,7 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown(what: str, name: str, known: Iterable[str], see: str = "") -> str:
-    """One line about a name of ``what`` (such as ``suite``) that nobody has.
+    """Return one line about a name of ``what`` (such as ``suite``) that nobody has.
 
     It says what was probably meant, and where to look (``see``); without either, all that are known.
     """

@@ -10,13 +10,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _AGAIN_S = 1.0
-"""An interruption that the code takes for its own is repeated."""
+"""Seconds after which an interruption is repeated, in case the code took it for its own."""
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What ``call`` gives; raises TimeoutError where it takes longer, and whatever it raises.
+    """Return what ``call`` gives; raises TimeoutError where it takes longer, and whatever it raises.
 
-    In the main thread it is interrupted. Of other threads' nobody can: there it goes on, and is waited for no longer.
+    A call in the main thread is interrupted. Nobody can interrupt another thread: there it goes on, but nobody waits.
     """
     if threading.current_thread() is threading.main_thread():
         return _interrupted(seconds, call)

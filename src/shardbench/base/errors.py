@@ -1,17 +1,17 @@
 """Every error a user can meet: one line that says what is wrong and what to do."""
 
 LONGEST_ERROR = 2_000
-"""Characters of what is said of one error: words of a file's may be part of it."""
+"""Most characters of what is said of one error: words out of a file may be part of it."""
 
 
 def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
-    """The text in one line of at most so many characters."""
+    """Return the text in one line of at most so many characters."""
     line = " ".join(text[: 10 * longest].split())
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."
 
 
 def described(error: BaseException, longest: int = LONGEST_ERROR) -> str:
-    """Kind and text of an exception of somebody else's code, in one line."""
+    """Return the kind and text of an exception of somebody else's code, in one line."""
     text = one_line(str(error), longest)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

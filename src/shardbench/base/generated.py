@@ -9,11 +9,11 @@ from pathlib import Path
 from shardbench.base.atomic import write_atomically
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""Characters that are none to be seen, but for tabs and line ends."""
+"""Characters that cannot be seen, but for tabs and line ends."""
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """One header line, then one line a row; ASCII."""
+    """Write one header line, then one line a row, in ASCII."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -22,16 +22,16 @@ def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def write_files(files: Mapping[Path, str]) -> list[Path]:
-    """Write texts by path, each whole or not at all; gives the paths."""
+    """Write texts by path, each whole or not at all; return the paths."""
     for path, text in files.items():
         write_atomically(path, text)
     return list(files)
 
 
 def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()) -> list[str]:
-    """Files on disk that differ from what they should be, one line each; ``again`` is the command that writes them.
+    """List files that differ from what they should be, a line each; ``again`` is the command that writes them.
 
-    Of the paths ``held`` those are stale that exist and are none of ``files``.
+    A path of ``held`` is stale where it exists and is none of ``files``.
     """
     found = [f"{path}: there are no records for it" for path in held if path not in files and path.exists()]
     for path, text in files.items():
@@ -45,7 +45,7 @@ def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()
 
 
 def ascii_text(text: str) -> str:
-    """The text with everything else than ASCII escaped, and what a terminal would obey."""
+    """Escape whatever is not ASCII, and what a terminal would obey."""
     escaped = text.encode("ascii", "backslashreplace").decode("ascii")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escaped)
 

@@ -44,7 +44,7 @@ class Environment(pydantic.BaseModel):
     memory_gib: NonNegativeFloat
     gpus: Gpus
     versions: dict[str, str | None]
-    """By distribution name, and ``CUDA`` and ``NCCL`` as torch was built with; null where it is not there.
+    """Versions by distribution name, and ``CUDA`` and ``NCCL`` as torch was built with; null where it is not there.
 
     A dictionary, so that files of versions that stated fewer still have the hash in their name.
     """
@@ -53,7 +53,7 @@ class Environment(pydantic.BaseModel):
 
     @classmethod
     def here(cls) -> "Environment":
-        """The environment of this process."""
+        """Describe the environment of this process."""
         return cls(
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
@@ -67,11 +67,11 @@ class Environment(pydantic.BaseModel):
 
     @cached_property
     def hash(self) -> str:
-        """16 hex digits."""
+        """Return the 16 hex digits that name it."""
         return content_hash(self)
 
     def save(self, results: Path) -> Path:
-        """Write ``<results>/environments/<hash>.json`` unless it is there; atomic. Gives the path."""
+        """Write ``<results>/environments/<hash>.json`` atomically unless it is there; return the path."""
         path = _path(results, self.hash)
         if not path.exists():
             write_atomically(path, to_json(self) + "\n")
@@ -79,7 +79,7 @@ class Environment(pydantic.BaseModel):
 
 
 def load(results: Path, environment: str) -> Environment:
-    """The stored environment of that hash; raises BadInput where it is missing or was edited."""
+    """Load the stored environment of that hash; raises BadInput where it is missing or was edited."""
     path = _path(results, environment)
     if not path.is_file():
         raise BadInput(f"environment {path} does not exist; it is written with the records that name it")

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended whole under a lock, archived, never edited; every line ends in its digest."""
+"""Files of JSON lines: appended whole under a lock, removed whole, never edited; every line ends in its digest."""
 
 import errno
 import fcntl
@@ -20,17 +20,17 @@ T = TypeVar("T")
 TORN = "torn"
 """Middle of the name of a file that holds what was set aside."""
 LONGEST_LINE = 1 << 24
-"""Bytes; the longest lines of ours have a thousandth of it."""
+"""Most bytes of a line; the longest of ours have a thousandth of it."""
 _DIGEST = re.compile(rb',"digest":"([0-9a-f]{16})"}$')
 
 
 def digested(line: bytes) -> bytes:
-    """A JSON object's line with the digest of its bytes as the last key."""
+    """Return a JSON object's line with the digest of its bytes as the last key."""
     return line[:-1] + b',"digest":"' + _digest(line) + b'"}'
 
 
 def undigested(line: bytes, where: str) -> bytes:
-    """The line as it was before; raises BadInput where it has no digest, or is not what the digest was made of."""
+    """Return the line without its digest; raises BadInput where it has none, or is not what the digest was made of."""
     found = _DIGEST.search(line)
     if found is None:
         raise BadInput(f"{where}: has no digest at its end: the line was edited, or written by an older version")
@@ -45,7 +45,7 @@ def _digest(line: bytes) -> bytes:
 
 
 class JsonLines(Generic[T]):
-    """Values of one kind, one a line.
+    """A file of values of one kind, one a line.
 
     ``read`` raises BadInput for a truncated, damaged or edited line and loses nothing: the file is never repaired
     behind the user's back. ``unit`` is what a line holds, in words.
@@ -57,7 +57,7 @@ class JsonLines(Generic[T]):
         self._unit = unit
 
     def read(self) -> list[T]:
-        """All values in the order they were written; an absent file is none."""
+        """Return all values in the order they were written; an absent file has none."""
         if not self.path.exists():
             return []
         data = self.path.read_bytes()
@@ -76,7 +76,7 @@ class JsonLines(Generic[T]):
         return found
 
     def append(self, value: T) -> None:
-        """One atomic write under a lock; nothing of it stays where there is no room for all.
+        """Add a value by one atomic write under a lock; nothing of it stays where there is no room for all.
 
         Raises BadInput after a truncated line, and where the system does not take the line.
         """
@@ -99,7 +99,7 @@ class JsonLines(Generic[T]):
                 ) from error
 
     def set_aside(self) -> Path | None:
-        """Move a truncated last line to a file beside, whose path it gives; None where there is none."""
+        """Move a truncated last line to a file beside and return its path; None where no line is truncated."""
         if not self.path.exists():
             return None
         with self._locked() as file:
@@ -113,30 +113,23 @@ class JsonLines(Generic[T]):
             os.ftruncate(file.fileno(), whole)
         return target
 
-    def archive(self, folder: Path, moved: Callable[[T], bool]) -> Path | None:
-        """Move the lines whose value ``moved`` picks to ``<folder>/<stem>-<hash of these lines>.jsonl``.
+    def remove(self, chosen: Callable[[T], bool]) -> None:
+        """Remove the lines whose value ``chosen`` picks; the others stay byte for byte, and a file without lines goes.
 
-        Gives its path, or None where nothing is picked. Lines stay as they are, byte for byte, and
-        are in the archive before they leave the file; a file without lines goes.
+        A truncated last line is set aside before.
         """
+        self.set_aside()
         if not self.path.exists():
-            return None
+            return
         with self._locked():
             values = self.read()
             lines = self.path.read_bytes().splitlines(keepends=True)
-            picked = [moved(value) for value in values]
-            taken = b"".join(line for line, goes in zip(lines, picked, strict=True) if goes)
-            if not taken:
-                return None
-            target = folder / f"{self.path.stem}-{content_hash(taken)}{self.path.suffix}"
-            with whole_file(target) as file:
-                file.write(taken)
-            if all(picked):
+            kept = [line for value, line in zip(values, lines, strict=True) if not chosen(value)]
+            if not kept:
                 self.path.unlink()
-            else:
+            elif len(kept) < len(lines):
                 with whole_file(self.path) as file:
-                    file.writelines(line for line, goes in zip(lines, picked, strict=True) if not goes)
-        return target
+                    file.writelines(kept)
 
     @contextmanager
     def _locked(self) -> Iterator[io.FileIO]:

@@ -1,4 +1,4 @@
-"""Folders out of a process's reach, by the kernel: Landlock (Linux 5.13 and later), no rights needed for it."""
+"""Landlock, by which the kernel keeps folders out of a process's reach (Linux 5.13 and later; it needs no rights)."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the kernel's Landlock; 0 where it has none, or does not let this process use it."""
+    """Return the version of the kernel's Landlock; 0 where it has none, or does not let this process use it."""
     if sys.platform != "linux":
         return 0
     found = _libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
@@ -42,11 +42,11 @@ def version() -> int:
 
 
 def confine(closed: Iterable[Path], writable: Iterable[Path], *, signals: bool = False) -> bool:
-    """From now on this thread, and what it starts, reads nothing under ``closed`` and writes only under ``writable``.
+    """Let this thread, and what it starts, read nothing under ``closed`` and write only under ``writable`` from now on.
 
     Devices can be written too, but no disks; memory of processes outside cannot be read; there is no TCP (since
     version 4) and, unless ``signals`` says otherwise, no signal reaches processes outside (since version 6). It cannot
-    be undone. Gives whether the kernel does it; raises OSError where it should but does not.
+    be undone. Returns whether the kernel does it; raises OSError where it should but does not.
     """
     global _confined
     known = version()
@@ -75,12 +75,12 @@ def confine(closed: Iterable[Path], writable: Iterable[Path], *, signals: bool =
 
 
 def confined() -> bool:
-    """Whether this process has confined itself."""
+    """Say whether this process has confined itself."""
     return _confined
 
 
 def _open_beside(closed: set[Path], folder: Path = Path("/")) -> Iterator[Path]:
-    """What stays readable: whatever lies beside the closed folders on the way to them, links left out."""
+    """Yield what stays readable: whatever lies beside the closed folders on the way to them, links left out."""
     if folder in closed:
         return
     if not any(folder in path.parents for path in closed):

@@ -11,7 +11,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes() -> int:
-    """Memory that new processes may take: what the machine has free, or the control group where that is less."""
+    """Return what new processes may take: what the machine has free, or the control group where that is less."""
     table = Path("/proc/meminfo")
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if table.is_file():
@@ -22,7 +22,7 @@ def free_memory_bytes() -> int:
 
 
 def _free_in_groups(own: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS) -> list[int]:
-    """Of every control group of this process that has a limit (a container's, a batch job's)."""
+    """Return the free bytes of every control group of this process that has a limit (a container's, a batch job's)."""
     found = []
     for line in own.read_text().splitlines() if own.is_file() else ():
         _, kinds, path = line.split(":", 2)

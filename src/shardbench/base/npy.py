@@ -15,7 +15,7 @@ from shardbench.base.errors import BadInput
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4}
-"""Of the header's length, by version of the format."""
+"""Bytes of the header's length, by version of the format."""
 _LONGEST_HEADER = 10_000
 # numpy evaluates the header as Python; what numpy writes of numbers always looks like this.
 _HEADER = re.compile(
@@ -26,7 +26,7 @@ MAX_AXES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What lies behind it: numbers of ``dtype``, [shape]."""
+    """What an array's header says: numbers of ``dtype`` [shape] follow it."""
 
     dtype: np.dtype[Any]
     by_column: bool
@@ -34,12 +34,12 @@ class Header:
 
     @property
     def nbytes(self) -> int:
-        """Of the numbers."""
+        """Return the bytes of the numbers that follow."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(stream: IO[bytes], what: str) -> Header:
-    """The header that a stream begins with, which is then at the first number; raises BadInput beginning ``what``."""
+    """Read the header of a stream, which is then at the first number; raises BadInput that begins with ``what``."""
     start = stream.read(8)
     if len(start) < 8 or start[:6] != _MAGIC or start[6] not in _LENGTH_BYTES or start[7] != 0:
         raise BadInput(f"{what} is no array of numpy's, version 1.0 or 2.0 of the format")
@@ -60,7 +60,7 @@ def read_header(stream: IO[bytes], what: str) -> Header:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """The array of a file as it lies, mapped; raises BadInput where it is none, or other than its header says."""
+    """Map the array of a file; raises BadInput where it is none, or other than its header says."""
     try:
         with path.open("rb") as file:
             header = read_header(file, str(path))
@@ -76,7 +76,7 @@ def mapped(path: Path) -> NDArray[Any]:
 
 
 def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
-    """All arrays of a .npz file by name; raises BadInput for one that is damaged, or larger than ``most_bytes``."""
+    """Read all arrays of a .npz file by name; raises BadInput where it is damaged, or larger than ``most_bytes``."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(info.file_size for info in archive.infolist())

@@ -8,11 +8,11 @@ from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, described
 
 LOADS_S = 120.0
-"""How long a package may take to be imported, and to make what it brings; torch takes ten seconds."""
+"""Seconds that a package may take to be imported, and to make what it brings; torch takes ten."""
 
 
 def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Who brings it, its module, and what loads it, of every entry point of the group, sorted by name.
+    """Yield of every entry point of the group, sorted by name, who brings it, its module, and what loads it.
 
     Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
     """

@@ -1,25 +1,23 @@
 """Files that somebody else may have written, read whole: none longer than it can be, every fault one line."""
 
-import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shardbench.base.errors import BadInput, one_line
 
 TEXT_BYTES = 1 << 22
-"""Of a file that a person writes."""
+"""Most bytes of a file that a person writes."""
 JSON_BYTES = 1 << 28
-"""Of a file that a program writes: profiles of a thousand tables take some of it."""
+"""Most bytes of a file that a program writes: profiles of a thousand tables take some of it."""
 
 
 _SHORT = 200
-"""Characters of what a parser says."""
+"""Most characters of what a parser says."""
 
 
 def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
-    """What is in a file; raises BadInput where it is none, cannot be read, or is longer than ``most``.
+    """Read a file whole; raises BadInput where there is none, it cannot be read, or is longer than ``most``.
 
     ``what`` is a word or two for the file, before its path in all that is said of it.
     """
@@ -37,7 +35,7 @@ def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
 
 
 def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
-    """The same as UTF-8 text; raises BadInput where it is none."""
+    """Read a file whole as ``file_bytes`` does, as UTF-8 text; raises BadInput where it is none."""
     try:
         return file_bytes(path, what, most).decode()
     except UnicodeDecodeError as error:
@@ -46,26 +44,16 @@ def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
 
 
 def toml_data(text: str, what: str) -> dict[str, Any]:
-    """TOML as plain data; raises BadInput where it is none, or deeper than anybody writes."""
-    found: dict[str, Any] = _parsed(tomllib.loads, text, what, "TOML")
-    return found
+    """Parse TOML to plain data; raises BadInput where it is none, or deeper than anybody writes."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"{what}: not TOML that can be read: it is nested too deeply") from error
+    except ValueError as error:
+        # The base of the parser's own errors, and what numbers of thousands of digits raise.
+        raise BadInput(f"{what}: not TOML: {one_line(str(error), _SHORT)}") from error
 
 
 def toml_file(path: Path) -> dict[str, Any]:
-    """The data of a TOML file; raises BadInput."""
+    """Read a TOML file as plain data; raises BadInput where it cannot be."""
     return toml_data(file_text(path), str(path))
-
-
-def json_data(text: str | bytes, what: str) -> Any:
-    """JSON as plain data; raises BadInput where it is none, or deeper than any program of ours writes."""
-    return _parsed(json.loads, text, what, "JSON")
-
-
-def _parsed(parse: Callable[[Any], Any], text: str | bytes, what: str, kind: str) -> Any:
-    try:
-        return parse(text)
-    except RecursionError as error:
-        raise BadInput(f"{what}: not {kind} that can be read: it is nested too deeply") from error
-    except ValueError as error:
-        # The base of the parsers' own errors, and what numbers of thousands of digits raise.
-        raise BadInput(f"{what}: not {kind}: {one_line(str(error), _SHORT)}") from error

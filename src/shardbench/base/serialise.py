@@ -16,7 +16,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 
 
 _LONGEST = 400
-"""Characters of a field's name, and of what is wrong with it: both may have words of a file's."""
+"""Most characters of a field's name, and of what is wrong with it: both may hold words out of a file."""
 _adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}
 
 
@@ -27,12 +27,12 @@ def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def to_json(value: Any) -> str:
-    """Canonical JSON of a dataclass or pydantic model: sorted keys, no spaces, ASCII."""
+    """Return a dataclass or pydantic model as canonical JSON: sorted keys, no spaces, ASCII."""
     return json.dumps(to_data(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def to_data(value: Any) -> Any:
-    """Plain dicts, lists, numbers and strings of a dataclass or pydantic model."""
+    """Turn a dataclass or pydantic model into plain dicts, lists, numbers and strings."""
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
@@ -55,7 +55,7 @@ def from_data(kind: type[T], data: Any, what: str = "data") -> T:
 
 
 def first_error(error: pydantic.ValidationError) -> str:
-    """One line out of pydantic's report: field, message, and how many more there are."""
+    """Make one line out of pydantic's report: field, message, and how many more there are."""
     errors = error.errors(include_url=False)
     where = _short(".".join(str(part) for part in errors[0]["loc"]) or "value")
     message = _short(errors[0]["msg"].removeprefix("Value error, "))
@@ -69,7 +69,7 @@ def _short(text: str) -> str:
 
 
 def content_hash(*parts: Any) -> str:
-    """SHA-256 (first 16 hex digits) of dataclasses, arrays, strings, numbers; order counts."""
+    """Return the first 16 hex digits of SHA-256 over dataclasses, arrays, strings and numbers; order counts."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -19,13 +19,13 @@ class Average:
 
     value: float
     low: float | None
-    """None for one number: it does not say how far off it is."""
+    """Lower end of the interval; None for one number, which does not say how far off it is."""
     high: float | None
     n: int
 
 
 def log_mean(values: Sequence[float]) -> Average:
-    """Geometric mean with its interval; raises ValueError for no values and for one that is not positive.
+    """Return the geometric mean with its interval; raises ValueError for no values and for one that is not positive.
 
     By t, not by resampling: the percentile bootstrap of five numbers holds the truth in about 80 % of cases, not 95.
     """
@@ -39,7 +39,7 @@ def log_mean(values: Sequence[float]) -> Average:
 
 
 def t_mean(values: Sequence[float]) -> Average:
-    """Arithmetic mean with its 95 % interval by Student's t; raises ValueError for no values."""
+    """Return the arithmetic mean with its 95 % interval by Student's t; raises ValueError for no values."""
     sample = _checked(values)
     middle = float(sample.mean())
     if sample.size == 1:
@@ -58,16 +58,16 @@ class Noise:
     """Degrees of freedom behind it."""
 
     def least_log(self, n_a: float, n_b: float) -> float:
-        """Least significant difference (95 %) of two mean logarithms, of ``n_a`` and ``n_b`` repeats."""
+        """Return the least significant difference (95 %) of two mean logarithms, of ``n_a`` and ``n_b`` repeats."""
         return _t(self.freedom) * self.deviation * float(np.sqrt(1.0 / n_a + 1.0 / n_b))
 
     def least_pct(self, n_a: float, n_b: float) -> float:
-        """The same as how far the larger geometric mean is above the smaller one, in percent."""
+        """Return that difference as how far the larger geometric mean is above the smaller one, in percent."""
         return 100.0 * float(np.expm1(self.least_log(n_a, n_b)))
 
 
 def pooled_noise(repeats: Iterable[Sequence[float]]) -> Noise | None:
-    """Noise of numbers of which every member of ``repeats`` holds those of one thing; None where nothing was repeated.
+    """Return the noise of numbers, one member of ``repeats`` for each thing; None where nothing was repeated.
 
     Raises ValueError for a number that is not positive.
     """
@@ -79,9 +79,13 @@ def pooled_noise(repeats: Iterable[Sequence[float]]) -> Noise | None:
     return Noise(deviation=float(np.sqrt(squares / freedom)), freedom=freedom)
 
 
+def t_quantile(share: float, freedom: int) -> float:
+    """Return the value that a Student's t variable of ``freedom`` degrees stays below with probability ``share``."""
+    return float(stdtrit(freedom, share))
+
+
 def _t(freedom: int) -> float:
-    """0.975 quantile of Student's t."""
-    return float(stdtrit(freedom, 0.975))
+    return t_quantile(0.975, freedom)
 
 
 def _logs(values: Sequence[float]) -> Floats:

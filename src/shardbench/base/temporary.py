@@ -10,12 +10,12 @@ from pathlib import Path
 
 _PREFIX = "shardbench.run-"
 _UNFINISHED = ".shardbench.new-"
-"""Not looked at by others: nobody could tell that its maker lives before it is locked."""
+"""Prefix that others do not look at: nobody could tell that its maker lives before it is locked."""
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder, locked as long as this process lives, and gone afterwards with all in it."""
+    """Give an empty folder that is locked as long as this process lives, and gone afterwards with all in it."""
     made = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
     handle = os.open(made, os.O_RDONLY)
     folder = made
@@ -29,13 +29,13 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def clean_left_folders() -> list[Path]:
-    """Remove the folders of processes that are gone, and of no other user; gives what was removed."""
+    """Remove the folders of this user's processes that are gone; return what was removed."""
     left = sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
     return [folder for folder in left if _removed(folder)]
 
 
 def _removed(folder: Path) -> bool:
-    """Whether it is removed, as nobody has it locked."""
+    """Remove a folder that nobody has locked; return whether it is gone."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, PermissionError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Tensors in torch's files that somebody else may have written: nothing in them runs, or is larger than the file."""
+"""Tensors in torch's files that somebody else may have written: nothing in them runs or is larger than the file."""
 
 import pickle
 import pickletools
@@ -18,7 +18,7 @@ _UNREADABLE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError,
     TypeError, ValueError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile, zlib.error, MemoryError,
 )  # fmt: skip
-"""Damaged bytes lead torch's unpickler anywhere. MemoryError: a length that was damaged asks for all there is."""
+"""What damaged bytes make torch's unpickler raise; MemoryError, where a damaged length asks for all there is."""
 _ROOM_BYTES = 1 << 20
 _OLD_PICKLES = 5
 _LONGEST_WORD = 4_000
@@ -26,7 +26,7 @@ _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}")
 
 
 def tensors_in(source: Path | IO[bytes], size: int, what: str, *, mapped: bool = False) -> Any:
-    """What ``torch.load`` gives of a file of ``size`` bytes, read without pickled code; may be memory-mapped.
+    """Return what ``torch.load`` gives of a file of ``size`` bytes, read without pickled code; may be memory-mapped.
 
     Raises BadInput, beginning ``what``, for what is damaged, and for tensors that are not as they lie in the file:
     a few bytes can stand for one of any size.
@@ -59,7 +59,7 @@ def tensors_in(source: Path | IO[bytes], size: int, what: str, *, mapped: bool =
 
 
 def _check_archive(source: Path | IO[bytes], size: int, what: str) -> None:
-    """Torch packs nothing, so that an archive is as large as what is in it."""
+    """Raise BadInput where an archive unpacks to more than its size: torch packs nothing."""
     with zipfile.ZipFile(source) as archive:
         inside = sum(info.file_size for info in archive.infolist())
         if inside > size + _ROOM_BYTES:
@@ -71,7 +71,7 @@ def _check_archive(source: Path | IO[bytes], size: int, what: str) -> None:
 
 
 def _check_old(source: Path | IO[bytes]) -> None:
-    """Before archives, a file was some pickles, one after the other, and the numbers."""
+    """Check the pickles of a file of before archives: some pickles, one after the other, and the numbers."""
     with source.open("rb") if isinstance(source, Path) else nullcontext(source) as stream:
         stream.seek(0)
         for _ in range(_OLD_PICKLES):
@@ -79,7 +79,7 @@ def _check_old(source: Path | IO[bytes]) -> None:
 
 
 def _check_pickle(stream: IO[bytes]) -> None:
-    """Raises ValueError for a damaged one, and for words that torch would search for hours where they are wrong."""
+    """Raise ValueError for a damaged pickle, and for words that torch would search for hours where they are wrong."""
     for _, argument, _ in pickletools.genops(stream):
         if isinstance(argument, str) and _LONG_WORD.search(argument):
             raise ValueError(f"a word of more than {_LONGEST_WORD} letters")

@@ -10,7 +10,7 @@ from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
 from shardbench.calibrate.rank import Order
-from shardbench.calibrate.session import Measurements, measure_machine, order_of
+from shardbench.calibrate.session import Measurements, gather, measure_ranks, order_of
 from shardbench.calibrate.write import (
     GUESSED_ERROR,
     NOT_MEASURED,
@@ -35,7 +35,7 @@ class Calibration:
     measured: Measurements
     fit: Fit
     machine: Machine
-    """As written."""
+    """The machine as it is written."""
     path: Path
 
 
@@ -52,7 +52,7 @@ def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -
     if device == "cpu" and need > free:
         smaller = "stop other programs" if quick else "give --quick"
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
-    measured = measure_machine(order)
+    measured = gather(order, measure_ranks(order))
     found = fit(measured)
     machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
     write_machine(out, base, machine, sources)
@@ -62,7 +62,7 @@ def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -
 def _finish(
     base: Base, measured: Measurements, found: Fit, without: dict[str, float] | None = None
 ) -> tuple[Machine, dict[str, str]]:
-    """The machine with what follows from the fit, and the source of every new number."""
+    """Return the machine with what follows from the fit, and the source of every new number."""
     chip = chip_of(Environment.here(), measured.machine.device)
     sources = {name: _source(name, chip, found.quality) for name in found.fitted}
     held_out = found.held_out.get("embedding")
@@ -110,7 +110,7 @@ def _finish(
 
 
 def _memory_bytes(order: Order) -> int:
-    """All ranks together: every kernel's tables on every rank, a step's tables once."""
+    """Return the bytes of all ranks together: every kernel's tables on every rank, a step's tables once."""
     world = order.machine.topology.world_size
     kernels = {point.kernel: point.weight_bytes for point in order.kernels}
     return world * (sum(kernels.values()) + RANK_BYTES) + sum(probe.point.weight_bytes for probe in order.probes)
@@ -123,7 +123,7 @@ def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
 
 
 def _error(name: str, source: str, found: Fit) -> float:
-    """Factor of a new constant: the RMS error of times that took no part in the fit, or of all where none was left."""
+    """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
     kind = _kind(name)
@@ -141,7 +141,7 @@ def _rounded_down(value: float) -> float:
 
 
 def _capacities(machine: Machine) -> tuple[Topology, dict[str, str]]:
-    """Capacities of this machine, for a file that has none of its own."""
+    """Return the capacities of this machine, for a file that has none of its own."""
     ranks = machine.topology.devices_per_node
     # Half of the memory stays with the ranks' programs, batches and gradients.
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

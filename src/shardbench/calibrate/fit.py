@@ -25,7 +25,7 @@ _CPU_START = {
     "sort_bytes": 200.0, "bag_step_s": 0.0, "table_s": 5e-6, "bag_s": 2e-8, "page_s": 5e-8, "sequence_row_s": 3e-6,
     "sequence_half_rows": 15000.0, "dense_step_s": 4e-4, "dense_layer_s": 1e-4,
 }  # fmt: skip
-"""Guesses to start from on a CPU: a fit that started from an earlier one would drift with every run."""
+"""Guesses to start from on a CPU: a fit that started from an earlier fit would drift with every run."""
 _STEP = 1.05
 """Factor by which a constant is moved to see whether the predictions depend on it."""
 _RANGE = 20.0
@@ -49,10 +49,10 @@ class Residual:
     measured_s: float
     predicted_s: Callable[[Machine], float]
     weight: float
-    """In the fit; 0 where it only judges."""
+    """Weight in the fit; 0 where it only judges."""
 
     def log_error(self, machine: Machine) -> float:
-        """log(predicted / measured)."""
+        """Return log(predicted / measured) on a machine."""
         return float(np.log(max(self.predicted_s(machine), _TINY_S) / self.measured_s))
 
 
@@ -73,15 +73,15 @@ class Fit:
 
     machine: Machine
     fitted: tuple[str, ...]
-    """Fields of Constants."""
+    """Names of fields of Constants."""
     quality: dict[str, Quality]
-    """By kind of time, points of the fit."""
+    """Errors of the points of the fit, by kind of time."""
     held_out: dict[str, Quality]
-    """By kind of time, points that took no part."""
+    """Errors of the points that took no part, by kind of time."""
 
 
 def fit(measured: Measurements) -> Fit:
-    """Constants that meet the measurements best in the log; what they do not touch stays as it was.
+    """Find the constants that meet the measurements best in the log; what they do not touch stays as it was.
 
     The memory stream is taken as measured; every other constant on which a prediction depends
     is fitted, starting from the machine's value or from a direct measurement.
@@ -100,7 +100,7 @@ def fit(measured: Measurements) -> Fit:
 
 
 def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
-    """Where the fit starts, and which of its constants a measurement gave."""
+    """Return the machine that the fit starts from, and which of its constants a measurement gave."""
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
     guesses = _CPU_START if measured.machine.device == "cpu" else {}
@@ -108,9 +108,9 @@ def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
 
 
 def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, float]:
-    """By those of CPU_TERMS that were fitted: median error in percent, had the model no such term.
+    """Return, by those of CPU_TERMS that were fitted, the median error in percent had the model no such term.
 
-    Of the kernels' times that took no part; everything else is fitted anew to the others.
+    It is that of the kernels' times that took no part; everything else is fitted anew to the others.
     """
     kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
     used = [time for time in kernels if time.weight]
@@ -126,7 +126,7 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
 
 
 def _solve(start: Machine, names: list[str], used: list[Residual], direct: Collection[str]) -> Machine:
-    """The machine with the constants ``names`` fitted to the times; ``direct`` ones start from a measurement."""
+    """Return the machine with the constants ``names`` fitted to the times; ``direct`` ones start from a measurement."""
     prior = np.log([getattr(start.constants, name) for name in names])
     held = np.asarray([_MEASURED if name in direct else _GUESSED for name in names])
 
@@ -144,7 +144,7 @@ def _solve(start: Machine, names: list[str], used: list[Residual], direct: Colle
 
 
 def direct_constants(measured: Measurements) -> dict[str, float]:
-    """Constants that a measurement gives without the cost model; where the fit starts."""
+    """Return the constants that a measurement gives without the cost model; where the fit starts."""
     forward_s = 1e-3 * min(kernel.forward_ms for kernel in measured.kernels)
     backward_s = 1e-3 * min(kernel.backward_ms for kernel in measured.kernels)
     floor_s = {"dispatch_s": forward_s, "launch_s": backward_s}
@@ -159,7 +159,7 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
 
 
 def link_bytes_per_s(measured: Measurements) -> float:
-    """Bytes per second that a rank sends in long all-to-alls and all-reduces, latency taken off."""
+    """Return the bytes per second that a rank sends in long all-to-alls and all-reduces, latency taken off."""
     world = measured.machine.topology.world_size
     floor = measured.messages[0]
     rates = []
@@ -172,7 +172,7 @@ def link_bytes_per_s(measured: Measurements) -> float:
 
 
 def residuals(measured: Measurements) -> list[Residual]:
-    """Every measured time beside its prediction."""
+    """Put every measured time beside its prediction."""
     found: list[Residual] = []
     for kernel in measured.kernels:
         found += _of_kernel(kernel)
@@ -250,7 +250,7 @@ def _with(machine: Machine, **constants: float) -> Machine:
 
 
 def _is_share(machine: Machine, name: str) -> bool:
-    """Whether the constant may not exceed 1."""
+    """Say whether the constant may not exceed 1."""
     try:
         _with(machine, **{name: 1.001})
     except pydantic.ValidationError:
@@ -267,7 +267,7 @@ def _seconds(ms: float, floor_ms: float) -> float:
 
 
 def _sensitive(machine: Machine, used: list[Residual]) -> list[str]:
-    """Constants that move a prediction: the cost model, not a list here, says what can be fitted."""
+    """Return the constants that move a prediction: the cost model, not a list here, says what can be fitted."""
     before = np.asarray([r.log_error(machine) for r in used])
     names = []
     for field in fields(Constants):

@@ -14,7 +14,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from shardbench.calibrate.points import BATCHES, KernelPoint, bags
+from shardbench.calibrate.points import BATCHES, KernelCase, bags
 from shardbench.engine.clock import Clock
 from shardbench.model.plan import Tier
 
@@ -22,16 +22,16 @@ VISIT = 2 * BATCHES
 """Iterations of a point before the next point's turn; the first half warms the caches, as earlier
 iterations of a trial do, and is not counted."""
 _EVICT_BYTES = 16 * 2**20
-"""Written between forward and backward, as the dense model does in a step."""
+"""Bytes written between forward and backward, as the dense model does in a step."""
 _STREAM_BYTES = 128 * 2**20
 
 Lookups = tuple[torch.Tensor, torch.Tensor]
 
 
-class Kernels:
-    """All points' tables at once, so that points can take turns."""
+class KernelBench:
+    """All kernel points with their tables in memory at once, so that points can take turns."""
 
-    def __init__(self, points: Iterable[KernelPoint], device: torch.device, clock: Clock) -> None:
+    def __init__(self, points: Iterable[KernelCase], device: torch.device, clock: Clock) -> None:
         self.points = tuple(points)
         self.clock = clock
         self.device = device
@@ -40,7 +40,7 @@ class Kernels:
         self._evicted = torch.zeros(_EVICT_BYTES // 4, device=device)
 
     def round(self, number: int) -> list[list[tuple[float, float]]]:
-        """One turn of every point: (forward, backward) ms of its counted iterations."""
+        """Give every point a turn: (forward, backward) ms of its counted iterations."""
         return [self._visit(i, number) for i in range(len(self.points))]
 
     def _visit(self, point: int, number: int) -> list[tuple[float, float]]:
@@ -64,7 +64,7 @@ class Kernels:
         return times[BATCHES:]
 
     def stream_bytes_per_s(self) -> float:
-        """Bytes read and written per second by a plain copy, all ranks at once."""
+        """Measure the bytes read and written per second by a plain copy, all ranks at once."""
         source = torch.zeros(_STREAM_BYTES // 4, device=self.device)
         target = torch.zeros_like(source)
         times = []
@@ -79,13 +79,13 @@ class Kernels:
 
 
 def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:
-    """Milliseconds of a kernel between two stamps: CPU time of its thread, which other programs do not lengthen."""
+    """Return the ms of a kernel between two stamps: CPU time of its thread, which other programs do not lengthen."""
     own = clock.thread_ms(start, stop)
     return clock.ms(start, stop) if own is None else own
 
 
 def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
-    """Stamps around every kernel of the backward pass to come, as a trial takes them: autograd's own time is not in."""
+    """Stamp every kernel of the backward pass to come, as a trial does; autograd's own time is left out."""
     stamps: list[tuple[Any, Any]] = []
     pending, seen = [pooled.grad_fn], set()
     while pending:
@@ -104,7 +104,7 @@ def _stamp(node: Any, clock: Clock, stamps: list[tuple[Any, Any]]) -> None:
     node.register_hook(lambda *_: stamps.append((started[-1], clock.now())))
 
 
-def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
+def _fused(point: KernelCase, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
     location, compute = EmbeddingLocation.HOST, ComputeDevice.CPU
     if device.type == "cuda":
         location = EmbeddingLocation.MANAGED if point.tier is Tier.UVM else EmbeddingLocation.DEVICE
@@ -121,7 +121,7 @@ def _fused(point: KernelPoint, device: torch.device) -> SplitTableBatchedEmbeddi
     return module
 
 
-def _lookups(point: KernelPoint, batch: int, device: torch.device) -> Lookups:
+def _lookups(point: KernelCase, batch: int, device: torch.device) -> Lookups:
     of_tables = [bags(point, batch, table) for table in range(point.tables)]
     ids = np.concatenate([b.values for b in of_tables])
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([b.lengths for b in of_tables]))])

@@ -19,7 +19,7 @@ class Messages:
         self.buffers = [torch.zeros(max(1, size // 4 // world) * world, device=device) for size in MESSAGE_BYTES]
 
     def round(self) -> list[tuple[float, float]]:
-        """(all-to-all, all-reduce) ms by size."""
+        """Time each collective once: (all-to-all, all-reduce) ms by size."""
         return [(self._time(_all_to_all, buffer), self._time(dist.all_reduce, buffer)) for buffer in self.buffers]
 
     def _time(self, collective: object, buffer: torch.Tensor) -> float:

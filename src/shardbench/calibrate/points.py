@@ -22,8 +22,8 @@ DENSE = DenseShape(bottom=(512, 256, 32), top=(512, 256, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelPoint:
-    """Equal tables in one fused kernel: ``batch`` bags a table of ``pooling`` lookups on average.
+class KernelCase:
+    """A kernel point: equal tables in one fused kernel, ``batch`` bags a table of ``pooling`` lookups on average.
 
     Row ids are ``rows * u ** skew`` with uniform u: 1 is uniform, more is hotter.
     """
@@ -37,16 +37,16 @@ class KernelPoint:
     tier: Tier = Tier.HBM
     unpooled: bool = False
     held_out: bool = False
-    """Judges the fit, takes no part in it."""
+    """Whether it judges the fit and takes no part in it."""
 
     @property
     def weight_bytes(self) -> int:
-        """fp32 weights of all tables."""
+        """Return the bytes of all tables' weights, in fp32."""
         return 4 * self.tables * self.rows * self.dim
 
     @property
     def kernel(self) -> tuple[int, int, int, Tier, bool]:
-        """What points must have in common to share weights."""
+        """Return what points must have in common to share weights."""
         return self.tables, self.rows, self.dim, self.tier, self.unpooled
 
 
@@ -57,16 +57,16 @@ class ProbeStep:
     Of the tables, ``row_wise`` are dealt row by row and ``replicated`` lie on every rank.
     """
 
-    point: KernelPoint
+    point: KernelCase
     dense: DenseShape = DENSE
     row_wise: int = 0
     replicated: int = 0
     held_out: bool = False
 
 
-def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelPoint, ...]:
-    """Points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
-    made: list[KernelPoint] = []
+def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, ...]:
+    """Choose points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
+    made: list[KernelCase] = []
 
     def add(tables: int, rows: int, dim: int, *loads: tuple[int, int, float], unpooled: bool = False) -> None:
         for tier in tiers:
@@ -74,7 +74,7 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelPoint,
                 # Every fourth point is left out of the fit.
                 out = len(made) % 4 == 2
                 shape = {"tables": tables, "rows": rows, "dim": dim, "batch": batch, "pooling": pooling}
-                made.append(KernelPoint(**shape, skew=skew, tier=tier, unpooled=unpooled, held_out=out))
+                made.append(KernelCase(**shape, skew=skew, tier=tier, unpooled=unpooled, held_out=out))
 
     add(1, 1_000_000, 64, (8, 1, 1), (1024, 1, 1), (4096, 20, 1), (4096, 20, 4))
     add(10, 400_000, 16, (8, 1, 1), (1024, 1, 1), (1024, 1, 4), (1024, 20, 1), (2048, 20, 4))
@@ -93,11 +93,11 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelPoint,
 
 
 def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
-    """Steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
+    """Choose steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
 
-    def tables(*shape: int, unpooled: bool = False) -> KernelPoint:
+    def tables(*shape: int, unpooled: bool = False) -> KernelCase:
         number, rows, dim, local_batch, pooling, skew = shape
-        return KernelPoint(
+        return KernelCase(
             tables=number * world, rows=rows, dim=dim, batch=local_batch * world, pooling=pooling, skew=skew,
             unpooled=unpooled,
         )  # fmt: skip
@@ -132,8 +132,8 @@ def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
     return tuple(steps)
 
 
-def bags(point: KernelPoint, batch: int, table: int) -> Bags:
-    """Lookups of one table in one of the point's batches; always the same."""
+def bags(point: KernelCase, batch: int, table: int) -> Bags:
+    """Draw the lookups of one table in one of the point's batches, always the same."""
     rng = np.random.default_rng([point.tables, point.rows, point.dim, batch, table])
     lengths = np.ones(point.batch, dtype=np.int64) if point.pooling == 1 else rng.poisson(point.pooling, point.batch)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -141,34 +141,34 @@ def bags(point: KernelPoint, batch: int, table: int) -> Bags:
     return Bags(values=ids, offsets=offsets)
 
 
-def lookups_of(point: KernelPoint, batch: int) -> Callable[[int], Bags]:
-    """``bags`` of one batch, by table."""
+def lookups_of(point: KernelCase, batch: int) -> Callable[[int], Bags]:
+    """Return ``bags`` of one batch as a function of the table."""
     return lambda table: bags(point, batch, table)
 
 
 def on_one_device(machine: Machine) -> Machine:
-    """The same device alone, without limits of memory: what a kernel point runs on."""
+    """Return the same device alone, without limits of memory: what a kernel point runs on."""
     huge = 2**50
     topology = Topology(nodes=1, devices_per_node=1, hbm_bytes=huge, uvm_bytes=huge, host_bytes=huge)
     return replace(machine, topology=topology)
 
 
-def problem_of(point: KernelPoint, machine: Machine) -> Problem:
-    """The point's tables as a problem; its profiles are placeholders."""
+def problem_of(point: KernelCase, machine: Machine) -> Problem:
+    """Pose the point's tables as a problem; its profiles are placeholders."""
     pooling = Pooling.NONE if point.unpooled else Pooling.SUM
     tables = tuple(Table(name=f"t{i}", rows=point.rows, dim=point.dim, pooling=pooling) for i in range(point.tables))
     profile = AccessProfile(rows=point.rows, samples=1, present=1, counts=(1,), row_counts=(1,))
     return Problem.of("calibration", tables, (profile,) * len(tables), machine, batch_size=point.batch)
 
 
-def kernel_plan(point: KernelPoint, problem: Problem) -> Plan:
-    """All tables whole on the one device, in the point's tier."""
+def kernel_plan(point: KernelCase, problem: Problem) -> Plan:
+    """Place all tables whole on the one device, in the point's tier."""
     segments = tuple(whole_table(table, OnRank(rank=0, tier=point.tier)) for table in problem.tables)
     return Plan(world_size=1, segments=segments)
 
 
 def probe_plan(probe: ProbeStep, problem: Problem) -> Plan:
-    """Row-wise tables first, then replicated ones, the rest dealt over the ranks."""
+    """Place row-wise tables first, then replicated ones, and deal the rest over the ranks."""
     world = problem.world_size
     everyone = tuple(range(world))
     segments = []

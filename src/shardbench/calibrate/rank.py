@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardbench.calibrate.kernels import Kernels
+from shardbench.calibrate.kernels import KernelBench
 from shardbench.calibrate.messages import Messages
-from shardbench.calibrate.points import BATCHES, KernelPoint, ProbeStep, lookups_of, probe_plan, problem_of
+from shardbench.calibrate.points import BATCHES, KernelCase, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
@@ -25,10 +25,10 @@ JOIN_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What all ranks of a calibration are told; ``rounds`` turns of each kind."""
+    """What all ranks of a calibration are told to measure, in ``rounds`` turns of each kind."""
 
     machine: Machine
-    kernels: tuple[KernelPoint, ...]
+    kernels: tuple[KernelCase, ...]
     probes: tuple[ProbeStep, ...]
     rounds: int
 
@@ -38,11 +38,11 @@ class RankTimes:
     """What one rank measured, in ms unless named otherwise; the first axis is the point."""
 
     kernels: tuple[tuple[tuple[float, float], ...], ...]
-    """Of each kernel point: (forward, backward) of every counted iteration."""
+    """Times (forward, backward) of every counted iteration, by kernel point."""
     messages: tuple[tuple[tuple[float, float], ...], ...]
-    """Of each message size: (all-to-all, all-reduce) of every round."""
+    """Times (all-to-all, all-reduce) of every round, by message size."""
     probes: tuple[dict[str, tuple[float, ...]], ...]
-    """Of each probe step: phase -> every counted iteration."""
+    """Times of every counted iteration by phase, of each probe step."""
     stream_bytes_per_s: float
 
 
@@ -51,7 +51,7 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     machine = order.machine
     device = join_group(machine.device, rank, machine.topology, f"file://{folder / 'rendezvous'}", JOIN_S)
     clock = clock_of(device)
-    kernels = Kernels(order.kernels, device, clock)
+    kernels = KernelBench(order.kernels, device, clock)
     messages = Messages(machine.topology.world_size, device, clock)
     probes = [Probe(probe, machine, device, clock) for probe in order.probes]
     # As ranks of trials do.
@@ -94,7 +94,7 @@ class Probe:
         self.batches = [_local_batch(probe, problem, lowered, batch, device) for batch in range(BATCHES)]
 
     def round(self) -> dict[str, list[float]]:
-        """One step of every batch, the first uncounted: ms by phase, of kernels on a CPU their CPU time."""
+        """Run one step of every batch, the first uncounted: ms by phase; kernels on a CPU give their CPU time."""
         times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for number in range(BATCHES + 1):
             dist.barrier()

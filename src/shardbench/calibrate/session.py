@@ -12,7 +12,7 @@ from shardbench.base.temporary import temporary_folder
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
-    KernelPoint,
+    KernelCase,
     ProbeStep,
     kernel_plan,
     kernel_points,
@@ -35,14 +35,14 @@ TIMEOUT_S = 600.0
 
 
 QUARTILE = 25.0
-"""Of the rounds' medians: other programs only ever add time, and seldom to every round."""
+"""Percentile of the rounds' medians: other programs only ever add time, and seldom to every round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTime:
     """A kernel point: its load (n = 1) and typical ms, the mean over ranks."""
 
-    point: KernelPoint
+    point: KernelCase
     load: Load
     forward_ms: float
     backward_ms: float
@@ -50,7 +50,7 @@ class KernelTime:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageTime:
-    """Typical ms of the slowest rank for ``nbytes``."""
+    """Typical ms of the slowest rank for messages of ``nbytes``."""
 
     nbytes: int
     all_to_all_ms: float
@@ -64,17 +64,17 @@ class ProbeTime:
     probe: ProbeStep
     traffic: Traffic
     phases_ms: dict[str, float]
-    """Typical, slowest rank."""
+    """Typical ms of the slowest rank, by phase."""
     exchange_ms: float
-    """All exchanges of the rank that waits least for others, as predictions are compared with."""
+    """Time of all exchanges on the rank that waits least for others, which predictions are compared with."""
     step_ms: float
     embedding_ms: Floats
-    """Per rank, typical, forward and backward."""
+    """Typical ms of forward and backward together, by rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Everything a fit needs."""
+    """Everything that a fit needs."""
 
     machine: Machine
     kernels: tuple[KernelTime, ...]
@@ -84,11 +84,11 @@ class Measurements:
     cache_bytes: int | None
     """A rank's share of the largest cache, as the system reports it; None where it does not."""
     noise_pct: float
-    """Half the quartile range of repeated times in percent of their median; of the median point."""
+    """Half the quartile range of repeated times in percent of their median; that of the median point."""
 
 
 def order_of(machine: Machine, *, quick: bool) -> Order:
-    """What to measure on this machine, under the shape of ``machine`` (one node)."""
+    """Choose what to measure on this machine, under the shape of ``machine`` (one node)."""
     tiers = (Tier.HBM, Tier.UVM) if machine.device == "cuda" else (Tier.HBM,)
     return Order(
         machine=machine,
@@ -98,13 +98,8 @@ def order_of(machine: Machine, *, quick: bool) -> Order:
     )
 
 
-def measure_machine(order: Order) -> Measurements:
-    """Measure this machine; raises TrialFailed where a rank fails."""
-    return gather(order, measure_ranks(order))
-
-
 def measure_ranks(order: Order) -> list[RankTimes]:
-    """What every rank measured, each in a process of its own; raises TrialFailed."""
+    """Let every rank measure in a process of its own; raises TrialFailed where one fails."""
     world = order.machine.topology.world_size
     with temporary_folder() as folder:
 
@@ -117,7 +112,7 @@ def measure_ranks(order: Order) -> list[RankTimes]:
 
 
 def gather(order: Order, ranks: Sequence[RankTimes]) -> Measurements:
-    """Typical times of what the ranks measured, beside what the counter says they did."""
+    """Put typical times of what the ranks measured beside what the counter says they did."""
     return Measurements(
         machine=order.machine,
         kernels=tuple(_kernel(order, i, ranks) for i in range(len(order.kernels))),
@@ -130,7 +125,7 @@ def gather(order: Order, ranks: Sequence[RankTimes]) -> Measurements:
 
 
 def typical(times: Sequence[float] | Floats, rounds: int) -> float:
-    """Lower quartile over rounds of the median within each round; ``times`` is round after round."""
+    """Return the lower quartile over rounds of the median within each round; ``times`` is round after round."""
     return float(np.percentile(np.median(np.reshape(times, (rounds, -1)), axis=1), QUARTILE))
 
 
@@ -184,7 +179,7 @@ def _noise_pct(ranks: Sequence[RankTimes]) -> float:
 
 
 def cache_share_bytes(machine: Machine) -> int | None:
-    """A CPU rank's share of the last-level cache; None on a GPU and where the system does not say."""
+    """Return a CPU rank's share of the last-level cache; None on a GPU and where the system does not say."""
     found = []
     for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         size = cache.read_text().strip()

@@ -7,13 +7,13 @@ from shardbench.calibrate.calibration import Calibration
 from shardbench.calibrate.session import KernelTime, Measurements
 
 NOISY_PCT = 10.0
-"""Above this noise a calibration should be repeated."""
+"""A calibration with more noise than this should be repeated."""
 
 Cells = dict[str, float | int | str | None]
 
 
 def bandwidth_by_width(measured: Measurements) -> list[Cells]:
-    """Forward lookup bandwidth (GB/s of weight bytes) by row width in bytes, the best point of each."""
+    """Return the forward lookup bandwidth (GB/s of weight bytes) by row width in bytes, the best point of each."""
     best: dict[tuple[str, int], float] = {}
     for kernel in measured.kernels:
         nbytes = float((kernel.load.lookup_bytes + kernel.load.uvm.lookup_bytes)[0])
@@ -34,13 +34,13 @@ def fused_over_single(measured: Measurements) -> float | None:
 
 
 def launch_floor_ms(measured: Measurements) -> tuple[float, float]:
-    """(forward, backward) ms of the emptiest kernel."""
+    """Return (forward, backward) ms of the emptiest kernel."""
     emptiest = min(measured.kernels, key=_total_ms)
     return emptiest.forward_ms, emptiest.backward_ms
 
 
 def data(done: Calibration) -> dict[str, object]:
-    """Everything, for ``--json``."""
+    """Return everything as plain data, for ``--json``."""
     measured = done.measured
     return {
         "file": str(done.path),
@@ -58,7 +58,7 @@ def data(done: Calibration) -> dict[str, object]:
 
 
 def lines(done: Calibration) -> list[str]:
-    """Report for people, ASCII."""
+    """Write the report for people, in ASCII lines."""
     measured = done.measured
     forward, backward = launch_floor_ms(measured)
     ratio = fused_over_single(measured)

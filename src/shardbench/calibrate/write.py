@@ -13,7 +13,7 @@ TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
 
 GUESSED_ERROR = 2.0
-"""Error factor of what nothing judges."""
+"""Error factor of constants that nothing judges."""
 NOT_MEASURED = "not measured"
 """How the source of a guess begins."""
 _JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
@@ -28,11 +28,11 @@ class Base:
     constants: dict[str, dict[str, Any]]
     """``value``, ``unit`` and ``source`` by key of the file."""
     own: bool
-    """Whether it describes this very machine, and not a template."""
+    """Whether it describes this very machine and is no template."""
 
 
 def base_of(device: str, ranks: int, out: Path) -> Base:
-    """The file that is written again, else the shipped machine of that name, else a template of the device."""
+    """Return the file that is written again, else the shipped machine of that name, else a template."""
     name = out.name.removesuffix(".toml")
     if out.is_file():
         text, own = file_text(out), True
@@ -58,7 +58,7 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
 
 
 def refuse_overwriting(out: Path, *, force: bool) -> None:
-    """Raises BadInput where ``out`` exists, unless ``force``, or is no .toml file."""
+    """Raise BadInput where ``out`` exists, unless ``force``, or is no .toml file."""
     if out.suffix != ".toml":
         raise BadInput(f"machine file {out} must end in .toml")
     if out.exists() and not force:
@@ -76,7 +76,7 @@ def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, st
 
 
 def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
-    """The file's text."""
+    """Write the text of a machine file."""
     lines = [
         "# Written by shardbench doctor --calibrate; run it again with --force rather than edit it.",
         "# 'hbm' is a rank's fast memory; on a CPU 'uvm' and 'host' are the same memory, counted apart.",
@@ -100,16 +100,8 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -
     if field in sources:
         holder = machine.constants if hasattr(machine.constants, field) else machine.topology
         value, unit = in_unit(getattr(holder, field), dimension)
-        guess = sources[field].startswith(NOT_MEASURED)
-        judged = (
-            _GUESS
-            if guess
-            else "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
-        )
-        return [
-            f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(sources[field])}"',
-            *_error(field, machine, judged),
-        ]  # fmt: skip
+        judged = _GUESS if sources[field].startswith(NOT_MEASURED) else _JUDGED
+        return [*_stated(value, unit, sources[field]), *_error(field, machine, judged)]
     return _kept(key, base, machine)
 
 
@@ -117,19 +109,23 @@ def _kept(key: str, base: Base, machine: Machine) -> list[str]:
     kept = base.constants[key]
     source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
     judged = kept.get("error_source", "") if base.own else _GUESS
-    lines = [f"value = {kept['value']}", f'unit = "{kept["unit"]}"', f'source = "{_quoted(source)}"']
+    lines = _stated(kept["value"], kept["unit"], source)
     return lines + _error(_FIELDS[key][0] if key in _FIELDS else key, machine, judged)
 
 
+def _stated(value: object, unit: str, source: str) -> list[str]:
+    return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(source)}"']
+
+
 def _error(name: str, machine: Machine, judged: str) -> list[str]:
-    """The error's two lines, or none where the constant is a capacity."""
+    """Write the error's two lines, or none where the constant is a capacity."""
     if name not in machine.errors:
         return []
     return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:
-    """A value in bytes, seconds or operations as (four digits, unit), in the largest unit that it fills."""
+    """Write a value in bytes, seconds or operations as (four digits, unit), in the largest unit that it fills."""
     units = sorted((scale, unit) for unit, (kind, scale) in UNITS.items() if kind == dimension and "iB" not in unit)
     scale, unit = max([(s, u) for s, u in units if s <= abs(value)], default=units[0])
     number = float(f"{value / scale:.4g}")

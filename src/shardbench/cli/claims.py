@@ -1,4 +1,4 @@
-"""The command ``claims``: the ledger of all papers' statements."""
+"""The command ``claims``: the ledger of the statements of all papers."""
 
 import sys
 import textwrap
@@ -10,7 +10,15 @@ import typer
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli.names import completing, papers
-from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
+from shardbench.cli.options import (
+    DEFAULT_RESULTS,
+    EXIT_OK,
+    JsonOption,
+    ResultsOption,
+    print_json,
+    tell,
+    tell_differences,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,12 +27,12 @@ if TYPE_CHECKING:
 def claims_command(
     paper: Annotated[
         str | None,
-        typer.Argument(help="Print only this paper's (such as recshard).", autocompletion=completing(papers)),
+        typer.Argument(help="Print the claims of this paper only.", autocompletion=completing(papers)),
     ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Only compare the files on disk with the records.")] = False,
     define: Annotated[
-        bool, typer.Option("--define", help="Note, of committed claims.toml files, which commit has each definition.")
+        bool, typer.Option("--define", help="Note which commit first had each definition of a committed claims.toml.")
     ] = False,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
@@ -36,14 +44,10 @@ def claims_command(
 
     only = find_reproduction(paper) if paper else None
     if define:
-        return _define([only.owner] if only else papers(), as_json=as_json)
+        _define([only.owner] if only else papers(), as_json=as_json)
+        return EXIT_OK
     if check:
-        differences = check_ledger(results)
-        if as_json:
-            print_json({"differences": differences})
-        else:
-            print("\n".join(map(ascii_text, differences)) or "claims: files and records agree")
-        return EXIT_FAILED if differences else EXIT_OK
+        return tell_differences("claims", check_ledger(results), as_json=as_json)
     found = ledger(results, only)
     if not len(found.claims):
         raise BadInput(f"{results} has no records of any paper; run: shardbench reproduce NAME --results {results}")
@@ -58,7 +62,7 @@ def claims_command(
 
 
 def print_claims(frame: "pd.DataFrame") -> None:
-    """The ledger's rows as ASCII lines, paper by paper."""
+    """Print the ledger's rows as ASCII lines, paper by paper."""
     from shardbench.report.tables.claim_text import claim_text  # noqa: PLC0415
 
     if not len(frame):
@@ -74,15 +78,14 @@ def print_claims(frame: "pd.DataFrame") -> None:
     sys.stdout.flush()
 
 
-def _define(names: list[str], *, as_json: bool) -> int:
+def _define(names: list[str], *, as_json: bool) -> None:
     from shardbench.model.discovery import reproduction_home  # noqa: PLC0415
     from shardbench.studies.definitions import define  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
     defined = {name: list(define(reproduction_home(name), find_reproduction(name).claims)) for name in names}
-    if as_json:
-        print_json({"defined": defined})
-        return EXIT_OK
-    for name, changed in defined.items():
-        print(f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new")
-    return EXIT_OK
+    lines = [
+        f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new"
+        for name, changed in defined.items()
+    ]
+    tell({"defined": defined}, lines, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The command ``collect``: what ranks left in folders of ``run --work`` becomes records."""
+"""The command ``collect``: makes records of what ranks left in folders of ``run --work``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.generated import ascii_text
-from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json
-from shardbench.cli.record_commands import print_report
+from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json, tell
+from shardbench.cli.report import print_report
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def collect_command(
-    work: Annotated[Path, typer.Argument(help="The folder of run --work, or one of a job or a trial in it.")],
+    work: Annotated[Path, typer.Argument(help="The folder of shardbench run --work, or a job's or a trial's in it.")],
     *,
     results: ResultsOption = DEFAULT_RESULTS,
     list_open: Annotated[
@@ -23,7 +23,7 @@ def collect_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Check what ranks left in kept trial folders, record it, write the tables of its suites, and say what is best.
+    """Check and record what ranks left in kept trial folders, write the tables of its suites, and say what is best.
 
     Exits with 1 where a folder is no trial's, is unfinished, or its trial ended in error.
     """
@@ -31,10 +31,7 @@ def collect_command(
 
     if list_open:
         folders = [str(folder) for folder in open_folders(work)]
-        if as_json:
-            print_json({"open": folders})
-        elif folders:
-            print("\n".join(folders))
+        tell({"open": folders}, folders, as_json=as_json)
         return EXIT_OK
 
     found: dict[str, list[Record]] = {}

@@ -1,4 +1,4 @@
-"""The command ``compare``: a run of one's own against the committed results."""
+"""The command ``compare``: two results folders, such as a run of one's own and the committed one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,36 +6,68 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
-from shardbench.cli.options import JsonOption, print_json
+from shardbench.cli.options import EXIT_OK, JsonOption, tell, tell_differences
 
 
 def compare_command(
-    results: Annotated[Path, typer.Argument(help="Results folder of your own run, such as runs.")],
+    results: Annotated[Path, typer.Argument(help="Results folder of a run, such as runs.")],
     *,
     committed: Annotated[
         Path | None,
         typer.Option("--with", help="Results folder to compare with; in a clone of ShardBench its results."),
     ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option("--order", help="Compare only the order of this suite's measured strategies; write a table."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --order: only compare the table on disk with the records.")
+    ] = False,
     as_json: JsonOption = False,
-) -> None:
-    """Say how a run of your own differs from the committed results: trials, studies and claims."""
+) -> int:
+    """Say what two runs have in common: which numbers and answers are equal, and how far off the others are.
+
+    Where measured trials were repeated, it says whether pairs of strategies that the first run tells apart come in the
+    same order in the second; --order SUITE writes that as <results>/tables/SUITE/agreement.csv.
+    """
     from shardbench.report.compare.comparison import compare_results  # noqa: PLC0415
     from shardbench.report.compare.comparison_text import text_lines  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
 
-    found = compare_results(results, committed_results() if committed is None else committed)
-    if not as_json:
-        for line in text_lines(found):
-            print(ascii_text(line))
-        return
-    frames = {name: json_rows(getattr(found, name)) for name in ("simulated", "measured", "cells", "claims")}
-    order = {suite: [vars(one) for one in agreements] for suite, agreements in found.order.items()}
-    print_json({"results": str(found.folder), "committed": str(found.committed), **frames, "order": order})
+    other = committed_results() if committed is None else committed
+    if order is not None:
+        return _order(order, results, other, check=check, as_json=as_json)
+    if check:
+        raise BadInput("--check is of the table that --order SUITE writes: name the suite, or leave it out")
+    found = compare_results(results, other)
+    data = {name: json_rows(getattr(found, name)) for name in ("simulated", "measured", "cells", "claims")}
+    orders = {suite: [vars(one) for one in agreements] for suite, agreements in found.order.items()}
+    tell(
+        {"results": str(found.folder), "committed": str(found.committed), **data, "order": orders},
+        text_lines(found),
+        as_json=as_json,
+    )
+    return EXIT_OK
+
+
+def _order(suite: str, results: Path, again: Path, *, check: bool, as_json: bool) -> int:
+    """Compare the order of a suite's measured strategies in both runs; write or check the table."""
+    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
+    from shardbench.report.compare.order import expected_file, read_agreement, text_line  # noqa: PLC0415
+
+    found = read_agreement(results, again, suite)
+    files = expected_file(results, suite, found)
+    if check:
+        differences = check_files(files, f"shardbench compare {results} --with {again} --order {suite}")
+        return tell_differences(suite, differences, as_json=as_json, suite=suite)
+    (path,) = write_files(files)
+    data = {"suite": suite, "file": str(path), "agreement": [vars(one) for one in found]}
+    tell(data, [*map(text_line, found), f"table: {path}"], as_json=as_json)
+    return EXIT_OK
 
 
 def committed_results() -> Path:
-    """``results`` of the clone of ShardBench that the command runs in; raises BadInput where it runs in none."""
+    """Find ``results`` of the clone of ShardBench that the command runs in; raises BadInput where it runs in none."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "src" / "shardbench").is_dir() and (folder / "results" / "records").is_dir():

@@ -1,178 +1,53 @@
-"""What this machine is, what runs on it, and what is in the way."""
+"""The command ``doctor``: what this machine is and which trials fit it, and how fast it is where it is measured."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.host import Environment
-from shardbench.base.memory import RANK_BYTES, free_memory_bytes
-from shardbench.datasets.cards.card import kinds, load_card
-from shardbench.model.machine import Machine
-from shardbench.model.table import Table
-from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import impossible, lacking_devices, missing_engine
-from shardbench.runs.suite import Job, Suite, load_suite, suite_names
-from shardbench.workloads.kinds import workload_config
-
-DEFAULT_SUITE = "quick"
+from shardbench.cli.names import say_left_out
+from shardbench.cli.options import DEFAULT_DATA, EXIT_FAILED, EXIT_OK, DataOption, JsonOption, tell
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobFit:
-    """Whether a job of a suite can run here, and why not."""
+def doctor_command(
+    *,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine and write a machine file.")] = (
+        False
+    ),
+    ranks: Annotated[int, typer.Option("--ranks", min=2, help="Measure with this many local ranks (GPUs).")] = 2,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Machine file to write; <device>-1x<ranks>.toml where left out.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer points: rougher, in about 20 s.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a machine file that exists.")] = False,
+    data: DataOption = DEFAULT_DATA,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what this machine is and which trials fit it; with --calibrate, measure it."""
+    if calibrate:
+        _calibrate(ranks, out, quick=quick, force=force, as_json=as_json)
+        return EXIT_OK
+    if out is not None or quick or force:
+        raise BadInput("--out, --quick and --force belong to --calibrate: add it, or leave them out")
 
-    suite: str
-    workload: str
-    machine: str
-    backend: str
-    fits: bool
-    reason: str
-    """Why not, or what to know; empty where there is nothing to say."""
-    missing_data: bool = False
-    """Whether all that lacks is data that the user must bring."""
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.cli.diagnosis import diagnose, lines  # noqa: PLC0415
 
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """Everything that ``shardbench doctor`` says."""
-
-    environment: Environment
-    free_memory_bytes: int
-    jobs: tuple[JobFit, ...]
-    datasets: dict[str, str]
-    """Data sets that the user brings: name -> where it is, or what to do."""
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the default suite can run."""
-        return not self.problems and all(
-            job.fits for job in self.jobs if job.suite == DEFAULT_SUITE and not job.missing_data
-        )
+    diagnosis = diagnose(data)
+    say_left_out()
+    tell({**to_data(diagnosis), "ok": diagnosis.ok}, lines(diagnosis), as_json=as_json)
+    return EXIT_OK if diagnosis.ok else EXIT_FAILED
 
 
-def diagnose(data: Path) -> Diagnosis:
-    """Look at this machine; ``data`` is the folder of data sets."""
-    environment = Environment.here()
-    problems = tuple(_engine_problems())
-    free = free_memory_bytes()
-    jobs = []
-    for name in suite_names():
-        suite = load_suite(name)
-        jobs += [_fit(suite, job, data, environment, free, engine=not problems) for job in suite.jobs]
-    return Diagnosis(
-        environment=environment,
-        free_memory_bytes=free,
-        jobs=tuple(jobs),
-        datasets=_datasets(data),
-        problems=problems,
-    )
+def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_json: bool) -> None:
+    from shardbench.cli.diagnosis import device_here  # noqa: PLC0415
 
+    device = device_here(ranks)
+    path = out if out is not None else Path(f"{device}-1x{ranks}.toml")
 
-def _engine_problems() -> Iterator[str]:
-    how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
-    for distribution in missing_engine():
-        yield f"{distribution} is not installed; {how}"
+    from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
+    from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
 
-
-def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:
-    machine = job.load_machine()
-    fits, reason, missing_data = True, "", False
-    try:
-        workload = suite.workload(job).build(data)
-    except BadInput as error:
-        fits, reason, missing_data = False, str(error), True
-    else:
-        reason = impossible(workload, machine, job)
-        fits = not reason
-        if fits and job.backend is Backend.MEASURED:
-            need = memory_bytes(workload.tables, job, machine)
-            fits, reason = _runs(machine, need, environment, free, engine=engine)
-    return JobFit(
-        suite=suite.name,
-        workload=job.workload,
-        machine=job.machine,
-        backend=job.backend.value,
-        fits=fits,
-        reason=reason,
-        missing_data=missing_data,
-    )
-
-
-def memory_bytes(tables: tuple[Table, ...], job: Job, machine: Machine) -> int:
-    """Estimate of the memory that a measured job takes, all ranks together: a plan's tables and the control's."""
-    rows = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in tables)
-    return 2 * rows + machine.topology.world_size * RANK_BYTES
-
-
-def _runs(machine: Machine, need: int, environment: Environment, free: int, *, engine: bool) -> tuple[bool, str]:
-    topology = machine.topology
-    if not engine:
-        return False, "the engine is not installed"
-    lacking = lacking_devices(machine, Backend.MEASURED)
-    if lacking:
-        return False, lacking
-    notes = [f"about {need / 1e9:.1f} GB of memory"]
-    if machine.device == "cpu":
-        if need > free:
-            return False, f"needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
-        if topology.world_size > environment.cores:
-            cores = f"{topology.world_size} ranks share {environment.cores} cores"
-            notes = [f"{cores}: times are not those of 1 each"]
-    if topology.nodes > 1:
-        notes.append(f"this machine stands for {topology.nodes} nodes: links between them are as fast as inside")
-    return True, "; ".join(notes)
-
-
-def _datasets(data: Path) -> dict[str, str]:
-    """Data sets of ours that the user must bring, by kind."""
-    found = {}
-    for kind in kinds():
-        # A card without a small instance is of data that cannot be made.
-        if load_card(kind).instance is not None:
-            continue
-        try:
-            workload_config({"dataset": kind, "name": kind}, "doctor").build(data)
-        except BadInput as error:
-            found[kind] = f"not here: {error}"
-        else:
-            found[kind] = f"found in {data}"
-    return found
-
-
-def device_here(ranks: int) -> str:
-    """``cuda`` where there is a CUDA device for each rank, ``cpu`` where there is none.
-
-    Raises BadInput for fewer devices than ranks, and where the engine is missing.
-    """
-    missing = list(_engine_problems())
-    if missing:
-        raise BadInput(missing[0])
-    count = Environment.here().gpus.count
-    if 0 < count < ranks:
-        raise BadInput(f"--ranks {ranks}: here are {count} CUDA devices, one rank needs one")
-    return "cuda" if count else "cpu"
-
-
-def lines(diagnosis: Diagnosis) -> list[str]:
-    """The diagnosis for people, one line an item."""
-    here = diagnosis.environment
-    found = [
-        f"machine: {here.cpu}, {here.cores} cores, {here.memory_gib} GiB of memory "
-        f"({diagnosis.free_memory_bytes / 2**30:.1f} free), {here.platform}",
-        f"GPUs: {', '.join(here.gpus.names) or 'none'}",
-        "software: python " + here.python,
-    ]
-    # FBGEMM comes as one of two distributions.
-    found += [f"  {name} {version}" for name, version in here.versions.items() if version is not None]
-    found.append("jobs:")
-    for job in diagnosis.jobs:
-        verdict = "fits" if job.fits else "does not fit"
-        reason = f": {job.reason}" if job.reason else ""
-        found.append(f"  {job.suite}: {job.workload} on {job.machine}, {job.backend}: {verdict}{reason}")
-    found.append("data sets to bring:")
-    found += [f"  {name}: {state}" for name, state in diagnosis.datasets.items()]
-    found += [f"problem: {problem}" for problem in diagnosis.problems]
-    verdict = "can run" if diagnosis.ok else "cannot run"
-    return [*found, f"suite {DEFAULT_SUITE} {verdict} here"]
+    done = calibrate(device, ranks, path, quick=quick, force=force)
+    tell(data(done), lines(done), as_json=as_json)

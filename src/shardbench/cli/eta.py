@@ -1,4 +1,4 @@
-"""How long the rest of a session takes, by what finished so far."""
+"""Estimates how long the rest of a session takes, from what finished so far."""
 
 import math
 import statistics
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from time import monotonic
 
 LEAST = 3
-"""Pieces that must have finished before anything is said."""
+"""The number of pieces that must have finished before anything is said."""
 _SPREAD = 2.0
-"""Standard deviations either way: about 95 % where pieces are alike."""
+"""A range has so many standard deviations either way: about 95 % where pieces are alike."""
 
 
 class TimeLeft:
-    """Seconds between one finish and the next, whatever runs side by side, stand for those to come.
+    """Takes the seconds between one finish and the next, whatever runs side by side, for those to come.
 
-    Pieces differ (a strategy that learns, a larger workload later), so what is said is a range, of the sum of what is
-    left and of how well its mean is known.
+    Pieces differ (a strategy that learns, a larger workload later), so that the answer is a range: the sum of what is
+    left varies, and its mean is known only so well.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -23,20 +23,20 @@ class TimeLeft:
         self.begin(0)
 
     def begin(self, pieces: int) -> None:
-        """A list of so many open pieces begins."""
+        """Begin a list of so many open pieces."""
         self.open = pieces
         self._last = self._clock()
         self._gaps: list[float] = []
 
     def finished(self) -> None:
-        """One of them is done."""
+        """Count one more piece as done."""
         now = self._clock()
         self._gaps.append(now - self._last)
         self._last = now
         self.open -= 1
 
     def left_s(self) -> tuple[float, float] | None:
-        """Least and most seconds left; None before enough is known, and where nothing is left."""
+        """Estimate the least and the most seconds left; None before enough is known, and where nothing is left."""
         done, left = len(self._gaps), self.open
         if done < LEAST or left <= 0:
             return None
@@ -45,7 +45,7 @@ class TimeLeft:
         return max(0.0, middle - off), middle + off
 
     def text(self) -> str:
-        """Such as ``2 to 6 min left``; empty where nothing is left."""
+        """Say how long the rest takes, such as ``2 to 6 min left``; empty where nothing is left."""
         if self.open <= 0:
             return ""
         range_s = self.left_s()

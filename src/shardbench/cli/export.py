@@ -1,35 +1,38 @@
-"""Commands by which a plan leaves: export."""
+"""The command ``export``: a plan leaves for TorchRec."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
-from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json
+from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 
 
 def export_command(
-    plan: Annotated[Path, typer.Argument(help="A plan as JSON: results/plans/<hash>.json, or shardbench plan --out.")],
+    plan: Annotated[
+        Path, typer.Argument(help="A plan as JSON: of shardbench plan --out, or <results>/plans/<hash>.json of a run.")
+    ],
     *,
-    torchrec: Annotated[bool, typer.Option("--torchrec", help="To TorchRec, the only one there is.")] = False,
     devices_per_node: Annotated[
-        int | None, typer.Option("--devices-per-node", min=1, help="Devices of a node; all where left out.")
+        int | None,
+        typer.Option("--devices-per-node", min=1, help="Devices of a node; all where left out."),
     ] = None,
     in_blocks: Annotated[
-        bool, typer.Option("--in-blocks", help="Whole tables by row in TorchRec's blocks of ids, without a remap.")
+        bool,
+        typer.Option("--in-blocks", help="Deal whole tables by row in TorchRec's blocks of ids, which need no remap."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="File to write; PLAN's name with .torchrec.json where left out.")
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a plan as TorchRec's; exits with 1, a line a segment, where TorchRec cannot express it."""
-    if not torchrec:
-        raise BadInput("say what to export to: --torchrec")
+    """Write a plan as TorchRec's sharding plan, which shardbench.torchrec gives to a trainer.
 
+    Exits with 1, and says in a line a segment why, where TorchRec cannot express the plan.
+    """
     from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
@@ -39,16 +42,15 @@ def export_command(
         if as_json:
             print_json({"plan": str(plan), "file": None, "cannot": cannot})
         else:
-            for line in cannot:
-                typer.echo(ascii_text(f"cannot: {line}"), err=True)
+            print("\n".join(ascii_text(f"cannot: {line}") for line in cannot), file=sys.stderr)
         return EXIT_FAILED
     made = export(read, devices_per_node=devices_per_node, in_blocks=in_blocks)
     path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.torchrec.json")
     write_atomically(path, made.to_json() + "\n")
-    if as_json:
-        print_json({"plan": str(plan), "file": str(path), "cannot": [], "remapped": list(made.remapped)})
-        return EXIT_OK
-    print(f"{path}: {len(made.tables)} tables on {made.world_size} ranks, for shardbench.torchrec.Exported.from_json")
+    lines = [
+        f"{path}: {len(made.tables)} tables on {made.world_size} ranks, for shardbench.torchrec.Exported.from_json"
+    ]
     if made.remapped:
-        print(f"{len(made.remapped)} of {len(made.tables)} tables need the id remap: shardbench.torchrec.split")
+        lines.append(f"{len(made.remapped)} of {len(made.tables)} tables need the id remap: shardbench.torchrec.split")
+    tell({"plan": str(plan), "file": str(path), "cannot": [], "remapped": list(made.remapped)}, lines, as_json=as_json)
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""What there is to choose from: strategies, workloads, machines, suites, papers, as plain data."""
+"""Lists what there is to choose from, as plain data: strategies, workloads, machines, suites, papers."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -14,7 +14,7 @@ Entry = dict[str, Any]
 
 
 def list_strategies() -> list[Entry]:
-    """Name, first line of the docstring, role, what it sees and does, and what it lacks here."""
+    """List every strategy: name, first line of its docstring, role, what it sees and does, what it lacks here."""
     entries = []
     for name, strategy in strategies().items():
         missing = missing_modules(strategy)
@@ -36,7 +36,7 @@ def list_strategies() -> list[Entry]:
 
 
 def list_workloads() -> list[Entry]:
-    """Workloads of the suites that come with the project, and which suites use them."""
+    """List the workloads of the suites that come with the project, and which suites use them."""
     entries: dict[str, Entry] = {}
     for suite in suite_names():
         # Not load_suite: validating workloads imports every data set's packages, which takes seconds.
@@ -51,7 +51,7 @@ def list_workloads() -> list[Entry]:
 
 
 def list_machines() -> list[Entry]:
-    """Name, description, shape and capacity of every machine, of installed packages too."""
+    """List name, description, shape and capacity of every machine, also of installed packages."""
     entries = []
     for name in machine_files():
         machine = load_machine(name)
@@ -69,19 +69,19 @@ def list_machines() -> list[Entry]:
 
 
 def list_suites() -> list[Entry]:
-    """Name, description and size of every suite that comes with the project."""
+    """List name, description and size of every suite that comes with the project."""
     loaded = [read_suite(name) for name in suite_names()]
     return [{"name": s.name, "description": s.description, "jobs": len(s.jobs)} for s in loaded]
 
 
 def list_papers() -> list[Entry]:
-    """Baselines with studies or claims, which ``reproduce`` takes, and the first line of what they are."""
+    """List the baselines with studies or claims, which ``reproduce`` takes, and the first line of what they are."""
     documents = {name: _package_of(name).__doc__ or "" for name in reproduction_names()}
     return [{"name": name, "description": text.strip().split("\n")[0]} for name, text in documents.items()]
 
 
 def _package_of(name: str) -> ModuleType:
-    """The baseline, which its reproduction is a part of, or the leaderboard."""
+    """Import the baseline that the reproduction of that name is a part of, or the leaderboard."""
     return import_module(reproduction_home(name).removesuffix(f".{REPRODUCTION}"))
 
 

@@ -1,9 +1,8 @@
-"""The command line. Commands import what they need, so that ``shardbench list`` is quick."""
+"""The command line. Commands import what they need only when they run, so that ``shardbench list`` is quick."""
 
 import signal
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
@@ -12,27 +11,24 @@ import typer
 from shardbench.base.code import commit_here, differs
 from shardbench.base.errors import ShardBenchError, one_line
 from shardbench.base.generated import ascii_text
-from shardbench.cli import export as leave
-from shardbench.cli import record_commands, tools
-from shardbench.cli import reproduce as reproduce_command
+from shardbench.cli.check_submission import check_submission_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command
 from shardbench.cli.compare import compare_command
-from shardbench.cli.names import completing, say_left_out, strategy_names
+from shardbench.cli.doctor import doctor_command
+from shardbench.cli.explain import explain_command
+from shardbench.cli.export import export_command
+from shardbench.cli.list import list_command
 from shardbench.cli.new import new_command
-from shardbench.cli.options import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    JsonOption,
-    print_json,
-)
+from shardbench.cli.options import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from shardbench.cli.plan import plan_command
 from shardbench.cli.prepare import prepare_command
 from shardbench.cli.profile import profile_command
-from shardbench.cli.run import suite_command
-from shardbench.cli.submission import check_submission_command
+from shardbench.cli.report import report_command
+from shardbench.cli.reproduce import reproduce_command
+from shardbench.cli.run import run_suite_command
+from shardbench.cli.status import status_command
+from shardbench.cli.test import test_command
 from shardbench.cli.usage import usage_line
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
@@ -47,18 +43,8 @@ app = typer.Typer(
 )
 
 
-class Listing(StrEnum):
-    """What ``list`` can list."""
-
-    STRATEGIES = "strategies"
-    WORKLOADS = "workloads"
-    MACHINES = "machines"
-    SUITES = "suites"
-    PAPERS = "papers"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Console script: runs a command and exits with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
+    """Run a command and exit with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ending, signal.default_int_handler)
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
@@ -109,71 +95,23 @@ def shardbench(
     """Benchmark and reproduction suite for embedding-table sharding in DLRM training."""
 
 
-@app.command("list")
-def list_command(
-    what: Annotated[Listing | None, typer.Argument(help="All five where left out.")] = None,
-    *,
-    as_json: JsonOption = False,
-) -> None:
-    """List strategies, workloads, machines, suites and papers."""
-    from shardbench.cli import listing  # noqa: PLC0415
-
-    wanted = [what] if what else list(Listing)
-    found = {kind.value: listing.LISTS[kind.value]() for kind in wanted}
-    say_left_out()
-    if as_json:
-        print_json(found)
-        return
-    for kind, entries in found.items():
-        if what is None:
-            print(f"{kind}:")
-        width = max((len(entry["name"]) for entry in entries), default=0)
-        indent = "  " if what is None else ""
-        for entry in entries:
-            print(ascii_text(f"{indent}{entry['name'].ljust(width)}  {entry['description']}"))
-
-
-@app.command("test")
-def test_command(
-    strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=completing(strategy_names))],
-    as_json: JsonOption = False,
-) -> int:
-    """Run the conformance checks that every strategy must pass."""
-    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
-    from shardbench.runs.conformance import CHECKS, ConformanceError, check  # noqa: PLC0415
-
-    found = get_strategy(strategy)
-    try:
-        check(found)
-    except ConformanceError as error:
-        if as_json:
-            print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
-        else:
-            print(ascii_text(f"failed: {error}"), file=sys.stderr)
-        return EXIT_FAILED
-    if as_json:
-        print_json({"strategy": strategy, "passed": True, "checks": list(CHECKS)})
-    else:
-        print(f"{strategy}: passes all {len(CHECKS)} checks")
-    return EXIT_OK
-
-
-app.command("run")(suite_command)
-app.command("prepare")(prepare_command)
-app.command("profile")(profile_command)
-app.command("new")(new_command)
-app.command("status")(record_commands.status_command)
-app.command("report")(record_commands.report_command)
-app.command("reproduce")(reproduce_command.reproduce_command)
-app.command("claims")(claims_command)
-app.command("explain")(tools.explain_command)
-app.command("archive")(tools.archive_command)
-app.command("doctor")(tools.doctor_command)
+app.command("list")(list_command)
 app.command("plan")(plan_command)
-app.command("export")(leave.export_command)
+app.command("export")(export_command)
+app.command("profile")(profile_command)
+app.command("prepare")(prepare_command)
+app.command("run")(run_suite_command)
+app.command("reproduce")(reproduce_command)
+app.command("status")(status_command)
+app.command("report")(report_command)
+app.command("explain")(explain_command)
+app.command("compare")(compare_command)
+app.command("claims")(claims_command)
+app.command("new")(new_command)
+app.command("test")(test_command)
 app.command("collect")(collect_command)
 app.command("check-submission")(check_submission_command)
-app.command("compare")(compare_command)
+app.command("doctor")(doctor_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

@@ -1,4 +1,4 @@
-"""Names on the command line: what completes them, and which command takes one that another command does not."""
+"""Names on the command line: what completes them, what they stand for, and which command takes which."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -11,53 +11,54 @@ from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
     from shardbench.runs.suite import Suite
+    from shardbench.studies.reproduction import Reproduction
 
 FAILED = "failed"
-"""What ``--retry`` takes for all outcomes but ok."""
+"""The word by which ``--retry`` means all outcomes but ok."""
 
 
 def suites() -> list[str]:
-    """Suites that come with the project."""
+    """List the suites that come with the project."""
     from shardbench.runs.suite import suite_names  # noqa: PLC0415
 
     return suite_names()
 
 
 def papers() -> list[str]:
-    """Baselines with a paper's studies or claims."""
+    """List the baselines that have studies or claims of a paper."""
     from shardbench.model.discovery import reproduction_names  # noqa: PLC0415
 
     return reproduction_names()
 
 
 def suites_and_papers() -> list[str]:
-    """Both, sorted."""
+    """List suites and papers together, in the order of their names."""
     return sorted({*suites(), *papers()})
 
 
 def strategy_names() -> list[str]:
-    """All strategies."""
+    """List the names of all strategies."""
     from shardbench.model.discovery import strategies  # noqa: PLC0415
 
     return list(strategies())
 
 
 def machines() -> list[str]:
-    """All machines, of installed packages too."""
+    """List the names of all machines, also of installed packages."""
     from shardbench.model.machine import machine_files  # noqa: PLC0415
 
     return list(machine_files())
 
 
 def workloads() -> list[str]:
-    """Workloads of the suites that come with the project."""
+    """List the workloads of the suites that come with the project."""
     from shardbench.cli.listing import list_workloads  # noqa: PLC0415
 
     return [entry["name"] for entry in list_workloads()]
 
 
 def say_left_out() -> None:
-    """Print to stderr which packages are left out and why: what they bring is missing from what follows."""
+    """Print to stderr which broken packages are left out and why; what they bring is missing from what follows."""
     from shardbench.model.discovery import broken_packages  # noqa: PLC0415
     from shardbench.model.machine import broken_machine_packages  # noqa: PLC0415
     from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
@@ -67,12 +68,12 @@ def say_left_out() -> None:
 
 
 def retried() -> list[str]:
-    """What ``--retry`` takes."""
+    """List the words that ``--retry`` takes."""
     return [FAILED, *(outcome.value for outcome in Outcome)]
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """For Typer's ``autocompletion``: those of the names that begin as what is typed."""
+    """Make a function for Typer's ``autocompletion``, which gives the names that begin with what is typed."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -81,7 +82,7 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 
 
 def outcomes(text: str) -> frozenset[Outcome]:
-    """The outcomes that ``--retry`` names, separated by commas; ``failed`` is all but ok. Raises BadInput."""
+    """Return the outcomes that ``--retry`` names, separated by commas; raises BadInput for a word that is none."""
     found: set[Outcome] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name not in retried():
@@ -90,8 +91,23 @@ def outcomes(text: str) -> frozenset[Outcome]:
     return frozenset(found)
 
 
+def named(name: str) -> "tuple[Suite | None, Reproduction | None]":
+    """Find the suite and the reproduction of a name; raises BadInput where there is neither."""
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+    from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
+
+    if not name.endswith(".toml") and name not in suites_and_papers():
+        raise BadInput(unknown("suite or paper", name, suites_and_papers(), "shardbench list, or give a .toml file"))
+    reproduction = find_reproduction(name) if name in papers() else None
+    suite = load_suite(name) if reproduction is None or name in suites() else None
+    return suite, reproduction
+
+
 def suite_called(name: str) -> "Suite":
-    """The suite of that name or file; raises BadInput, and names the command that takes a name of something else."""
+    """Load the suite of that name or file.
+
+    Raises BadInput for another name, and says which command takes it where one does.
+    """
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
 
     if not name.endswith(".toml") and name not in suites():
@@ -100,7 +116,7 @@ def suite_called(name: str) -> "Suite":
 
 
 def refuse_no_paper(name: str) -> None:
-    """Raises BadInput for the name of something that is no paper's reproduction, naming the command that takes it."""
+    """Raise BadInput for the name of a suite or a strategy, and say which command takes it."""
     if name.endswith(".toml") or name in suites():
         raise BadInput(f"'{name}' is a suite, not a paper's reproduction; run: shardbench run {name}")
     _refuse_other(name, "paper")

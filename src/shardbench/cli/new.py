@@ -1,4 +1,4 @@
-"""``shardbench new``: a strategy to start from, that lints, passes the conformance checks and runs."""
+"""The command ``new``: writes a strategy to start from, which lints, passes the conformance checks and runs."""
 
 import importlib
 import importlib.util
@@ -11,7 +11,7 @@ import typer
 
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.cli.options import JsonOption, print_json
+from shardbench.cli.options import JsonOption, tell
 
 HERE = Path(__file__).parent
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_.+-][A-Za-z0-9]+)*")
@@ -22,26 +22,24 @@ def new_command(
     name: Annotated[str, typer.Argument(help="Name of the strategy, such as my-strategy.")],
     *,
     package: Annotated[
-        bool, typer.Option("--package", help="A package of your own in this folder, not a baseline of this checkout.")
+        bool,
+        typer.Option("--package", help="Write a package into this folder, not a baseline of this checkout."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a strategy to start from, which lints, passes `shardbench test` and runs."""
+    """Write a strategy to start from, which lints, passes ``shardbench test`` and runs."""
     module = module_of(name)
     _refuse_taken(name)
     folder = write_package(name, Path(module)) if package else write_baseline(name, baselines_folder() / module)
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
     steps = [f"pip install --no-build-isolation -e {folder}"] if package else []
     steps += [f"shardbench test {name}", f"shardbench run quick --strategy {name} --backend simulated"]
-    if as_json:
-        print_json({"strategy": name, "module": module, "files": files, "next": steps})
-        return
-    print("\n".join(f"wrote {file}" for file in files))
-    print("\n".join(["next:", *(f"  {step}" for step in steps)]))
+    lines = [*(f"wrote {file}" for file in files), "next:", *(f"  {step}" for step in steps)]
+    tell({"strategy": name, "module": module, "files": files, "next": steps}, lines, as_json=as_json)
 
 
 def module_of(name: str) -> str:
-    """Name of the strategy's module; raises BadInput where the name makes none that can be imported."""
+    """Make the module's name of the strategy's; raises BadInput where nothing of that name can be imported."""
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise BadInput(
             f"'{name}' names no strategy: letters and digits that begin with a letter, single _ . + - between them, "
@@ -54,7 +52,7 @@ def module_of(name: str) -> str:
 
 
 def baselines_folder() -> Path:
-    """The folder of baselines; raises BadInput where this is no checkout, in which nobody could edit one."""
+    """Find the folder of baselines; raises BadInput where this is no checkout, in which nobody could edit one."""
     from shardbench.model.discovery import GROUP  # noqa: PLC0415
 
     place, *_ = importlib.import_module(GROUP).__path__
@@ -65,7 +63,7 @@ def baselines_folder() -> Path:
 
 
 def write_baseline(name: str, folder: Path) -> Path:
-    """Writes the baseline's folder, which must not exist; gives it back."""
+    """Write the baseline's folder, which must not exist, and give it back."""
     fields = _fields(name)
     with whole_folder(folder) as made:
         _write(made / "__init__.py", "new_strategy.py.j2", fields)
@@ -74,7 +72,7 @@ def write_baseline(name: str, folder: Path) -> Path:
 
 
 def write_package(name: str, folder: Path) -> Path:
-    """Writes a package with its test and entry point, into a folder which must not exist; gives it back."""
+    """Write a package with its test and entry point into a folder that must not exist, and give it back."""
     fields = _fields(name)
     module = fields["module"]
     if importlib.util.find_spec(module) is not None:

@@ -1,7 +1,7 @@
-"""What the commands share: options, exit codes and ways to print."""
+"""The options, exit codes and ways to print that commands share."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,46 +18,51 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 SuiteArgument = Annotated[
-    str, typer.Argument(help="Name of a suite, or the path of a .toml file.", autocompletion=completing(suites))
+    str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=completing(suites))
 ]
 NameArgument = Annotated[
     str,
     typer.Argument(
-        help="A suite (or the path of a .toml file), or a baseline with studies.",
+        help="Name of a suite or of a paper's baseline, or path of a suite's .toml file.",
         autocompletion=completing(suites_and_papers),
     ),
 ]
 PaperArgument = Annotated[
     str,
-    typer.Argument(help="A baseline with studies or claims (see: shardbench list).", autocompletion=completing(papers)),
+    typer.Argument(help="Name of a paper's baseline (see: shardbench list papers).", autocompletion=completing(papers)),
 ]
-BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Only trials of this backend.")]
+BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Take only trials of this backend.")]
 StrategiesOption = Annotated[
     list[str] | None,
-    typer.Option("--strategy", help="Only this strategy; repeatable.", autocompletion=completing(strategy_names)),
+    typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=completing(strategy_names)),
 ]
 SeedsOption = Annotated[
-    list[int] | None, typer.Option("--seed", min=0, help="These seeds, not the suite's; repeatable.")
+    list[int] | None, typer.Option("--seed", min=0, help="Use this seed instead of the suite's; repeatable.")
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Run again what is settled.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run again what is settled; its old records stay.")]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Delete the records of all that is chosen first, then make them again.")
+]
 RetryOption = Annotated[
     str,
     typer.Option(
         "--retry",
-        help="Outcomes to run again, such as oom,timeout; failed: all but ok.",
+        help="Run again what ended so, such as oom,timeout; failed: all but ok.",
         autocompletion=completing(retried),
     ),
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
 WorkOption = Annotated[
-    Path | None, typer.Option("--work", help="Make job folders here and keep them; torchrun can run measured ones.")
+    Path | None,
+    typer.Option("--work", help="Make job folders here and keep them; torchrun can run measured ones."),
 ]
 NoLaunchOption = Annotated[
-    bool, typer.Option("--no-launch", help="With --work: make measured trials' folders, start no ranks.")
+    bool, typer.Option("--no-launch", help="With --work: make the folders of measured trials but start no ranks.")
 ]
 ParallelOption = Annotated[
-    int, typer.Option("--parallel", min=0, help="Simulated trials at once, measured ones run alone; 0: one a core.")
+    int,
+    typer.Option("--parallel", min=0, help="Simulated trials to run at once; 0: one a core. Measured ones run alone."),
 ]
 ClusterOption = Annotated[
     Engine | None, typer.Option("--cluster", help="Run simulated trials as jobs, --parallel of them at once.")
@@ -68,19 +73,34 @@ ClusterOptions = Annotated[
 ]
 PageOption = Annotated[bool, typer.Option("--page", help="Also write one self-contained HTML page.")]
 TablesOption = Annotated[bool, typer.Option("--tables", help="Also print the tables, as shardbench report does.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 
 DEFAULT_RESULTS = Path("runs")
 DEFAULT_DATA = Path("data")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(value, sort_keys=True, indent=2, allow_nan=False))
 
 
+def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print what a command found on stdout: its data as JSON for programs, or the lines in ASCII for people."""
+    if as_json:
+        print_json(data)
+        return
+    for line in lines:
+        print(ascii_text(line))
+
+
+def tell_differences(name: str, differences: Sequence[str], *, as_json: bool, **data: str) -> int:
+    """Print the differences between files and records that ``--check`` found, and give the exit code."""
+    tell({**data, "differences": differences}, differences or [f"{name}: tables and records agree"], as_json=as_json)
+    return EXIT_FAILED if differences else EXIT_OK
+
+
 def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
-    """One line a record that failed: what, why, and where its log lies."""
+    """Give a line a record that failed: what it is of, why it failed, and where its log lies."""
     lines = []
     for record in records:
         if record.cause:

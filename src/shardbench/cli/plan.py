@@ -1,4 +1,4 @@
-"""``shardbench plan``: my tables, my machine, one answer on one screen."""
+"""The command ``plan``: the fastest plan for the user's tables on the user's machine, on one screen."""
 
 import textwrap
 from pathlib import Path
@@ -9,7 +9,6 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
 from shardbench.base.reading import toml_file
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.cli.options import (
@@ -19,7 +18,7 @@ from shardbench.cli.options import (
     DataOption,
     JsonOption,
     StrategiesOption,
-    print_json,
+    tell,
 )
 from shardbench.model.table import Optimizer, Precision
 
@@ -30,21 +29,21 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 COLUMNS = 79
-"""Of a terminal of 80, so that no line is broken by it."""
+"""One column less than a terminal of 80 has, so that it breaks no line."""
 
 
 def plan_command(
     tables: Annotated[
         str,
         typer.Argument(
-            help="A suite (name or .toml), a list of tables (.toml, .csv, .parquet), "
-            "or a folder of shardbench profile.",
+            help="A list of tables (.toml, .csv, .parquet), a folder that shardbench profile wrote, "
+            "or a suite (name or .toml).",
             autocompletion=completing(suites),
         ),
     ],
     machine: Annotated[
         str,
-        typer.Argument(help="Name of a machine, or the path of a .toml file.", autocompletion=completing(machines)),
+        typer.Argument(help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)),
     ],
     *,
     workload: Annotated[
@@ -52,21 +51,31 @@ def plan_command(
         typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=completing(workloads)),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Samples of a step on all devices; a list's own.")
+        int | None,
+        typer.Option("--batch-size", min=1, help="Samples of a step on all devices; the list's own if left out."),
     ] = None,
     strategy: StrategiesOption = None,
-    budget: Annotated[float, typer.Option("--budget", min=0.01, help="Seconds of planning, all together.")] = 30.0,
+    budget: Annotated[
+        float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
+    ] = 30.0,
     constraints: Annotated[
-        Path | None, typer.Option("--constraints", help="A .toml file: what the plan must keep.")
+        Path | None,
+        typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
     ] = None,
-    precision: Annotated[Precision, typer.Option("--precision", help="Of the weights.")] = Precision.FP32,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Of the tables.")] = Optimizer.SGD,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of strategies that draw.")] = 0,
+    precision: Annotated[Precision, typer.Option("--precision", help="Precision of the weights.")] = Precision.FP32,
+    optimizer: Annotated[
+        Optimizer, typer.Option("--optimizer", help="Optimizer of the tables, whose state takes memory.")
+    ] = Optimizer.SGD,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     data: DataOption = DEFAULT_DATA,
     as_json: JsonOption = False,
 ) -> int:
-    """Say the best plan for your tables on your machine: by whom, how fast, how sure, how far from the bound."""
+    """Find the fastest plan for your tables on your machine.
+
+    It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
+    far it is from the proven bound. Exits with 1 where no strategy has a plan.
+    """
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.model.machine import load_machine  # noqa: PLC0415
     from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
@@ -89,11 +98,7 @@ def plan_command(
     )
     if found.best is not None and out is not None:
         write_atomically(out, found.best.plan.to_json() + "\n")
-    if as_json:
-        print_json(_data(found, out))
-    else:
-        for line in lines(found, kept, budget, out):
-            print(ascii_text(line))
+    tell(_data(found, out), lines(found, kept, budget, out), as_json=as_json)
     return EXIT_OK if found.best is not None else EXIT_FAILED
 
 
@@ -119,7 +124,7 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
 
 
 def _configs(tables: str) -> list[dict[str, Any]]:
-    """Workloads as they are written; a list of tables is one that is described, a folder one of profiled logs."""
+    """Read the workloads as they are written; a list of tables is one workload, and so is a folder of profiled logs."""
     path = Path(tables)
     described = {"dataset": "described", "name": path.stem}
     if path.suffix in (".csv", ".parquet"):
@@ -140,7 +145,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
 
 
 def lines(found: "Search", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
-    """The answer in at most 80 columns."""
+    """Give the answer in lines of at most 80 columns."""
     problem = found.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
     head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
@@ -155,10 +160,13 @@ def lines(found: "Search", kept: "Constraints | None", budget_s: float, out: Pat
         step = f"{one.step_ms:9.4g} ms {one.plan_s:7.2f} s" if one.step_ms is not None else f"   {one.cause}"
         tie = "  ~ not told apart from the best" if one.ties else ""
         said.append(f"  {one.strategy.ljust(width)} {step}{tie}")
+    topology = problem.topology
+    per_node = f" --devices-per-node {topology.devices_per_node}" if topology.nodes > 1 else ""
     if out is not None and found.best is not None:
-        said += ["", f"plan: {out} (shardbench export {out} --torchrec)"]
+        said += ["", f"plan: {out} (shardbench export {out}{per_node})"]
     elif found.best is not None:
-        said += ["", "keep the plan with --out PLAN.json; shardbench export PLAN.json --torchrec"]
+        said += ["", "keep the plan with --out PLAN.json, for your trainer:"]
+        said.append(f"  shardbench export PLAN.json{per_node}")
     return said
 
 

@@ -1,4 +1,4 @@
-"""``shardbench prepare``: a public data set, as it was downloaded, becomes the folder that its workload reads."""
+"""The command ``prepare``: makes of a downloaded public data set the folder that its workload reads."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.options import JsonOption, print_json
+from shardbench.cli.options import JsonOption, tell
 
 
 class Preparable(StrEnum):
@@ -25,41 +25,42 @@ class Preparable(StrEnum):
 
 
 class RowMode(StrEnum):
-    """How category values become rows."""
+    """The ways in which values of categories become rows."""
 
     HASH = "hash"
     VOCABULARY = "vocabulary"
 
 
 class RowsLine:
-    """Rows read so far and how many a second, on one line of a terminal."""
+    """Shows the rows read so far and how many a second, on one line of a terminal."""
 
     def __init__(self) -> None:
         self._start = monotonic()
 
     def __call__(self, rows: int) -> None:
-        """Shows the number of rows."""
+        """Show the number of rows."""
         rate = rows / max(monotonic() - self._start, 1e-9)
         print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
 
 
 def rows_line(as_json: bool) -> RowsLine | None:
-    """A line of progress where somebody can see it."""
+    """Make a line of progress where somebody can see it; None elsewhere."""
     return None if as_json or not sys.stdout.isatty() else RowsLine()
 
 
 def prepare_command(
-    dataset: Annotated[Preparable, typer.Argument(help="Which data set the files are of.")],
-    files: Annotated[list[Path], typer.Argument(help="What you downloaded, and last the folder to write.")],
+    dataset: Annotated[Preparable, typer.Argument(help="The data set that the files are of.")],
+    files: Annotated[list[Path], typer.Argument(help="The files that you downloaded, and last the folder to write.")],
     *,
     mode: Annotated[
         RowMode | None, typer.Option(help="How categories become rows; the data set's own way where left out.")
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows of every hashed table; the published where left out.")
+        int | None, typer.Option(min=1, help="Rows of every hashed table; the published number where left out.")
     ] = None,
     train_share: Annotated[
-        float | None, typer.Option(help="First share, by time, that trains; the data set's own where left out.")
+        float | None,
+        typer.Option(help="Share of samples, earliest first, that trains; the data set's own if left out."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
     as_json: JsonOption = False,
@@ -76,10 +77,8 @@ def prepare_command(
             raise BadInput(f"{dataset.value} is split when it is read: state train_share in the suite")
         options["train_share"] = train_share
     done = _preparation(dataset, sources)(target, mode, options)
-    if as_json:
-        print_json({"dataset": dataset.value, "target": str(target), "prepared": to_data(done)})
-    else:
-        print(f"{dataset.value}: {done.samples} samples in {target}")
+    data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(done)}
+    tell(data, [f"{dataset.value}: {done.samples} samples in {target}"], as_json=as_json)
 
 
 def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, RowMode | None, dict[str, Any]], Any]:

@@ -1,4 +1,4 @@
-"""``shardbench profile``: the user's own access logs become a data set that suites and plans can use."""
+"""The command ``profile``: makes of the user's own access logs a data set that suites and plans can use."""
 
 import json
 from enum import StrEnum
@@ -9,16 +9,16 @@ import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
-from shardbench.cli.options import JsonOption, print_json
+from shardbench.cli.options import JsonOption, tell
 from shardbench.cli.prepare import rows_line
 
 if TYPE_CHECKING:
-    from shardbench.datasets.preparation.log_reader import Log
+    from shardbench.datasets.preparation.log_reader import LogFiles
     from shardbench.workloads.table_list import ListedTable
 
 
 class CellMode(StrEnum):
-    """How values become rows."""
+    """The ways in which values of a log become rows."""
 
     HASH = "hash"
     VOCABULARY = "vocabulary"
@@ -26,7 +26,7 @@ class CellMode(StrEnum):
 
 
 class MissingMode(StrEnum):
-    """What a missing value is."""
+    """The ways in which a missing value counts."""
 
     EMPTY = "empty"
     ROW = "row"
@@ -43,69 +43,78 @@ def profile_command(
         typer.Option("--tables", help="List of tables, .csv or .parquet: name, rows, dim, pooled, features (a|b)."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option("--columns", help="Columns, a table each, such as user,item; all where left out.")
+        str | None, typer.Option("--columns", help="Columns to make tables of, such as user,item; all where left out.")
     ] = None,
     header: Annotated[
-        str | None, typer.Option("--header", help="Names of a text's columns, where its first line has none.")
+        str | None, typer.Option("--header", help="Names of the columns of a text whose first line has none.")
     ] = None,
     mode: Annotated[CellMode, typer.Option(help="How values become rows.")] = CellMode.HASH,
     rows: Annotated[int, typer.Option(min=1, help="Rows of hashed tables that no list states.")] = 1_000_000,
     dim: Annotated[int, typer.Option(min=4, help="Width of tables that no list states.")] = 64,
     delimiter: Annotated[
-        str | None, typer.Option("--delimiter", help="Between the values of one text cell, such as ';'.")
+        str | None, typer.Option("--delimiter", help="What stands between the values of one text cell, such as ';'.")
     ] = None,
     null: Annotated[
-        list[str] | None, typer.Option("--null", help="A text that means a missing value, beside the empty one.")
+        list[str] | None,
+        typer.Option("--null", help="A text for a missing value, like the empty one; repeatable."),
     ] = None,
     missing: Annotated[
-        MissingMode, typer.Option(help="A missing value is no lookup, or one of a row of its own.")
+        MissingMode, typer.Option(help="Whether a missing value is no lookup (empty), or one of a row of its own.")
     ] = MissingMode.EMPTY,
     time: Annotated[
-        str | None, typer.Option("--time", help="Column of times; rows are in the order of time where left out.")
+        str | None, typer.Option("--time", help="Column of times; where left out, rows come in the order of time.")
     ] = None,
-    train_share: Annotated[float, typer.Option(help="First share, by time, that trains; the rest tests.")] = 0.8,
-    rate: Annotated[float, typer.Option(help="Share of the rows that is kept.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the hash, and of which rows are kept.")] = 0,
+    train_share: Annotated[
+        float, typer.Option(help="Share of rows, earliest first, that trains; the rest tests.")
+    ] = 0.8,
+    rate: Annotated[float, typer.Option(help="Share of the rows to keep.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash, and of the choice of rows to keep.")] = 0,
     torchrec: Annotated[
         Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn access logs into tables, profiles, row orders and batches; --torchrec alone reads what is there."""
+    """Turn access logs into tables, profiles, row orders and batches.
+
+    With --torchrec and no logs it reads a folder that was profiled before.
+    """
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_profile import Cut, profile_log  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_reader import Log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_reader import LogFiles  # noqa: PLC0415
 
     if not logs and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
     if logs:
-        log = Log(files=tuple(logs), header=_names(header))
+        log = LogFiles(files=tuple(logs), header=_names(header))
         cells = Cells(
             mode=mode.value, missing=missing.value, delimiter=delimiter, null=tuple(null or ()), seed=seed
         )  # fmt: skip
-        cut = Cut(time=time, train_share=train_share, rate=rate, seed=seed)
+        cut = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
         one = {"rows": rows if mode is CellMode.HASH else None, "dim": dim}
         listed = _tables(log, tables, _names(columns), time, one)
         profile_log(log, out, listed, cells=cells, cut=cut, progress=rows_line(as_json))
     done = read_note(out)
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
-    if as_json:
-        print_json({"target": str(out), "profiled": to_data(done), "torchrec": str(torchrec) if torchrec else None})
-        return
-    print(f"{out}: {done.samples} of {done.read_rows} rows, {done.train_samples} train; {len(done.tables)} tables")
-    if torchrec is not None:
-        print(f"constraints of TorchRec: {torchrec}")
-    print(f"in a suite (with --data {out.parent}):")
-    print(f'  [[workloads]]\n  name = "{out.name}"\n  dataset = "access_log"\n  prepared = "{out.name}"')
+    data = {"target": str(out), "profiled": to_data(done), "torchrec": str(torchrec) if torchrec else None}
+    lines = [
+        f"{out}: {done.samples} of {done.read_rows} rows, {done.train_samples} train; {len(done.tables)} tables",
+        *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
+        f"in a suite (with --data {out.parent}):",
+        "  [[workloads]]",
+        f'  name = "{out.name}"',
+        '  dataset = "access_log"',
+        f'  prepared = "{out.name}"',
+    ]
+    tell(data, lines, as_json=as_json)
 
 
 def _tables(
-    log: "Log", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
+    log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
-    """The tables to fill: those of the list, or one a column with the rows and width of ``one``."""
+    """Return the tables to fill: those of the list, or one a column with the rows and width of ``one``."""
     from shardbench.base.serialise import from_data  # noqa: PLC0415
     from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
 

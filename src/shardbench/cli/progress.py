@@ -1,4 +1,4 @@
-"""How a session is shown while it goes: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""Shows a session while it goes: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
 
 import json
 import sys
@@ -18,11 +18,11 @@ from shardbench.cli.eta import TimeLeft
 from shardbench.records.base_record import BaseRecord
 
 EVERY_S = 30.0
-"""Seconds between two plain lines about the time left."""
+"""The seconds between two plain lines about the time left."""
 
 
 class PlainProgress:
-    """One ASCII line per finished piece of work, and every half minute one about the time left."""
+    """Prints an ASCII line a finished piece of work, and every half minute one about the time left."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._out = out
@@ -32,20 +32,20 @@ class PlainProgress:
         self.open = 0
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """See Listener."""
+        """Say how much is to run; the time left counts from here."""
         self.open = total - settled
         self.left.begin(self.open)
         self.say(f"{work}: {total} {unit}s, {settled} settled, {self.open} to run")
 
     def started(self, piece: str) -> None:
-        """See Listener."""
+        """Say nothing: a line comes when the piece is finished."""
 
     def noted(self, line: str) -> None:
-        """See Listener."""
+        """Print the line as it is."""
         self.say(ascii_text(line))
 
     def finished(self, number: int, record: BaseRecord) -> None:
-        """See Listener."""
+        """Print how the piece ended, and now and then how long the rest takes."""
         self.left.finished()
         self.say(finished_line(number, self.open, record))
         self.say_left(number)
@@ -57,15 +57,15 @@ class PlainProgress:
             self.say(f"{number} of {self.open} done, {self.left.text()}")
 
     def say(self, line: str) -> None:
-        """Print one line."""
+        """Print one line on the output."""
         print(line, file=self._out, flush=True)
 
     def stop(self) -> None:
-        """Nothing to take away."""
+        """Take away what is shown, which is nothing here."""
 
 
 class BarProgress(PlainProgress):
-    """The same lines, scrolling by above a bar that names the running piece."""
+    """Prints the same lines, which scroll by above a bar that names the running piece."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(sys.stdout)
@@ -78,7 +78,7 @@ class BarProgress(PlainProgress):
         self._task: TaskID | None = None
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """See Listener."""
+        """Say how much is to run, and begin a new bar."""
         super().planned(work, unit, total, settled)
         if self._task is not None:
             self._progress.remove_task(self._task)
@@ -88,18 +88,18 @@ class BarProgress(PlainProgress):
             self._progress.start()
 
     def started(self, piece: str) -> None:
-        """See Listener."""
+        """Name the piece in the bar."""
         if self._task is not None:
             self._progress.update(self._task, description=escape(piece))
 
     def finished(self, number: int, record: BaseRecord) -> None:
-        """See Listener."""
+        """Print how the piece ended, and move the bar on."""
         super().finished(number, record)
         if self._task is not None:
             self._progress.update(self._task, completed=number, left=self.left.text())
 
     def say_left(self, number: int) -> None:
-        """The bar says it."""
+        """Say nothing, as the bar shows the time left."""
 
     def say(self, line: str) -> None:
         """Print one line above the bar."""
@@ -111,30 +111,30 @@ class BarProgress(PlainProgress):
 
 
 class JsonProgress(PlainProgress):
-    """One JSON object a line: ``planned``, then ``finished`` with the record and the seconds left, least and most."""
+    """Prints a JSON object a line: ``planned``, then ``finished`` with the record and the seconds left."""
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """See Listener."""
+        """Write the event ``planned``."""
         self.left.begin(total - settled)
         self.write({"event": "planned", "work": work, "unit": unit, "total": total, "settled": settled})
 
     def noted(self, line: str) -> None:
-        """See Listener."""
+        """Write the event ``noted``."""
         self.write({"event": "noted", "text": line})
 
     def finished(self, number: int, record: BaseRecord) -> None:
-        """See Listener."""
+        """Write the event ``finished``, with the least and the most seconds left."""
         self.left.finished()
         self.write({"event": "finished", "number": number, "record": to_data(record), "left_s": self.left.left_s()})
 
     def write(self, event: dict[str, Any]) -> None:
-        """Write one event."""
+        """Write one event as a line of JSON."""
         self.say(json.dumps(event, sort_keys=True, allow_nan=False))
 
 
 @contextmanager
 def progress(as_json: bool = False) -> Iterator[PlainProgress]:
-    """The one that fits stdout, taken away where the block ends."""
+    """Give the kind of progress that fits stdout, and take it away where the block ends."""
     if as_json:
         listener: PlainProgress = JsonProgress(sys.stdout)
     elif sys.stdout.isatty():
@@ -148,5 +148,5 @@ def progress(as_json: bool = False) -> Iterator[PlainProgress]:
 
 
 def finished_line(number: int, of: int, record: BaseRecord) -> str:
-    """One ASCII line about a finished piece of work."""
+    """Make one ASCII line about a finished piece of work."""
     return ascii_text(f"[{number:>{len(str(of))}}/{of}] {record.summary}".replace("\n", " "))

@@ -1,10 +1,12 @@
-"""The command ``reproduce``: a baseline's suite, its studies, and what they say about its paper's claims."""
+"""The command ``reproduce``: a baseline's suite, its studies, and what became of its paper's claims."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardbench.base.atomic import sole_writer
+from shardbench.base.errors import BadInput
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.options import (
     DEFAULT_DATA,
@@ -13,6 +15,7 @@ from shardbench.cli.options import (
     EXIT_OK,
     DataOption,
     ForceOption,
+    FreshOption,
     JsonOption,
     PageOption,
     PaperArgument,
@@ -33,30 +36,32 @@ if TYPE_CHECKING:
 def reproduce_command(
     name: PaperArgument,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="The small part of it: minutes instead of an hour.")] = False,
-    study: Annotated[list[str] | None, typer.Option("--study", help="Only this study; repeatable.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run the small part of it: minutes, not an hour.")] = False,
+    study: Annotated[list[str] | None, typer.Option("--study", help="Run this study and no suite; repeatable.")] = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
             "--strategy",
-            help="Of the studies' cells, this strategy's alone; repeatable.",
+            help="Run the studies' cells of this strategy and no suite; repeatable.",
             autocompletion=completing(strategy_names),
         ),
     ] = None,
-    suite: Annotated[bool, typer.Option("--suite/--no-suite", help="Run the trials of the suite of that name.")] = True,
     force: ForceOption = False,
+    fresh: FreshOption = False,
     retry: RetryOption = "",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes for studies; 0: one a core.")] = 0,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes for the studies; 0: one a core.")] = 0,
     cell_timeout: Annotated[
         float | None,
-        typer.Option("--cell-timeout", min=1.0, help="Seconds for a study's cell; else its own."),
+        typer.Option(
+            "--cell-timeout", min=1.0, help="Seconds for a cell of a study; the study's own limit if left out."
+        ),
     ] = None,
     data: DataOption = DEFAULT_DATA,
     results: ResultsOption = DEFAULT_RESULTS,
     page: PageOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Run what is open of a paper's reproduction, then write its tables and say what became of its claims."""
+    """Run what is open of a paper's suite and studies, write its tables, and say what became of its claims."""
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions  # noqa: PLC0415
@@ -72,10 +77,16 @@ def reproduce_command(
     for wanted in strategy or ():
         get_strategy(wanted)
     again = outcomes(retry)
+    if fresh:
+        if quick or study or strategy:
+            raise BadInput(
+                "--fresh makes all of a paper again: leave out --quick, --study and --strategy, or use --force"
+            )
+        _delete_records(found, results)
     with progress(as_json) as listener:
         trials: list[Record] = []
         written: list[Path] = []
-        if suite and not study and not strategy and name in suites():
+        if not study and not strategy and name in suites():
             options = RunOptions(results=results, data=data, quick=quick, force=force, retry=again)
             trials, written = _run_suite(name, options, listener)
         cells = run_studies(
@@ -100,8 +111,18 @@ def reproduce_command(
     return EXIT_FAILED if errors or any(record.cause for record in cells) else EXIT_OK
 
 
+def _delete_records(found: "Reproduction", results: Path) -> None:
+    """Delete the records of the paper's suite and of all its studies, also of those that it no longer has."""
+    from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
+
+    with sole_writer(results):
+        trial_store(results, found.owner).remove(lambda record: True)
+        for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
+            cell_store(results, found.owner, path.stem).remove(lambda record: True)
+
+
 def _run_suite(name: str, options: "RunOptions", listener: "PlainProgress") -> "tuple[list[Record], list[Path]]":
-    """Runs the suite of that name and writes its tables."""
+    """Run the suite of that name and write its tables."""
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.runs.runner import run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415

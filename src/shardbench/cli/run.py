@@ -1,8 +1,9 @@
-"""The command ``run``: what is open of a suite."""
+"""The command ``run``: runs what is open of a suite."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.cli.names import outcomes, say_left_out, suite_called
 from shardbench.cli.options import (
@@ -15,6 +16,7 @@ from shardbench.cli.options import (
     ClusterOptions,
     DataOption,
     ForceOption,
+    FreshOption,
     JsonOption,
     NoLaunchOption,
     PageOption,
@@ -27,15 +29,17 @@ from shardbench.cli.options import (
     TablesOption,
     WorkOption,
 )
-from shardbench.cli.record_commands import outcome_counts, print_report
+from shardbench.cli.report import print_report
+from shardbench.cli.status import outcome_counts
 from shardbench.records.trial import Outcome
 from shardbench.runs.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
+    from shardbench.runs.runner import RunOptions
 
 
-def suite_command(
+def run_suite_command(
     suite: SuiteArgument,
     *,
     backend: BackendOption = None,
@@ -44,6 +48,7 @@ def suite_command(
     data: DataOption = DEFAULT_DATA,
     results: ResultsOption = DEFAULT_RESULTS,
     force: ForceOption = False,
+    fresh: FreshOption = False,
     retry: RetryOption = "",
     work: WorkOption = None,
     no_launch: NoLaunchOption = False,
@@ -54,12 +59,12 @@ def suite_command(
     tables: TablesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Run what is open of a suite, write its tables, and say what is best; a failed trial is recorded."""
+    """Run what is open of a suite, write its tables, and say what is best; failures are recorded too."""
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
 
     if no_launch and work is None:
-        raise BadInput("--no-launch leaves folders for ranks that you start: say where, with --work DIR")
+        raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
     loaded = suite_called(suite)
     say_left_out()
     # Jobs elsewhere begin in other folders.
@@ -76,6 +81,8 @@ def suite_command(
         parallel=parallel,
         cluster=_cluster(cluster, parallel, cluster_option or [], results),
     )
+    if fresh:
+        _delete_records(loaded.name, options)
     with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)
     if not records:
@@ -103,11 +110,29 @@ def suite_command(
     return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
 
 
+def _delete_records(suite: str, options: "RunOptions") -> None:
+    """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
+    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.records.store import trial_store  # noqa: PLC0415
+
+    # A mistyped name is refused before anything is deleted.
+    for name in options.strategies:
+        get_strategy(name)
+
+    def chosen(record: "Record") -> bool:
+        of_backend = options.backend in (None, record.spec.backend)
+        of_strategy = not options.strategies or record.spec.strategy in options.strategies
+        return of_backend and of_strategy and (not options.seeds or record.spec.seed in options.seeds)
+
+    with sole_writer(options.results):
+        trial_store(options.results, suite).remove(chosen)
+
+
 def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Path) -> Cluster | None:
-    """The cluster that options name, which keeps its files under the results; raises BadInput."""
+    """Make the cluster that the options name, whose files lie under the results; raises BadInput for other options."""
     if engine is None:
         if given:
-            raise BadInput("--cluster-option is for --cluster: say which")
+            raise BadInput("--cluster-option is for --cluster: say which cluster, or leave it out")
         return None
     parameters: dict[str, str | int] = {}
     for text in given:
@@ -119,12 +144,11 @@ def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Pat
 
 
 def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
     found = answers(suite_records(results, suite), results, of=records)
-    return {"answers": [to_data(answer) for answer in found], "tables": [str(path) for path in written]}
+    return {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
 
 
 def _summary(total: int, counts: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Typer's usage errors in one line: what is wrong, what was probably meant, where the help is."""
+"""Turns Typer's usage errors into one line: what is wrong, what was probably meant, where the help is."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ _NO_CHOICE = re.compile(r"'(?P<name>[^']*)' is not one of (?P<known>'.*')\.?$", 
 
 
 def usage_line(error: Any) -> str:
-    """The line about an error of Typer's that has ``format_message()``."""
+    """Make the line about an error of Typer's that has ``format_message()``."""
     message: str = error.format_message().replace("Value error, ", "")
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "shardbench"
@@ -33,7 +33,7 @@ def _no_command(name: str, commands: list[str]) -> str:
 
 
 def _no_option(error: Any) -> str:
-    """Where another command has that very option, it was meant, whatever else it looks like."""
+    """Say which other command has that very option, or which option of this command was probably meant."""
     name = str(error.option_name)
     commands = error.ctx.find_root().command.commands
     owners = [

@@ -1,4 +1,4 @@
-"""On what a machine's constants were measured, as their sources say."""
+"""What a machine's constants were measured on, as their sources say."""
 
 import re
 
@@ -10,12 +10,12 @@ _CHIP = re.compile(re.escape(_MEASURED) + r"(.+?)(?=: |, plain copy|, \d+ points
 
 
 def measured_on(chip: str) -> str:
-    """How the source of a constant begins that ``doctor --calibrate`` measured; how it did follows."""
+    """Return how the source of a constant begins that ``doctor --calibrate`` measured; how it did so follows."""
     return f"{_MEASURED}{chip}"
 
 
 def calibrated_on(machine: Machine) -> str | None:
-    """The processors that the machine's constants were measured on; None where none was by ``doctor --calibrate``.
+    """Return the processors that ``doctor --calibrate`` measured constants of the machine on; None where it did not.
 
     A constant that a machine file took over from another one was not measured for it.
     """
@@ -24,12 +24,12 @@ def calibrated_on(machine: Machine) -> str | None:
 
 
 def is_calibrated(machine: Machine, constant: str) -> bool:
-    """Whether ``doctor --calibrate`` measured this constant, such as ``intra_bytes_per_s``."""
+    """Say whether ``doctor --calibrate`` measured this constant, such as ``intra_bytes_per_s``."""
     return machine.sources.get(constant, "").startswith(_MEASURED)
 
 
 def chip_of(environment: Environment, device: str) -> str:
-    """The processors of an environment, as sources name them: of its devices for ``cuda``, else of its CPUs."""
+    """Return the processors of an environment, as sources name them: of its devices for ``cuda``, else of its CPUs."""
     gpus = environment.gpus.names
     name = gpus[0] if device == "cuda" and gpus else f"{environment.cpu}, {environment.cores} cores"
     return name.encode("ascii", "replace").decode("ascii")

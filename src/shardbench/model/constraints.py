@@ -32,11 +32,11 @@ class Constraints:
     same_node: tuple[tuple[str, ...], ...] = ()
     """Groups of tables of which every row lies on one node, the same for all."""
     sharding_types: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Types that a table may have; any where it is not named."""
+    """Types that a table may have, by its name; a table that is not named may have any."""
     device_hbm_bytes: tuple[PositiveInt, ...] = ()
-    """Memory of every device, by rank; the machine's where left out."""
+    """Memory of every device, by rank; the machine's where it is left out."""
     reserved_bytes: NonNegativeInt = 0
-    """Of every device's memory, for other things than tables."""
+    """Bytes of every device's memory that are for other things than tables."""
 
     def __post_init__(self) -> None:
         grouped = [name for group in (*self.same_device, *self.same_node) for name in group]
@@ -49,14 +49,14 @@ class Constraints:
                 raise ValueError(f"table '{name}': sharding type '{''.join(strange[:1])}'; known: {', '.join(TYPES)}")
 
     def check_names(self, tables: tuple[Table, ...]) -> None:
-        """Raises BadInput for a table that there is not."""
+        """Raise BadInput where a constraint names a table that there is not."""
         named = {name for group in (*self.same_device, *self.same_node) for name in group} | self.sharding_types.keys()
         strange = sorted(named - {table.name for table in tables})
         if strange:
-            raise BadInput(f"constraints name table '{strange[0]}', which there is not")
+            raise BadInput(f"constraints name table '{strange[0]}', which there is not: correct the name")
 
     def device_bytes(self, topology: Topology) -> tuple[int, ...]:
-        """Memory of every device for tables; raises BadInput where nothing is left or ranks are not the machine's."""
+        """Return each device's memory for tables; raises BadInput where nothing is left or the ranks do not match."""
         given = self.device_hbm_bytes or (topology.hbm_bytes,) * topology.world_size
         if len(given) != topology.world_size:
             raise BadInput(f"memory of {len(given)} devices is stated, the machine has {topology.world_size}")
@@ -66,7 +66,7 @@ class Constraints:
         return left
 
     def applied(self, problem: Problem) -> Problem:
-        """The problem on devices that all have the memory of the smallest: its plans fit every device.
+        """Return the problem on devices that all have the memory of the smallest: its plans fit every device.
 
         Strategies know one capacity, so that what larger devices have more stays empty.
         """
@@ -75,7 +75,7 @@ class Constraints:
         return replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
 
     def check(self, plan: Plan, problem: Problem) -> None:
-        """Raises InvalidPlan with the first constraint that a valid plan breaks."""
+        """Raise InvalidPlan with the first constraint that a valid plan breaks."""
         by_table, topology = plan.by_table(), problem.topology
         tables = {table.name: table for table in problem.tables}
         for name, types in self.sharding_types.items():
@@ -100,12 +100,12 @@ def _broken(text: str) -> InvalidPlan:
 
 
 def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
-    """The same with TorchRec's other name for column-wise."""
+    """Return the types with TorchRec's other name for column-wise replaced."""
     return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
 
 
 def on_one_device(tables: Iterable[list[Segment]]) -> bool:
-    """Whether tables, of these segments, lie whole on one device, in whichever of its tiers."""
+    """Say whether the tables of these segments lie whole on one device, in whichever of its tiers."""
     homes = {
         place.rank if len(segments) == 1 and isinstance(place := segments[0].placement, OnRank) else None
         for segments in tables
@@ -114,7 +114,7 @@ def on_one_device(tables: Iterable[list[Segment]]) -> bool:
 
 
 def nodes_of(tables: Iterable[list[Segment]], topology: Topology) -> set[int]:
-    """Nodes that hold some of tables, of these segments."""
+    """Return the nodes that hold some of the tables of these segments."""
     return {node for segments in tables for segment in segments for node in _segment_nodes(segment, topology)}
 
 
@@ -128,7 +128,7 @@ def _segment_nodes(segment: Segment, topology: Topology) -> set[int]:
 
 
 def sharding_type(segments: list[Segment], table: Table, topology: Topology) -> str:
-    """One of TYPES: how a plan shards a table."""
+    """Return how a plan shards a table, one of TYPES."""
     places = [segment.placement for segment in segments]
     if any(isinstance(place, Host) for place in places):
         return HOST

@@ -25,7 +25,7 @@ GROUP = "shardbench.machines"
 """Package of our machine files, and the entry-point group of other people's packages."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Devices = Annotated[int, Field(ge=1, le=1 << 16)]
-"""In all, or on a node; no world is larger."""
+"""Number of devices, in all or on a node; no world is larger."""
 
 UNITS: dict[str, tuple[str, float]] = {
     "B": ("bytes", 1.0), "KiB": ("bytes", 2.0**10), "MiB": ("bytes", 2.0**20), "GiB": ("bytes", 2.0**30),
@@ -52,15 +52,15 @@ class Topology:
 
     @property
     def world_size(self) -> int:
-        """Devices in all."""
+        """Return the number of devices in all."""
         return self.nodes * self.devices_per_node
 
     def node_of(self, rank: int) -> int:
-        """Node that holds a rank; ranks are numbered node by node."""
+        """Return the node that holds a rank; ranks are numbered node by node."""
         return rank // self.devices_per_node
 
     def node_ranks(self, node: int) -> tuple[int, ...]:
-        """Ranks of one node."""
+        """Return the ranks of one node."""
         return tuple(range(node * self.devices_per_node, (node + 1) * self.devices_per_node))
 
 
@@ -100,7 +100,7 @@ class Constants:
     host_launch_s: NonNegativeFloat
     """Fixed time of one forward or backward of the lookups of a node's CPUs."""
     host_table_s: NonNegativeFloat
-    """Time that every table adds to it."""
+    """Time that every table adds to that forward or backward."""
     intra_bytes_per_s: Positive
     inter_bytes_per_s: Positive
     intra_latency_s: NonNegativeFloat
@@ -108,7 +108,7 @@ class Constants:
     peer_latency_s: NonNegativeFloat
     """Time that every further rank adds to the latency of a collective."""
     dense_flop_per_s: Positive
-    """Reached, not peak, rate of the MLPs."""
+    """Rate that the MLPs reach, not the device's peak."""
     dense_step_s: NonNegativeFloat
     """Fixed time of a dense model's step: its loss, its optimiser and the bookkeeping of its parallel copies."""
     dense_layer_s: NonNegativeFloat
@@ -122,11 +122,11 @@ class HostConstants:
     link_bytes_per_s: Positive
     """One device's copies of whole blocks from and to host memory."""
     dense_flop_per_s: Positive
-    """Reached, not peak, rate of the MLPs on all CPUs of a node."""
+    """Rate that the MLPs reach on all CPUs of a node, not their peak."""
     dense_step_s: NonNegativeFloat
-    """As a device's, on the CPUs of a node."""
+    """The same time as a device's, on the CPUs of a node."""
     dense_layer_s: NonNegativeFloat
-    """As a device's, on the CPUs of a node."""
+    """The same time as a device's, on the CPUs of a node."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -173,7 +173,7 @@ class _MachineFile(pydantic.BaseModel):
 
 _TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
 _CAPACITIES = ("hbm_capacity", "uvm_capacity", "host_capacity", "cache_capacity")
-"""Known as they are; whatever else a file states, it states with an error."""
+"""What is known as it is; whatever else a file states, it states with an error."""
 # Keys of a file carry no unit (the file states it); the fields they fill do.
 _FIELDS: dict[str, tuple[str, str]] = {
     "hbm_capacity": ("hbm_bytes", "bytes"),
@@ -217,7 +217,7 @@ _HOST_FIELDS: dict[str, tuple[str, str]] = {
 
 
 def parse_machine(text: str, what: str) -> Machine:
-    """Machine out of TOML text; raises BadInput that names the missing, negative or mis-united constant.
+    """Parse a machine out of TOML text; raises BadInput that names a constant missing, negative or of a wrong unit.
 
     A text that states a ``base``, another machine's name, has what it does not state as that machine has it.
     """
@@ -262,7 +262,7 @@ def parse_machine(text: str, what: str) -> Machine:
 
 
 def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
-    """What a file states, and of its base what it does not; a base states all of itself."""
+    """Fill what a file does not state from its base, which must state all of itself."""
     base = data.pop("base", None)
     if base is None:
         return data
@@ -295,7 +295,7 @@ def _source_name(key: str) -> str:
 
 
 def machine_files() -> dict[str, tuple[str, Traversable]]:
-    """Who brings each machine, and its file, by the machine's name, sorted.
+    """Return who brings each machine, and its file, by the machine's name, sorted.
 
     They are the TOML files of shardbench.machines, and of every package that an entry point of
     the group ``shardbench.machines`` names, but for ``broken_machine_packages``.
@@ -304,7 +304,7 @@ def machine_files() -> dict[str, tuple[str, Traversable]]:
 
 
 def broken_machine_packages() -> tuple[str, ...]:
-    """Why packages are left out, one line each: no package with machine files, or with a name that is taken."""
+    """Return why packages are left out, one line each: they hold no machine files, or one of a name that is taken."""
     return _machine_files()[1]
 
 
@@ -336,7 +336,7 @@ def _files_of(
 
 
 def load_machine(name: str) -> Machine:
-    """Machine by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
+    """Load a machine by its name, or by the path of a TOML file (anything that ends in ``.toml``)."""
     if name.endswith(".toml"):
         return parse_machine(file_text(Path(name), "machine file"), name)
     if name not in machine_files():
@@ -350,7 +350,7 @@ def load_machine(name: str) -> Machine:
 
 
 def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
-    """The machine with some constants replaced, ``{"uvm_bandwidth": "16 GB/s"}``: what if it had exactly them.
+    """Return the machine with some constants replaced, such as ``{"uvm_bandwidth": "16 GB/s"}``.
 
     Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
     for an unknown constant, or a value that is not a number with a fitting unit.
@@ -380,13 +380,13 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
 
 
 def uncertain(machine: Machine) -> tuple[str, ...]:
-    """Names of the constants that have an error, as in ``Machine.errors``: all but capacities."""
+    """Return the names of the constants that have an error, as in ``Machine.errors``: all but capacities."""
     known = _FIELDS | (_HOST_FIELDS if machine.host is not None else {})
     return tuple(_source_name(key) for key in known if key not in _CAPACITIES)
 
 
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
-    """The machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
+    """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
     constants = {
         name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _HOST_FIELDS
     }

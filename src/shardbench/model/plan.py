@@ -24,16 +24,16 @@ class Tier(StrEnum):
 MAX_RANKS = 1 << 16
 """No world has more devices."""
 MAX_SEGMENTS = 100_000
-"""856 tables of 128 columns in pieces of four numbers are 27,392."""
+"""Most segments of a plan: 856 tables of 128 columns in pieces of four numbers are 27,392."""
 MAX_PHASES = 100_000
 MAX_JSON_BYTES = 1 << 25
-"""Of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
+"""Most bytes of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
 Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
 Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS)]
 First = Annotated[int, Field(ge=0, le=MAX_ROWS)]
 Stop = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 MAX_NOTES, MAX_NOTE = 100, 1_000
-"""How many a plan may have, and characters of one's name and value."""
+"""How many notes a plan may have, and how many characters the name and the value of one."""
 
 
 def _check_notes(notes: dict[str, float | int | str]) -> dict[str, float | int | str]:
@@ -51,7 +51,7 @@ Notes = Annotated[dict[str, float | int | str], AfterValidator(_check_notes)]
 
 
 def deal_start(table: str, ways: int) -> int:
-    """Which of ``ways`` sharers gets the first row of a dealt segment of the table: stable, by the table's name.
+    """Return which of ``ways`` sharers gets the first row of a dealt segment of the table: stable, by the table's name.
 
     Rows are in frequency order: were it the first sharer for every table, all hottest rows would meet there.
     """
@@ -146,12 +146,12 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return self.row_stop - self.row_start
 
     @property
     def columns(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return self.column_stop - self.column_start
 
 
@@ -182,22 +182,22 @@ class BatchSchedule:
 
     @property
     def has_cold(self) -> bool:
-        """Whether any mini-batch uses the master copies."""
+        """Say whether any mini-batch uses the master copies."""
         return any(phase.kind is PhaseKind.COLD for phase in self.phases)
 
     @property
     def has_hot(self) -> bool:
-        """Whether any mini-batch uses the replicas."""
+        """Say whether any mini-batch uses the replicas."""
         return any(phase.kind is PhaseKind.HOT for phase in self.phases)
 
     @property
     def batches(self) -> int:
-        """Mini-batches of an epoch."""
+        """Return the number of mini-batches of an epoch."""
         return sum(phase.batches for phase in self.phases)
 
     @property
     def heats(self) -> int:
-        """How often in an epoch a hot phase begins after a cold one, and so ends before one."""
+        """Return how often in an epoch a hot phase begins after a cold one, and so ends before one."""
         kinds = [phase.kind for phase in self.phases]
         return list(zip(kinds, kinds[1:] + kinds[:1])).count((PhaseKind.COLD, PhaseKind.HOT))
 
@@ -207,7 +207,7 @@ class DenseHome(StrEnum):
 
     DEVICES = "devices"
     HOSTS = "hosts"
-    """On the nodes' CPUs, as all of the lookups: nothing crosses to a device."""
+    """The nodes' CPUs train it, as they do all of the lookups: nothing crosses to a device."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -227,14 +227,14 @@ class Plan:
         return {name: value for name, value in data.items() if name != "dense" or value != DenseHome.DEVICES}
 
     def by_table(self) -> dict[str, list[Segment]]:
-        """Segments of each table, sorted by their first row, then first column."""
+        """Return the segments of each table, sorted by their first row, then first column."""
         grouped: dict[str, list[Segment]] = {}
         for segment in sorted(self.segments, key=lambda s: (s.row_start, s.column_start)):
             grouped.setdefault(segment.table, []).append(segment)
         return grouped
 
     def to_json(self) -> str:
-        """Canonical JSON."""
+        """Return it as canonical JSON: sorted keys, no spaces."""
         return to_json(self)
 
     @classmethod
@@ -246,17 +246,17 @@ class Plan:
 
 
 def master_node(segments: Iterable[Segment]) -> int:
-    """Node whose host keeps the master of a table's replicated rows: that of its rows on a host, else the first."""
+    """Return the node whose host keeps the master of replicated rows: that of the table's host rows, else the first."""
     return next((s.placement.node for s in segments if isinstance(s.placement, Host)), 0)
 
 
 def hot_segments(segments: Iterable[Segment]) -> list[Segment]:
-    """Those of a table's segments that hot mini-batches of a batch schedule use: the replicas."""
+    """Return those of a table's segments that hot mini-batches of a batch schedule use: the replicas."""
     return [segment for segment in segments if isinstance(segment.placement, Replicated)]
 
 
 def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
-    """A table's segments as cold mini-batches use them: in the replicas' place their master copy on a host.
+    """Return a table's segments as cold mini-batches use them: their master copy on a host stands for the replicas.
 
     ``segments`` are in the order of ``Plan.by_table``; what meets on a host is one segment there.
     """
@@ -282,14 +282,14 @@ def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def whole_table(table: Table, placement: Placement) -> Segment:
-    """The one-segment case."""
+    """Place a table whole: its plan is one segment."""
     return Segment(table=table.name, row_stop=table.rows, column_stop=table.dim, placement=placement)
 
 
 def whole_tables(
     tables: Iterable[Table], ranks: Iterable[int], tiers: Iterable[Tier] | None = None
 ) -> tuple[Segment, ...]:
-    """Table i wholly on ranks[i], in tiers[i] (HBM if not given)."""
+    """Place table i wholly on ranks[i], in tiers[i] (HBM where these are not given)."""
     homes: Iterator[tuple[Table, int, Tier]]
     tables = tuple(tables)
     homes = zip(tables, ranks, tiers if tiers is not None else (Tier.HBM for _ in tables), strict=True)

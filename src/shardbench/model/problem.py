@@ -27,7 +27,7 @@ class Sees(StrEnum):
 
 
 class Withheld:
-    """Stands where undeclared information would be; any use raises Undeclared."""
+    """An object in the place of undeclared information; any use of it raises Undeclared."""
 
     def __init__(self, needs: Sees) -> None:
         object.__setattr__(self, "_needs", needs)
@@ -40,7 +40,7 @@ class Withheld:
     __eq__ = __hash__ = __setattr__ = __delattr__ = __repr__ = __str__ = _refuse
 
     def __reduce__(self) -> tuple[type["Withheld"], tuple[Sees]]:
-        # It goes to the process that plans, in which what it stands for must not be.
+        # It goes to the process that plans, where the withheld information must not be.
         return Withheld, (object.__getattribute__(self, "_needs"),)
 
 
@@ -71,7 +71,7 @@ class Problem:
             raise BadInput(f"problem {self.name} has no tables")
         if len(self.tables) != len(self.profiles):
             raise BadInput(f"problem {self.name}: {len(self.tables)} tables but {len(self.profiles)} profiles")
-        # Where they are withheld, nobody looks: a copy of what a strategy sees is still a problem.
+        # Withheld inputs are not checked: a copy of what a strategy sees is still a problem.
         if isinstance(self.inputs, InputSample) and len(self.inputs.coldest) != len(self.tables):
             raise BadInput(f"problem {self.name}: {len(self.tables)} tables, inputs of {len(self.inputs.coldest)}")
         if len({t.name for t in self.tables}) != len(self.tables):
@@ -86,12 +86,12 @@ class Problem:
     def of(
         cls, name: str, tables: tuple[Table, ...], profiles: tuple[AccessProfile, ...], machine: Machine, **rest: Any
     ) -> "Problem":
-        """Problem on a machine's own topology; ``rest`` as the fields."""
+        """Pose a problem on a machine's own topology; ``rest`` are other fields."""
         return cls(name=name, tables=tables, profiles=profiles, machine=machine, topology=machine.topology, **rest)
 
     @property
     def world_size(self) -> int:
-        """Devices in all."""
+        """Return the number of devices in all."""
         return self.topology.world_size
 
     @cached_property
@@ -100,7 +100,7 @@ class Problem:
         return content_hash(self.to_json())
 
     def to_json(self) -> str:
-        """Canonical JSON."""
+        """Return it as canonical JSON: sorted keys, no spaces."""
         return to_json(self)
 
     @classmethod
@@ -109,7 +109,7 @@ class Problem:
         return from_json(cls, text, what)
 
     def restricted_to(self, sees: frozenset[Sees]) -> "Problem":
-        """The same problem; whatever is not in ``sees`` raises Undeclared when touched."""
+        """Return the same problem, of which whatever is not in ``sees`` raises Undeclared when it is touched."""
         copy = object.__new__(Problem)
         for field in dataclasses.fields(self):
             object.__setattr__(copy, field.name, getattr(self, field.name))
@@ -119,10 +119,10 @@ class Problem:
         return copy
 
     def seen_hash(self) -> str:
-        """Hash of all that is not withheld."""
+        """Return the hash of all that is not withheld."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return content_hash(*([name, to_data(value)] for name, value in fields.items() if type(value) is not Withheld))
 
     def weight_bytes(self, table: Table) -> int:
-        """Bytes of one table's weights and optimiser state."""
+        """Return the bytes of one table's weights and optimiser state."""
         return table.rows * (table.dim * self.precision.bytes + self.optimizer.state_bytes(table.dim))

@@ -19,7 +19,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT
 
 REUSE_BINS = 17
-"""Bins (0,1], (1,2], (2,4] ... (16384,32768], >32768: dlrm_datasets' and AutoShard's histogram."""
+"""Number of bins (0,1], (1,2], (2,4] ... (16384,32768], >32768: dlrm_datasets' and AutoShard's histogram."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,7 +52,7 @@ class AccessProfile:
 
     @classmethod
     def from_counts(cls, counts: Ints, *, rows: int, samples: int, present: int) -> "AccessProfile":
-        """Profile from the access counts of any rows (zeros allowed, any order)."""
+        """Make a profile out of the access counts of any rows (zeros allowed, any order)."""
         values, multiplicity = np.unique(counts[counts > 0], return_counts=True)
         return cls(
             rows=rows,
@@ -74,17 +74,17 @@ class AccessProfile:
 
     @cached_property
     def lookups(self) -> int:
-        """Lookups seen in all samples."""
+        """Return the number of lookups in all samples."""
         return sum(map(mul, self.counts, self.row_counts))
 
     @cached_property
     def seen_rows(self) -> int:
-        """Rows touched at least once."""
+        """Return the number of rows that were touched at least once."""
         return sum(self.row_counts)
 
     @property
     def mean_pooling(self) -> float:
-        """Lookups per sample, absent features counted as zero."""
+        """Return the mean lookups of a sample; an absent feature counts as zero."""
         return self.lookups / self.samples
 
     @property
@@ -104,7 +104,7 @@ class AccessProfile:
         return np.asarray(np.interp(k, row_ends, lookup_ends) / lookup_ends[-1])
 
     def inverse_cdf(self, shares: Any) -> Ints:
-        """Fewest hottest rows that take at least ``shares`` (0..1) of the accesses."""
+        """Return the fewest hottest rows that take at least ``shares`` (0..1) of the accesses."""
         share = np.asarray(shares, dtype=np.float64)
         counts, _, row_ends, lookup_ends = self._arrays
         if lookup_ends[-1] == 0:
@@ -120,7 +120,7 @@ class AccessProfile:
         return float(ends[1] - ends[0])
 
     def expected_distinct(self, lookups: float, row_start: int = 0, row_stop: int | None = None) -> float:
-        """Expected distinct rows of [row_start, row_stop) among ``lookups`` new lookups of the table.
+        """Return the expected distinct rows of [row_start, row_stop) among ``lookups`` new lookups of the table.
 
         Up to as many lookups as the sample has, by rarefaction: a row seen c times is met with
         1 - (1 - n/N)^c, which does not underrate rarely seen rows as drawing from the sample
@@ -141,14 +141,14 @@ class AccessProfile:
         return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
 
     def met_shares(self, lookups: float) -> Floats:
-        """Chance of a row of each run of ``counts`` to be among ``lookups`` new lookups, float64 [runs]."""
+        """Return the chance of a row of each run of ``counts`` to be among ``lookups`` new lookups, float64 [runs]."""
         counts, _, _, lookup_ends = self._arrays
         if lookups > lookup_ends[-1]:
             return np.ones_like(counts)
         return np.asarray(-np.expm1(np.log1p(-min(lookups / lookup_ends[-1], 1.0 - 1e-12)) * counts))
 
     def _unseen_met(self, more: float) -> float:
-        """Never-seen rows expected among ``more`` lookups beyond the sample."""
+        """Return the number of never-seen rows that are expected among ``more`` lookups beyond the sample."""
         singles = self.row_counts[-1] if self.counts[-1] == 1 else 0
         doubles = sum(n for c, n in zip(self.counts, self.row_counts) if c == 2)
         if singles == 0:
@@ -160,7 +160,7 @@ class AccessProfile:
         return undetected * -math.expm1(-more * singles / (self.lookups * undetected + singles))
 
     def distinct_below(self, lookups: float, ends: Any) -> Floats:
-        """``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
+        """Return ``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
         _, rows, row_ends, lookup_ends = self._arrays
         sampled = lookup_ends[-1]
         below = np.asarray(ends, dtype=np.float64)
@@ -176,7 +176,7 @@ class AccessProfile:
     def unseen_share(self) -> float:
         """Share of the accesses that rows which the sample never saw are expected to get (Good and Turing).
 
-        As many as the sample's rows seen once.
+        These are as many as the rows that the sample saw once.
         """
         if not self.counts or self.counts[-1] != 1 or self.seen_rows == self.rows:
             return 0.0

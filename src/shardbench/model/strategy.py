@@ -19,7 +19,7 @@ class Move(StrEnum):
     TABLE = "table"
     """Put it whole on one rank."""
     COLUMNS = "columns"
-    """Split its columns."""
+    """Split its columns into ranges."""
     ROWS = "rows"
     """Split its rows into segments or deal them over ranks."""
     REPLICATE = "replicate"
@@ -72,7 +72,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """A plan for ``problem``, the same for the same seed.
+        """Return a plan for ``problem``, the same for the same seed.
 
         Raises Infeasible where there is none. Must return within ``budget.plan_s`` seconds.
         """

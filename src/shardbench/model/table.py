@@ -13,14 +13,14 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 MAX_ROWS = 1 << 40
-"""No table has more; beyond, a row index is a mistake (a hash that was not folded, say)."""
+"""No table has more rows; a higher row index is a mistake (a hash that was not folded, say)."""
 Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 Width = Annotated[int, Field(ge=4, multiple_of=4)]
 """Columns of a table; the embedding kernels read four numbers at a time."""
 
 
 HISTORY_FLOPS = 4
-"""Of the attention's forward pass, a column of each lookup: products with query and weight, and their sums."""
+"""Operations of the attention's forward pass for a column of a lookup: products with query and weight, and sums."""
 
 
 SharedBy = Annotated[int, Field(ge=1, le=1024, exclude_if=lambda features: features == 1)]
@@ -42,7 +42,7 @@ class Precision(StrEnum):
 
     @property
     def bytes(self) -> int:
-        """Bytes of one weight."""
+        """Return the bytes of one weight."""
         return 4 if self is Precision.FP32 else 2
 
 
@@ -54,7 +54,7 @@ class Optimizer(StrEnum):
     ADAM = "adam"
 
     def state_bytes(self, columns: int) -> int:
-        """Bytes of optimiser state that one row of ``columns`` columns keeps (fp32 state)."""
+        """Return the bytes of optimiser state that one row of ``columns`` columns keeps (fp32 state)."""
         return {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 4, Optimizer.ADAM: 8 * columns}[self]
 
 
@@ -98,11 +98,11 @@ class DenseShape:
         return widths
 
     def interacts_by_dot(self, tables: tuple[Table, ...]) -> bool:
-        """Whether dot-product interaction applies (all widths equal, summed bags)."""
+        """Say whether dot-product interaction applies (all widths equal, summed bags)."""
         return all(t.dim == self.bottom[-1] and t.pooling is Pooling.SUM for t in tables)
 
     def layers(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
-        """(in, out) of every linear layer, bottom first."""
+        """Return (in, out) of every linear layer, bottom first."""
         if self.interacts_by_dot(tables):
             vectors = sum(t.features for t in tables) + 1
             joined = self.bottom[-1] + vectors * (vectors - 1) // 2
@@ -113,16 +113,16 @@ class DenseShape:
         return tuple(zip(bottom[:-1], bottom[1:])) + tuple(zip(top[:-1], top[1:]))
 
     def queries(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the linear layer that makes the attention query of each feature of unpooled tables."""
+        """Return (in, out) of the linear layer that makes the attention query of each feature of unpooled tables."""
         unpooled = [t for t in tables if t.pooling is Pooling.NONE]
         return tuple((self.bottom[-1], t.dim) for t in unpooled for _ in range(t.features))
 
     def parameters(self, tables: tuple[Table, ...]) -> int:
-        """Number of weights and biases, all fp32, all-reduced every step."""
+        """Return the number of weights and biases, all fp32, all-reduced every step."""
         return sum(i * o + o for i, o in self.layers(tables) + self.queries(tables))
 
     def flops_per_sample(self, tables: tuple[Table, ...]) -> int:
-        """Floating-point operations of one sample's forward pass (multiply and add = 2).
+        """Return the floating-point operations of one sample's forward pass (multiply and add = 2).
 
         Of the attention only the queries: the rest grows with the histories, ``HISTORY_FLOPS`` a
         column of each lookup.

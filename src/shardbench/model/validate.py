@@ -1,4 +1,4 @@
-"""Whether a plan is one: coverage, overlap, capacity, declared moves, the engine's limits."""
+"""What makes a plan valid: coverage, no overlap, capacity, declared moves, the engine's limits."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Memory:
 
 
 def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
-    """Raises InvalidPlan with the first thing wrong; returns the memory the plan needs."""
+    """Return the memory that the plan needs; raises InvalidPlan with the first thing that is wrong."""
     if plan.world_size != problem.world_size:
         text = f"plan is for {plan.world_size} devices, the machine has {problem.world_size}"
         raise InvalidPlan(text, rule="world-size")
@@ -108,7 +108,7 @@ def _check_tiling(segments: list[Segment], table: Table, world_size: int) -> Non
 
 
 def _check_overlap(rectangles: list[Segment], table: Table) -> None:
-    """Row by row: those that a row is in lie side by side, so that a new one meets its neighbours alone."""
+    """Go down the rows: rectangles that share a row lie side by side, so that a new one meets its neighbours alone."""
     ending: list[tuple[int, int]] = []
     starts: list[int] = []
     there: dict[int, Segment] = {}
@@ -167,7 +167,7 @@ def _check_schedule(plan: Plan) -> None:
 
 
 def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
-    """Moves that a plan makes."""
+    """Return the moves that a plan makes."""
     dims = {table.name: table.dim for table in problem.tables}
     rows = {table.name: table.rows for table in problem.tables}
     used: set[Move] = set()
@@ -191,7 +191,7 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
 
 
 def memory_bytes(plan: Plan, problem: Problem) -> Memory:
-    """Bytes per rank and tier, and per node's host, weights and optimiser state together.
+    """Return the bytes per rank and tier, and per node's host, weights and optimiser state together.
 
     Under a schedule with cold phases a host holds the master copy of replicated rows, too.
     """
@@ -227,7 +227,7 @@ def _master_nodes(plan: Plan) -> dict[str, int]:
 
 
 def dealt(table: str, rows: int, ways: int) -> Ints:
-    """Rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
+    """Return the rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
     shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
     return np.roll(shares, deal_start(table, ways))
 

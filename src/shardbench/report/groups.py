@@ -1,7 +1,7 @@
 """Which records belong together: what is compared in one group, what is pooled in one row."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -14,6 +14,8 @@ from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report.compare.same_numbers import same
+from shardbench.report.standing import PROBLEM, Standing, mark
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -229,6 +231,57 @@ class Group:
         return min(competitors, key=lambda row: (self.estimate(row).value, row.strategy), default=None)
 
     @cached_property
+    def standings(self) -> dict[str, Standing]:
+        """How each row stands, by its strategy and in the rows' order."""
+        best = self.best
+        vs_best = {} if best is None else {row.strategy: self._vs(row, best) for row in self.ok_rows}
+        ratios = {name: 1.0 + value / 100.0 for name, value in vs_best.items() if value is not None}
+        least = min(ratios.values(), default=1.0)
+        over_best = {name: 100.0 * (ratio / least - 1.0) for name, ratio in ratios.items()}
+        return {
+            row.strategy: self._standing(row, vs_best.get(row.strategy), over_best.get(row.strategy))
+            for row in self.rows
+        }
+
+    def _vs(self, row: Row, best: Row) -> float | None:
+        reference = self.estimate(best).value
+        return 100.0 * (self.estimate(row).value / reference - 1.0) if reference else None
+
+    def _standing(self, row: Row, vs_best_pct: float | None, over_best_pct: float | None) -> Standing:
+        condition, best = self.condition, self.best
+        role, backend = row.worst.role.value, condition.backend.value
+        step = row.step if row.ok else None
+        same = self._same(row, best) if row.ok and best is not None else None
+        p_slower = self.p_slower(row, best) if row.ok and best is not None and row is not best else None
+        return Standing(
+            workload=condition.workload,
+            machine=condition.machine,
+            backend=backend,
+            batch_size=condition.batch_size,
+            strategy=row.strategy,
+            role=role,
+            outcome=row.worst.outcome.value,
+            cause=row.cause,
+            step_ms=step.value if step else None,
+            low_ms=step.low if step else None,
+            high_ms=step.high if step else None,
+            over_best_pct=over_best_pct,
+            vs_best_pct=vs_best_pct,
+            same=same,
+            p_slower=p_slower,
+            mark=mark(vs_best_pct, same, p_slower, role=role, backend=backend),
+            plan_s=row.typical(lambda record: record.planned.plan_s if record.planned else None),
+            fit_s=row.typical(lambda record: record.planned.fit_s if record.planned else None),
+            record=row.records[0].key,
+        )
+
+    def _same(self, row: Row, best: Row) -> bool | None:
+        if self.condition.backend is Backend.SIMULATED:
+            return same([row.step.value], [best.step.value])
+        apart = self.apart(row, best)
+        return None if apart is None else not apart
+
+    @cached_property
     def ok_rows(self) -> tuple[Row, ...]:
         """Rows that are ok, of strategies that do not compete as well."""
         return tuple(row for row in self.rows if row.ok)
@@ -269,6 +322,20 @@ def groups(records: Iterable[Record]) -> list[Group]:
         Group(condition=condition, rows=tuple(_row(name, rows[name]) for name in sorted(rows)))
         for condition, rows in sorted(found.items())
     ]
+
+
+def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
+    """Return the standings of all groups; groups of one problem get names of their workload that differ."""
+    names = [_told_apart(group.condition, grouped) for group in grouped]
+    return [replace(one, workload=name) for group, name in zip(grouped, names) for one in group.standings.values()]
+
+
+def _told_apart(own: Condition, grouped: Sequence[Group]) -> str:
+    """Return the workload's name, with what differs between its groups on one machine by one backend."""
+    alike = [group.condition for group in grouped if group.condition[: len(PROBLEM)] == own[: len(PROBLEM)]]
+    told = [name for name in own._fields[len(PROBLEM) :] if len({getattr(one, name) for one in alike}) > 1]
+    words = [f"{'batch ' if name == 'batch_size' else ''}{getattr(own, name)}" for name in told]
+    return ", ".join([own.workload, *words])
 
 
 def current(records: Iterable[Record]) -> list[Record]:

@@ -1,5 +1,10 @@
-"""How a strategy stands to the best of its group, by the cells of the throughput table: ahead, tied, or open."""
+"""How a strategy stands on a problem: one typed row, which a group of records makes or a table states.
 
+A problem is a workload on a machine by one backend. Tables, answers, pages and papers are views of such rows.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -7,13 +12,23 @@ import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
-from shardbench.records.trial import Backend
+from shardbench.records.trial import Backend, Outcome
 
-Cells = dict[str, Any]
+PROBLEM = ("workload", "machine", "backend")
+"""Columns that name a problem."""
+COLUMNS = (
+    *PROBLEM, "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_best_pct", "tie",
+    "plan_s", "fit_s",
+)  # fmt: skip
+"""A study's table with all of these states standings; other columns may be beside them."""
+AS_RUN = "as run"
+"""The budget's name where there is only one."""
+
+Cells = Mapping[str, Any]
 
 
-class Standing(StrEnum):
-    """By the mark that tables print."""
+class Mark(StrEnum):
+    """What is known of the difference to the best, as tables print it."""
 
     BEST = "best"
     SAME = "="
@@ -21,41 +36,170 @@ class Standing(StrEnum):
     OPEN = "~"
     """The model's own error leaves open which is faster."""
     UNKNOWN = "?"
-    """Nothing was repeated, or the records have no draws: it is not known whether the difference is one."""
+    """It is not known whether there is a difference: nothing was repeated, or the records have no draws."""
     APART = ""
-    """Slower (or, of a reference, faster) beyond the noise or the model's error."""
+    """The strategy is slower (a reference may be faster) beyond the noise or the model's error."""
 
 
-def standing(row: Cells) -> Standing | None:
-    """Of a row of the throughput table; None where it is not ok, or no competitor of its group is."""
-    value = number(row, "vs_best_pct")
-    if value is None:
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a strategy with one budget ended on a problem, and how its step compares with the best."""
+
+    workload: str
+    machine: str
+    backend: str
+    strategy: str
+    role: str
+    budget: str = AS_RUN
+    outcome: str
+    cause: str = ""
+    step_ms: float | None = None
+    low_ms: float | None = None
+    """Lower end of the step's 95 % interval (measured) or band (simulated); None where it is not known."""
+    high_ms: float | None = None
+    over_best_pct: float | None = None
+    """Distance to the shortest step of the problem, whatever the role of the strategy that has it."""
+    vs_best_pct: float | None = None
+    """Distance to the best competitor, by ratios to the control plan where the group has one; negative where a
+    reference is ahead. A study's table does not state it."""
+    same: bool | None = None
+    """Whether the step is the best competitor's, within the noise where measured; None where that is unknown."""
+    p_slower: float | None = None
+    """Share of draws in which the step is longer than the best competitor's; None of the best, and without draws."""
+    mark: Mark | None = None
+    """None where the strategy failed, or no competitor of the group ended well."""
+    plan_s: float | None = None
+    fit_s: float | None = None
+    devices: float | None = None
+    batch_size: float | None = None
+    bound_ms: float | None = None
+    over_bound_pct: float | None = None
+    headroom_pct: float | None = None
+    record: str = ""
+    """Key of the record behind the row, the first of several; empty where it is not known."""
+
+    @property
+    def problem(self) -> tuple[str, str, str]:
+        """Workload, machine and backend."""
+        return self.workload, self.machine, self.backend
+
+    @property
+    def name(self) -> str:
+        """The strategy, with its budget where there are several."""
+        return self.strategy if self.budget == AS_RUN else f"{self.strategy} ({self.budget})"
+
+    @property
+    def ok(self) -> bool:
+        """True where the strategy ended well and there is a best step to hold its step against."""
+        return self.outcome == Outcome.OK and self.over_best_pct is not None
+
+    @property
+    def competes(self) -> bool:
+        """True where the strategy may be the best."""
+        return self.role == Role.COMPETITOR
+
+    @property
+    def tie(self) -> str:
+        """The mark where the order to the best is not claimed; else empty."""
+        return "" if self.mark in (None, Mark.BEST) else str(self.mark)
+
+
+def is_measured(backend: str) -> bool:
+    """Return True for the backend whose steps are timed."""
+    return backend == Backend.MEASURED.value
+
+
+def mark(
+    vs_best_pct: float | None, same: bool | None, p_slower: float | None, *, role: str, backend: str
+) -> Mark | None:
+    """Return what is known of a difference to the best competitor; None where there is no difference."""
+    if vs_best_pct is None:
         return None
-    if pd.isna(row["same_as_best"]):
-        return Standing.UNKNOWN
-    if value == 0 and row["role"] == Role.COMPETITOR:
-        return Standing.BEST
-    if row["same_as_best"]:
-        return Standing.SAME
-    if row["backend"] == Backend.SIMULATED:
-        return certainty(row, "vs_best_pct", "p_slower_than_best")
-    return Standing.APART
+    if same is None:
+        return Mark.UNKNOWN
+    if vs_best_pct == 0 and role == Role.COMPETITOR:
+        return Mark.BEST
+    if same:
+        return Mark.SAME
+    return certainty(vs_best_pct, p_slower) if backend == Backend.SIMULATED else Mark.APART
 
 
-def certainty(row: Cells, difference: str, key: str) -> Standing:
-    """Of a simulated difference, by the share of draws (``key``) that have its sign."""
-    share = number(row, key)
-    if share is None:
-        return Standing.UNKNOWN
-    return Standing.APART if share_of_sign(row, difference, share) >= SURE else Standing.OPEN
+def certainty(difference: float, p_slower: float | None) -> Mark:
+    """Return how sure the sign of a simulated difference is, given the share of draws that are slower."""
+    if p_slower is None:
+        return Mark.UNKNOWN
+    return Mark.APART if share_of_sign(difference, p_slower) >= SURE else Mark.OPEN
 
 
-def share_of_sign(row: Cells, difference: str, slower: float) -> float:
-    """Share of draws that have the difference's sign, where that share of them is slower."""
-    return slower if (number(row, difference) or 0.0) > 0 else 1.0 - slower
+def share_of_sign(difference: float, p_slower: float) -> float:
+    """Return the share of draws that have the difference's sign."""
+    return p_slower if difference > 0 else 1.0 - p_slower
+
+
+def by_problem(listed: Iterable[Standing]) -> dict[tuple[str, str, str], list[Standing]]:
+    """Return the standings of each problem, problems in the order in which they first come."""
+    found: dict[tuple[str, str, str], list[Standing]] = {}
+    for one in listed:
+        found.setdefault(one.problem, []).append(one)
+    return found
+
+
+def throughput_standing(row: Cells) -> Standing:
+    """Return the standing that a row of a table of throughput states; ``over_best_pct`` is not in it."""
+    vs_best_pct, p_slower = number(row, "vs_best_pct"), number(row, "p_slower_than_best")
+    same = None if pd.isna(row["same_as_best"]) else bool(row["same_as_best"])
+    given: Cells = {
+        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
+        **{name: number(row, name) for name in ("plan_s", "fit_s", "batch_size")},
+    }
+    return Standing(
+        **given,
+        step_ms=number(row, "step_ms_p50"),
+        low_ms=number(row, "step_ms_low"),
+        high_ms=number(row, "step_ms_high"),
+        vs_best_pct=vs_best_pct,
+        same=same,
+        p_slower=p_slower,
+        mark=mark(vs_best_pct, same, p_slower, role=row["role"], backend=row["backend"]),
+    )
+
+
+def states_standings(table: pd.DataFrame) -> bool:
+    """Return True where a study's table has all columns that standings need."""
+    return set(COLUMNS) <= set(table.columns)
+
+
+def table_standings(table: pd.DataFrame) -> list[Standing]:
+    """Return the standings that a study's table states, in its order; ties are with the best row of any role."""
+    return [_stated({str(name): value for name, value in row.items()}) for row in table.to_dict("records")]
+
+
+def _stated(row: Cells) -> Standing:
+    over_best_pct, tie = number(row, "over_best_pct"), text(row, "tie")
+    known = None if over_best_pct is None else Mark.BEST if over_best_pct == 0 and not tie else Mark(tie)
+    numbers = (
+        "step_ms", "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct",
+        "headroom_pct",
+    )  # fmt: skip
+    given: Cells = {
+        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "budget", "outcome", "cause")},
+        **{name: number(row, name) for name in numbers},
+    }
+    return Standing(
+        **given,
+        low_ms=number(row, "step_ms_low"),
+        high_ms=number(row, "step_ms_high"),
+        mark=known,
+    )
 
 
 def number(row: Cells, key: str) -> float | None:
-    """A cell's number; None where it is empty or there is no such column."""
+    """Return a cell's number; None where it is empty or there is no such column."""
     value = row.get(key)
     return None if value is None or pd.isna(value) else float(value)
+
+
+def text(row: Cells, key: str) -> str:
+    """Return a cell's text; empty where the cell is, or where there is no such column."""
+    value = row.get(key)
+    return "" if value is None or pd.isna(value) else str(value)

@@ -11,14 +11,14 @@ from shardbench.report.compare.code_differences import OtherCode, compared
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.study_chart import plot_chart
 from shardbench.report.page.write import Extra, write_page
-from shardbench.report.standings import is_standings
+from shardbench.report.standing import states_standings
 from shardbench.report.tables.claim_text import claim_row
 from shardbench.report.tables.files import frame_csv, suite_paths, suite_records
 from shardbench.report.tables.text import readable_cell
-from shardbench.studies.board import board
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_code
+from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
 
 SHOWN_ROWS = 100
@@ -59,7 +59,10 @@ def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    found, cells = board(reproduction, results), [record for _, record in recorded_cells(reproduction, results)]
+    found, cells = (
+        study_standings(reproduction, results),
+        [record for _, record in recorded_cells(reproduction, results)],
+    )
     sections = extras(reproduction, results)
     if found is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
@@ -72,7 +75,7 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
         environments={record.environment for record in cells},
         code=study_code(reproduction, results).lines(),
         cells=cells,
-        board=found.standings if found is not None else None,
+        study=found,
     )
 
 
@@ -90,7 +93,7 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
     for study, tables in tables_by_study(reproduction, results):
         plots = study.plots(tables)
         for name, frame in tables.items():
-            if is_standings(frame):  # the page shows all of it by problem
+            if states_standings(frame):  # the page shows all of it by problem
                 continue
             note = (study.__doc__ or "").strip()
             if len(frame) > SHOWN_ROWS:

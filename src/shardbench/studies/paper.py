@@ -8,8 +8,8 @@ from shardbench.report.groups import current
 from shardbench.report.paper.figures import images, table_figure
 from shardbench.report.paper.files import commits
 from shardbench.report.paper.latex import LatexTable, figure_tex, slug, table_tex
-from shardbench.report.paper.profiles import standings_paper
-from shardbench.report.standings import is_standings
+from shardbench.report.paper.profiles import profiles_paper
+from shardbench.report.standing import states_standings, table_standings
 from shardbench.report.tables.claim_text import ledger_cells
 from shardbench.studies.ledger import ledger
 from shardbench.studies.reproduction import Reproduction
@@ -40,11 +40,11 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
         made_by = f"ShardBench, {owner}/{study.name}, records {commits(behind)}."
         backends = sorted({str(row["backend"]) for record in behind for row in record.rows})
         for table, frame in tables.items():
-            if is_standings(frame):
+            if states_standings(frame):
                 # Rows of other backends are other records', which the study's tables take in.
                 sources = {str(name): f"ShardBench, tables/{owner}/{table}.csv." for name in set(frame["backend"])}
                 sources |= dict.fromkeys(backends, made_by)
-                files |= standings_paper(frame, slug(f"{owner} {table}"), sources)
+                files |= profiles_paper(table_standings(frame), slug(f"{owner} {table}"), sources)
         for number, plot in enumerate(study.plots(tables), 1):
             image = slug(f"{owner} {plot.table} {number} figure")
             said = f"{plot.title} {' and '.join(backends).capitalize()}. {made_by}"

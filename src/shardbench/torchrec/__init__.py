@@ -1,6 +1,6 @@
 """Plans in and out of TorchRec: export, sharding plans, remapped collections, and a planner in place of its own."""
 
-from .exported import Exported, ExportedTable, Piece, Shard, export, inexpressible
+from .exported import Exported, ExportedTable, Shard, TorchRecTable, export, inexpressible
 from .planner import ShardBenchPlanner
 from .remap import IdRemap, ranks_of
 from .sharding import parameters_of_replicas, sharding_plan
@@ -10,11 +10,11 @@ __all__ = [
     "Exported",
     "ExportedTable",
     "IdRemap",
-    "Piece",
     "Shard",
     "ShardBenchPlanner",
     "SplitBags",
     "SplitSequences",
+    "TorchRecTable",
     "export",
     "inexpressible",
     "load_tables",

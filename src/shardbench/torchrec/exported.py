@@ -26,8 +26,8 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Piece:
-    """A table of TorchRec's that holds rows and columns of one of ours, ranges in the order that ids come in."""
+class TorchRecTable:
+    """A table in TorchRec that holds rows and columns of one of ours: ranges in the order that ids come in."""
 
     name: str
     table: str
@@ -41,10 +41,10 @@ class Piece:
     """Ranks that its rows are dealt over, by the remap; 1 where it deals none."""
     ranks: tuple[NonNegativeInt, ...]
     shards: tuple[Shard, ...] = ()
-    """None of a table that every rank holds."""
+    """Its blocks on ranks; empty where every rank holds the table."""
 
     def logical(self, features: int = 1) -> LogicalTable:
-        """The piece as a table that the engine deals, cuts and puts together again."""
+        """Return the piece as a table that the engine deals, cuts and puts together again."""
         segment = Segment(
             table=self.table,
             row_start=self.row_start,
@@ -64,11 +64,11 @@ class ExportedTable:
     name: str
     rows: PositiveInt
     dim: PositiveInt
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TorchRecTable, ...]
 
     @property
     def is_remapped(self) -> bool:
-        """Whether ids must be remapped, so that the module that holds the table is not the user's own."""
+        """Say whether ids must be remapped, so that the module that holds the table is not the user's own."""
         return len(self.pieces) > 1 or self.pieces[0].ways > 1
 
 
@@ -81,17 +81,17 @@ class Exported:
     tables: tuple[ExportedTable, ...]
 
     @property
-    def pieces(self) -> dict[str, Piece]:
-        """Every TorchRec table by its name."""
+    def pieces(self) -> dict[str, TorchRecTable]:
+        """Return every TorchRec table by its name."""
         return {piece.name: piece for table in self.tables for piece in table.pieces}
 
     @property
     def remapped(self) -> tuple[str, ...]:
-        """Tables whose ids must be remapped."""
+        """Return the names of tables whose ids must be remapped."""
         return tuple(table.name for table in self.tables if table.is_remapped)
 
     def to_json(self) -> str:
-        """Canonical JSON."""
+        """Return it as canonical JSON: sorted keys, no spaces."""
         return to_json(self)
 
     @classmethod
@@ -101,7 +101,7 @@ class Exported:
 
 
 def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool = False) -> Exported:
-    """The plan for TorchRec; all devices are on one node unless ``devices_per_node`` says otherwise.
+    """Export the plan for TorchRec; all devices are on one node unless ``devices_per_node`` says otherwise.
 
     Rows that a plan deals are dealt by the remap. With ``in_blocks`` a whole table is instead cut
     into TorchRec's own blocks of rows in the order of ids, so that it needs no remap: as even as
@@ -122,7 +122,7 @@ def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool =
 
 
 def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
-    """What TorchRec cannot express: a sentence a segment, or about the whole plan; nothing where it can all."""
+    """Say what TorchRec cannot express: a sentence a segment, or one about the whole plan; nothing where it can all."""
     found = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
     found = found if plan.schedule is not None else []
     for segment in plan.segments:
@@ -156,12 +156,12 @@ def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
     return {tuple(range(first, first + local)) for first in range(0, world_size, local)}
 
 
-def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[Piece]:
-    """The fewest TorchRec tables: column ranges of the same rows on devices are one, columns-wise."""
+def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[TorchRecTable]:
+    """Yield the fewest TorchRec tables: column ranges of the same rows on devices are one, sharded column-wise."""
     # Groups of replicas partition the world: together they are one replica on every rank.
     one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
     rows = sorted({(s.row_start, s.row_stop) for s in one})
-    found: list[Piece] = []
+    found: list[TorchRecTable] = []
     for start, stop in rows:
         level = [s for s in one if (s.row_start, s.row_stop) == (start, stop)]
         tiers = {s.placement.tier for s in level if isinstance(s.placement, OnRank | OnLocalRank)}
@@ -201,12 +201,12 @@ def _box(segment: Segment) -> dict[str, int | str]:
     }
 
 
-def _column_wise(level: list[Segment]) -> Piece:
+def _column_wise(level: list[Segment]) -> TorchRecTable:
     box = _box(level[0]) | {"column_stop": level[-1].column_stop}
     shards = tuple(
         Shard(rank=_rank(s.placement), row=0, column=s.column_start, rows=s.rows, columns=s.columns) for s in level
     )
-    return Piece(
+    return TorchRecTable(
         **box,  # type: ignore[arg-type]
         sharding_type="column_wise",
         compute_kernel=_kernel(getattr(level[0].placement, "tier", Tier.HBM)),
@@ -215,15 +215,15 @@ def _column_wise(level: list[Segment]) -> Piece:
     )
 
 
-def _piece(segment: Segment, world_size: int) -> Piece:
+def _piece(segment: Segment, world_size: int) -> TorchRecTable:
     place, everyone = segment.placement, tuple(range(world_size))
     box: dict[str, object] = {**_box(segment)}
     if isinstance(place, Replicated):
-        return Piece(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
+        return TorchRecTable(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
     box["compute_kernel"] = _kernel(getattr(place, "tier", Tier.HBM))
     if isinstance(place, OnRank | OnLocalRank):
         shard = Shard(rank=_rank(place), row=0, column=0, rows=segment.rows, columns=segment.columns)
-        return Piece(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
+        return TorchRecTable(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
     ranks = place.ranks if isinstance(place, RowWise) else everyone
     kind = "row_wise" if ranks == everyone else "table_row_wise"
     # Padded to equal blocks; the remap deals rows into them.
@@ -231,11 +231,11 @@ def _piece(segment: Segment, world_size: int) -> Piece:
     shards = tuple(
         Shard(rank=rank, row=i * block, column=0, rows=block, columns=segment.columns) for i, rank in enumerate(ranks)
     )
-    return Piece(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
+    return TorchRecTable(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
 
 
-def _in_blocks(piece: Piece) -> Piece:
-    """The same without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
+def _in_blocks(piece: TorchRecTable) -> TorchRecTable:
+    """Return the piece without padding; raises Unsupported where TorchRec's blocks leave a rank empty."""
     rows, last = piece.row_stop, piece.shards[-1]
     if last.row >= rows:
         raise Unsupported(

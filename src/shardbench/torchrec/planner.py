@@ -1,4 +1,4 @@
-"""A planner in the place of TorchRec's EmbeddingShardingPlanner, with any strategy behind it."""
+"""A planner that takes the place of TorchRec's EmbeddingShardingPlanner, with any strategy behind it."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -13,12 +13,11 @@ from torchrec.distributed.sharding_plan import get_module_to_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
-from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine
-from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -33,11 +32,11 @@ from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
 from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections, sharding_plan
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
-"""Whose constants count where neither the caller nor TorchRec's Topology states them."""
+"""Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
 UVM_DIVISOR = 10.0
 """TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
 NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
-"""What needs no remap of ids; grid_shard needs widths that few tables have."""
+"""Sharding types that need no remap of ids; grid_shard needs widths that few tables have."""
 NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})
 Sharders: TypeAlias = list[ModuleSharder[torch.nn.Module]]
 _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
@@ -55,7 +54,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     ``machine`` gives constants of the cost model: a machine, or a name or path of one. Without it
     TorchRec's Topology gives bandwidths, and DEFAULT_MACHINE the rest.
 
-    ``plan`` raises TorchRec's PlannerError where there is no plan; ``answer`` is then what the last one
+    ``plan`` raises TorchRec's PlannerError where there is no plan; ``answer`` then says what the last plan
     comes to.
     """
 
@@ -89,7 +88,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self.answer: Answer[Simulation] | None = None
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
-        """The sharding plan of all collections of ``module`` that a sharder is given for."""
+        """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
         reserved = self._storage_reservation.reserve(
             topology=self._topology,
@@ -131,7 +130,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         )
 
     def _best(self, limits: Constraints, problem: Problem) -> Answer[Simulation]:
-        """Of a strategy's plan with the moves that need no remap, and of its free plan mended, the shorter step."""
+        """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
         question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
         budget = Budget(plan_s=self.plan_s, fit_s=max(self.plan_s, 1.0))
         causes: list[str] = []
@@ -164,21 +163,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                     if getattr(constraint, field) is not None:
                         setattr(sharding, field, getattr(constraint, field))
 
-    def predicted_ms(self) -> float:
-        """Predicted step of the last plan with a plain dense model; raises BadInput before there is one."""
-        if self.answer is None:
-            raise BadInput("nothing has been planned yet")
-        return self.answer.judged.step_ms
-
-    def last_plan(self) -> Plan:
-        """The last plan in our words; raises BadInput before there is one."""
-        if self.answer is None:
-            raise BadInput("nothing has been planned yet")
-        return self.answer.plan
-
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
-    """The strategy, and where it has moves that need a remap, first itself without them."""
+    """Return the strategy, and before it, where it has moves that need a remap, itself without them."""
     host = {Move.UVM} if problem.topology.uvm_bytes else set()
     if strategy.moves <= NATIVE_MOVES | host:
         return [strategy]
@@ -188,7 +175,7 @@ def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
 
 
 def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
-    """Bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
+    """Return the bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
     hbm = topology.compute_device != "cpu"
     left = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
     if min(left) <= 0:
@@ -271,7 +258,7 @@ def _table(config: Any, collection: Collection) -> Table:
 
 
 def _pooling(constraint: ParameterConstraints, features: int, name: str) -> float:
-    """Lookups of a sample in all of the table's features."""
+    """Return the lookups of a sample in all of the table's features."""
     refused = [field for field in _REFUSED if getattr(constraint, field) is not None]
     if refused or constraint.use_virtual_table:
         raise PlannerError(f"table '{name}': constraint {(refused or ['use_virtual_table'])[0]} cannot be kept")
@@ -308,7 +295,7 @@ def _types(
 
 
 def _optimizer(sharder: ModuleSharder[torch.nn.Module], parameter: torch.nn.Parameter) -> Optimizer:
-    """Of an optimiser in the backward pass, or of the sharder's fused one; adam's state for any that is not known."""
+    """Name the optimiser of the backward pass, or the sharder's fused one; adam stands for any that is not known."""
     classes = getattr(parameter, "_optimizer_classes", None)
     if classes:
         name = classes[0].__name__

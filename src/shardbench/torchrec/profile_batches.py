@@ -8,11 +8,11 @@ from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags
 
 SAMPLES = 65_536
-"""Of a profile that is made up."""
+"""Samples of a profile that is made up."""
 
 
 def even_profile(rows: int, pooling: float) -> AccessProfile:
-    """Profile of a table whose rows are all as likely: ``pooling`` lookups a sample, in SAMPLES samples."""
+    """Make up the profile of a table of equally likely rows: ``pooling`` lookups a sample, in SAMPLES samples."""
     lookups = round(pooling * SAMPLES)
     each, more = divmod(lookups, rows)
     runs = [(each + 1, more), (each, rows - more)]
@@ -34,18 +34,18 @@ class ProfileBatches:
         self.numbers = range(1)
 
     def bags(self, iteration: int, table: int) -> Bags:
-        """Lookups of one table."""
+        """Draw the lookups of one table."""
         shape, profile = self.problem.tables[table], self.problem.profiles[table]
         generator = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(table,)))
         bags = self.problem.batch_size * shape.features
         lengths = generator.poisson(profile.mean_pooling / shape.features, size=bags)
         rows = profile.inverse_cdf(generator.random(int(lengths.sum())))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        # The fewest rows that take a share, less one: the row at which the share is reached.
+        # The fewest rows that take a share, less one, are the row at which the share is reached.
         return Bags(values=np.maximum(rows - 1, 0), offsets=offsets, features=shape.features)
 
     def joined(self, batches: int, table: int) -> Bags:
-        """Lookups of one table in the first batches; there is one. Raises BadInput for more."""
+        """Draw the lookups of one table in the first batch; raises BadInput for more than this one."""
         if batches != 1:
-            raise BadInput("of a profile one batch is drawn")
+            raise BadInput("only one batch is drawn of a profile: ask for 1")
         return self.bags(0, table)

@@ -21,14 +21,14 @@ class Remapped(NamedTuple):
 
 
 def piece_keys(table: ExportedTable, features: Sequence[str]) -> dict[str, list[str]]:
-    """Features of each piece of a table, in the order of the table's own; the own names where there is one piece."""
+    """Name the features of each piece of a table, in the table's order; one piece alone keeps the table's names."""
     if len(table.pieces) == 1:
         return {table.pieces[0].name: list(features)}
     return {piece.name: [f"{feature}_s{k}" for feature in features] for k, piece in enumerate(table.pieces)}
 
 
 def ranks_of(order: Ints, rows: int) -> torch.Tensor:
-    """Each id's place in the order of frequency, int64 [rows]; ``order`` are the ids seen, the hottest first.
+    """Return each id's place in the order of frequency, int64 [rows]; ``order`` are the ids seen, the hottest first.
 
     Ids never seen follow by number. Raises BadInput where ``order`` names an id twice, or one that there is not.
     """
@@ -39,7 +39,7 @@ def ranks_of(order: Ints, rows: int) -> torch.Tensor:
     ranks[seen] = torch.arange(len(seen))
     never = ranks < 0
     if int(never.sum()) != rows - len(seen):
-        raise BadInput("an order names an id twice")
+        raise BadInput("an order of ids names one twice: state each id once")
     ranks[never] = torch.arange(len(seen), rows)
     return ranks
 
@@ -79,11 +79,11 @@ class IdRemap(torch.nn.Module):
             self.register_buffer(f"ranks_{name}", order.to(torch.int64))
 
     def forward(self, lookups: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Lookups [keys, batch] -> lookups of the pieces, a key each."""
+        """Turn lookups [keys, batch] into lookups of the pieces, a key each."""
         return self.cut(lookups).lookups
 
     def cut(self, lookups: KeyedJaggedTensor) -> Remapped:
-        """The same, and where each lookup came from."""
+        """Turn lookups into those of the pieces, and say where each came from."""
         keys: list[str] = []
         ids: list[torch.Tensor] = []
         lengths: list[torch.Tensor] = []
@@ -110,7 +110,7 @@ class IdRemap(torch.nn.Module):
     def _of(
         self, feature: str, ids: torch.Tensor, lengths: torch.Tensor
     ) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """Key, ids, lengths and positions of every piece of a feature's table."""
+        """Return key, ids, lengths and positions of every piece of a feature's table."""
         table = self._tables.get(feature)
         if table is None:
             return [(feature, ids, lengths, None)]

@@ -11,23 +11,23 @@ from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.torchrec.exported import Exported, Piece
+from shardbench.torchrec.exported import Exported, TorchRecTable
 
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""What TorchRec's EmbeddingCollection can be sharded by."""
+"""Types that TorchRec's EmbeddingCollection can be sharded by."""
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
 
 
 def collections(model: torch.nn.Module) -> Iterator[tuple[str, Collection]]:
-    """Path and module of every collection in a model that is not sharded yet."""
+    """Yield path and module of every collection in a model that is not sharded yet."""
     for path, module in model.named_modules():
         if isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
             yield path, module
 
 
 def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cuda") -> ShardingPlan:
-    """The plan of all collections in ``model``, for ``DistributedModelParallel(model, plan=...)``.
+    """Make the plan of all collections in ``model``, for ``DistributedModelParallel(model, plan=...)``.
 
     ``model`` holds the exported tables: the user's own module where none is remapped, else what
     ``split`` made of it. Raises BadInput where its tables are others, Unsupported for a sequence
@@ -52,7 +52,7 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
 
 
 def parameters_of_replicas(exported: Exported, model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Weights of tables that every rank holds: an ordinary optimiser steps them, none in the backward pass."""
+    """Return the weights of tables that every rank holds, which an ordinary optimiser steps."""
     replicas = {name for name, piece in exported.pieces.items() if piece.sharding_type == "data_parallel"}
     return [p for name, p in model.named_parameters() if name.split(".")[-1] == "weight" and _table(name) in replicas]
 
@@ -68,7 +68,7 @@ def _shapes(module: Collection) -> dict[str, tuple[int, int]]:
     return {config.name: (config.num_embeddings, config.embedding_dim) for config in configs}
 
 
-def _check(name: str, shape: tuple[int, int], pieces: dict[str, Piece]) -> None:
+def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) -> None:
     if name not in pieces:
         split = any(piece.table == name for piece in pieces.values())
         advice = "is in several pieces there: call split(exported, module) first" if split else "is not in the plan"
@@ -79,7 +79,7 @@ def _check(name: str, shape: tuple[int, int], pieces: dict[str, Piece]) -> None:
         raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
 
 
-def _parameter(piece: Piece, local_size: int, device: str) -> ParameterSharding:
+def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterSharding:
     shards = [
         ShardMetadata(
             shard_offsets=[shard.row, shard.column],

@@ -17,7 +17,7 @@ from torchrec import (
 from torchrec.modules.embedding_configs import PoolingType
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.torchrec.exported import Exported, ExportedTable, Piece
+from shardbench.torchrec.exported import Exported, ExportedTable, TorchRecTable
 from shardbench.torchrec.remap import IdRemap, piece_keys
 from shardbench.torchrec.sharding import Collection
 
@@ -25,7 +25,7 @@ Ranks = Mapping[str, torch.Tensor]
 
 
 def split(exported: Exported, module: Collection, ranks: Ranks | None = None) -> torch.nn.Module:
-    """What takes the collection's place in the model: itself, if no table of it is remapped.
+    """Make what takes the collection's place in the model: itself, if no table of it is remapped.
 
     ``ranks`` as in IdRemap. Weights are copied where ``module`` has some (is not on the meta
     device). Raises BadInput where its tables are not the plan's, Unsupported for what cannot be split.
@@ -67,7 +67,7 @@ def _tables(exported: Exported, configs: Sequence[Any]) -> dict[str, ExportedTab
 
 
 class SplitBags(torch.nn.Module):
-    """In place of an EmbeddingBagCollection, with its keys: bags are summed over the pieces of their table."""
+    """Stands for an EmbeddingBagCollection, with its keys: bags are summed over the pieces of their table."""
 
     def __init__(self, module: EmbeddingBagCollection, tables: dict[str, ExportedTable], ranks: Ranks) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SplitBags(torch.nn.Module):
         self._means = {feature for config in configs if config.name in means for feature in config.feature_names}
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Lookups -> vectors [batch, sum of widths], as the collection it stands for."""
+        """Turn lookups into vectors [batch, sum of widths], as the collection it stands for does."""
         found = self.collection(self.remap(features)).to_dict()
         vectors = []
         for feature, dim in self._dims.items():
@@ -105,7 +105,7 @@ class SplitBags(torch.nn.Module):
 
 
 class SplitSequences(torch.nn.Module):
-    """In place of an EmbeddingCollection, with its keys: vectors are put back in their places of the sequence."""
+    """Stands for an EmbeddingCollection, with its keys: vectors are put back in their places of the sequence."""
 
     def __init__(self, module: EmbeddingCollection, tables: dict[str, ExportedTable], ranks: Ranks) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SplitSequences(torch.nn.Module):
         self._parts = _parts(configs, tables)
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
-        """Lookups -> vectors of each by feature, as the collection it stands for."""
+        """Turn lookups into vectors of each by feature, as the collection it stands for does."""
         lookups, positions = self.remap.cut(features)
         found = self.collection(lookups)
         made = {}
@@ -143,18 +143,18 @@ class SplitSequences(torch.nn.Module):
 
 def _remap(configs: Sequence[Any], tables: dict[str, ExportedTable], ranks: Ranks) -> IdRemap:
     remapped = [table for table in tables.values() if table.is_remapped]
-    # Without a remap a table's rows are where its ids say: their order of frequency changes nothing.
+    # Without a remap a table's rows are where its ids say: the order of frequency changes nothing.
     used = {name: order for name, order in ranks.items() if tables[name].is_remapped}
     return IdRemap(remapped, {config.name: config.feature_names for config in configs}, used)
 
 
-def _pieces(config: Any, tables: dict[str, ExportedTable]) -> list[tuple[Piece, list[str]]]:
+def _pieces(config: Any, tables: dict[str, ExportedTable]) -> list[tuple[TorchRecTable, list[str]]]:
     table = tables[config.name]
     return list(zip(table.pieces, piece_keys(table, config.feature_names).values(), strict=True))
 
 
-def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str, list[tuple[str, Piece]]]:
-    """Keys and pieces that a feature's vectors come from."""
+def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str, list[tuple[str, TorchRecTable]]]:
+    """Return the keys and pieces that a feature's vectors come from."""
     return {
         feature: [(keys[number], piece) for piece, keys in _pieces(config, tables)]
         for config in configs
@@ -163,9 +163,9 @@ def _parts(configs: Sequence[Any], tables: dict[str, ExportedTable]) -> dict[str
 
 
 def _config(
-    config: EmbeddingBagConfig | EmbeddingConfig, piece: Piece, keys: list[str], **changes: Any
+    config: EmbeddingBagConfig | EmbeddingConfig, piece: TorchRecTable, keys: list[str], **changes: Any
 ) -> EmbeddingBagConfig | EmbeddingConfig:
-    """The piece's, its weights drawn as the whole table's."""
+    """Return the configuration of a piece, whose weights are drawn as the whole table's are."""
     logical = piece.logical()
     return replace(
         config,
@@ -179,7 +179,7 @@ def _config(
     )
 
 
-def _widened(vectors: torch.Tensor, piece: Piece, dim: int) -> torch.Tensor:
+def _widened(vectors: torch.Tensor, piece: TorchRecTable, dim: int) -> torch.Tensor:
     if vectors.shape[1] == dim:
         return vectors
     return torch.nn.functional.pad(vectors, (piece.column_start, dim - piece.column_stop))
@@ -209,8 +209,8 @@ def load_tables(model: torch.nn.Module, exported: Exported, weights: Mapping[str
                 shard.tensor.copy_(whole[row : row + rows, column : column + columns])
 
 
-def _logical(piece: Piece, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
-    """The piece's weights out of the table's."""
+def _logical(piece: TorchRecTable, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
+    """Take the piece's weights out of the table's."""
     orders = [getattr(remap, f"ranks_{piece.table}", None) for remap in remaps]
     for order in orders:
         if order is not None:

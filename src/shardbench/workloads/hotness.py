@@ -16,12 +16,12 @@ from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, check_rows, gather_bags
 
 HotRows = Callable[[Ints], Bools]
-"""Row ids int64 [n] -> whether each is hot, bool [n]; ids must be rows of the table."""
+"""A function of row ids int64 [n] that says of each whether it is hot, bool [n]; ids must be rows of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HotPrefix:
-    """The first ``hot`` of a table's ``rows`` rows, in frequency order, are hot.
+    """A choice of hot rows: the first ``hot`` of a table's ``rows`` rows, in frequency order.
 
     Raises BadInput for an id beyond the table.
     """
@@ -30,7 +30,7 @@ class HotPrefix:
     rows: int
 
     def __call__(self, ids: Ints) -> Bools:
-        """See HotRows."""
+        """Return which of ``ids`` int64 [n] are hot, bool [n]."""
         check_rows(ids, self.rows, "hot rows")
         return np.asarray(ids < self.hot)
 
@@ -42,19 +42,19 @@ class HotMask:
     mask: Bools
 
     def __call__(self, ids: Ints) -> Bools:
-        """See HotRows."""
+        """Return which of ``ids`` int64 [n] are hot, bool [n]."""
         check_rows(ids, len(self.mask), "hot rows")
         return np.asarray(self.mask[ids])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicatedRows:
-    """The rows of a table that a plan's ``segments`` replicate in all their columns are hot."""
+class HotReplicas:
+    """A choice of hot rows: those that a plan's ``segments`` of the table replicate in all their columns."""
 
     segments: tuple[Segment, ...]
 
     def __call__(self, ids: Ints) -> Bools:
-        """See HotRows."""
+        """Return which of ``ids`` int64 [n] are hot, bool [n]."""
         hot = np.ones(len(ids), dtype=np.bool_)
         for segment in self.segments:
             if not isinstance(segment.placement, Replicated):
@@ -79,7 +79,7 @@ def clear_cold(hot: Bools, bags: Bags, rows: HotRows) -> None:
 
 
 def hot_samples(bags: Callable[[int], Bags], rows: Sequence[HotRows], samples: int) -> Bools:
-    """Which of ``samples`` samples are hot, bool [samples]; ``bags(i)`` are table i's, ``rows[i]`` its hot rows."""
+    """Return which samples are hot, bool [samples]; ``bags(i)`` are the bags of table i, ``rows[i]`` its hot rows."""
     hot = np.ones(samples, dtype=np.bool_)
     for i, of_table in enumerate(rows):
         clear_cold(hot, bags(i), of_table)
@@ -87,7 +87,7 @@ def hot_samples(bags: Callable[[int], Bags], rows: Sequence[HotRows], samples: i
 
 
 def hot_under(plan: Plan, tables: Sequence[Table], bags: Callable[[int], Bags], samples: int) -> Bools:
-    """Which samples are hot under a plan's batch schedule, bool [samples]; ``bags(i)`` are those of ``tables[i]``.
+    """Return which samples are hot under a plan's schedule, bool [samples]; ``bags(i)`` are those of ``tables[i]``.
 
     The rows that the plan replicates decide it (none is hot where it schedules no hot phase), not the
     schedule's numbers of mini-batches, which the strategy expected.
@@ -95,18 +95,18 @@ def hot_under(plan: Plan, tables: Sequence[Table], bags: Callable[[int], Bags], 
     if plan.schedule is None or not plan.schedule.has_hot:
         return np.zeros(samples, dtype=np.bool_)
     by_table = plan.by_table()
-    return hot_samples(bags, [ReplicatedRows(segments=tuple(by_table[table.name])) for table in tables], samples)
+    return hot_samples(bags, [HotReplicas(segments=tuple(by_table[table.name])) for table in tables], samples)
 
 
 def take(bags: Bags, samples: Ints) -> Bags:
-    """The bags of ``samples`` int64 [n], in that order; a sample may come more than once."""
+    """Return the bags of ``samples`` int64 [n], in that order; a sample may come more than once."""
     at = samples if bags.features == 1 else (samples[:, None] * bags.features + np.arange(bags.features)).ravel()
     begins = bags.offsets[at]
     return replace(gather_bags(bags.values, begins, bags.offsets[at + 1] - begins), features=bags.features)
 
 
 def join(parts: Sequence[Bags]) -> Bags:
-    """The bags of all parts, one after the other; raises BadInput for no part."""
+    """Return the bags of all parts, one after the other; raises BadInput for no part."""
     if not parts:
         raise BadInput("no bags to join")
     if len(parts) == 1:
@@ -134,7 +134,7 @@ class PureBatch:
 
 
 def pack(hot: Bools, batch_size: int) -> list[PureBatch]:
-    """Every sample once in pure mini-batches of ``batch_size``, cold ones first, each kind in sample order.
+    """Pack every sample once into pure mini-batches of ``batch_size``, cold ones first, each kind in sample order.
 
     The last batch of a kind is filled up (see PureBatch), so that all have the same size; a mean
     over samples weighs each batch by its ``fresh``.
@@ -182,9 +182,9 @@ class Packer:
         self._batch_size = batch_size
         self._waiting = {kind: _Waiting() for kind in PhaseKind}
         self.samples = 0
-        """Samples seen."""
+        """Number of samples seen."""
         self.hot = 0
-        """Hot ones among them."""
+        """Number of hot samples among them."""
 
     def add(self, tables: Sequence[Bags]) -> list[PackedBatch]:
         """Take some samples (one Bags a table) and give the mini-batches that they complete.
@@ -206,11 +206,11 @@ class Packer:
         return self._give(self._batch_size)
 
     def finish(self) -> list[PackedBatch]:
-        """What is left, as at most one shorter mini-batch of either kind."""
+        """Give what is left, as at most one shorter mini-batch of either kind."""
         return self._give(1)
 
     def _give(self, least: int) -> list[PackedBatch]:
-        # A list, no generator: what a caller does not read to its end must not be lost.
+        # This gives a list, no generator: what a caller does not read to its end must not be lost.
         given: list[PackedBatch] = []
         for kind, waiting in self._waiting.items():
             if waiting.samples < least:

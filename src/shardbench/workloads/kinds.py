@@ -18,7 +18,7 @@ GROUP = "shardbench.datasets"
 
 
 def workload_kinds() -> dict[str, type[WorkloadConfig]]:
-    """Every workload kind by its ``dataset`` name.
+    """Return every workload kind by its ``dataset`` name.
 
     They are the modules of shardbench.datasets with a CONFIG, and what installed packages give:
     subclasses of WorkloadConfig, but for ``broken_dataset_packages``.
@@ -27,7 +27,7 @@ def workload_kinds() -> dict[str, type[WorkloadConfig]]:
 
 
 def broken_dataset_packages() -> tuple[str, ...]:
-    """Why packages are left out, one line each: they give no WorkloadConfig, or a name that is taken."""
+    """Return why packages are left out, one line each: they give no WorkloadConfig, or a name that is taken."""
     return _kinds()[1]
 
 
@@ -35,8 +35,6 @@ def broken_dataset_packages() -> tuple[str, ...]:
 def _kinds() -> tuple[dict[str, type[WorkloadConfig]], tuple[str, ...]]:
     kinds: dict[str, type[WorkloadConfig]] = {}
     for info in pkgutil.iter_modules(import_module(GROUP).__path__):
-        if info.name.startswith("fit_"):  # scripts that made the data files
-            continue
         config = getattr(import_module(f"{GROUP}.{info.name}"), "CONFIG", None)
         if config is not None:
             kinds[config.model_fields["dataset"].default] = config
@@ -62,7 +60,7 @@ def _kind_of(package: str, config: object) -> tuple[str, type[WorkloadConfig]]:
 
 
 def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
-    """Validated parameters of a workload; raises BadInput that names the wrong field."""
+    """Return the validated parameters of a workload; raises BadInput that names the wrong field."""
     kind, known = data.get("dataset"), sorted(workload_kinds())
     if not isinstance(kind, str):
         stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"

@@ -1,4 +1,4 @@
-"""Test batches, drawn once: on disk, where ranks and counters map them, or in memory."""
+"""Test batches that are drawn once: on disk, where ranks and counters map them, or in memory."""
 
 import json
 import secrets
@@ -30,13 +30,13 @@ class BatchSource(Protocol):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The distinct batches; iteration i uses number i modulo how many there are."""
+        """Return the distinct batches; iteration i uses number i modulo how many there are."""
 
     def bags(self, iteration: int, table: int) -> Bags:
-        """Lookups of one table in the batch that ``iteration`` uses."""
+        """Return the lookups of one table in the batch that ``iteration`` uses."""
 
     def joined(self, batches: int, table: int) -> Bags:
-        """Lookups of one table in the first ``batches`` batches, one after the other."""
+        """Return the lookups of one table in the first ``batches`` batches, one after the other."""
 
 
 class DrawnBatches:
@@ -66,7 +66,7 @@ class DrawnBatches:
         return DrawnBatches(self._workload, len(self.numbers), first=1 + secrets.randbits(62))
 
     def bags(self, iteration: int, table: int) -> Bags:
-        """See BatchSource."""
+        """Return the lookups of one table, drawn when they are first asked for."""
         assert_readable(Split.TEST)
         key = self.numbers[iteration % len(self.numbers)], table
         if key not in self._drawn:
@@ -74,7 +74,7 @@ class DrawnBatches:
         return self._drawn[key]
 
     def joined(self, batches: int, table: int) -> Bags:
-        """See BatchSource."""
+        """Return the lookups of one table in the first ``batches`` batches, joined once."""
         if (batches, table) not in self._joined:
             self._joined[batches, table] = join([self.bags(n, table) for n in range(batches)])
         return self._joined[batches, table]
@@ -111,7 +111,7 @@ def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Ba
 
 
 def materialise_beside(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
-    """The same as ``folder``, or with a hash behind its name where other batches lie there, which stay."""
+    """Write the batches to ``folder``, or where others lie there, to a folder with a hash behind its name."""
     if not folder.exists():
         return materialise(workload, folder, batches)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as fresh:
@@ -169,16 +169,16 @@ class Batches:
 
     @property
     def folder(self) -> Path:
-        """Where they lie."""
+        """Return the folder that they lie in."""
         return self._folder
 
     @property
     def hash(self) -> str:
-        """16 hex digits of their header, which has a sum over all values."""
+        """Return 16 hex digits of their header, which has a sum over all values."""
         return content_hash(self._header)
 
     def intact(self) -> bool:
-        """Whether the files still are what was written."""
+        """Say whether the files still are what was written."""
         try:
             same = file_text(self._folder / _HEADER) == self._header
             return same and _crc32(self._folder, self.numbers) == self._crc32
@@ -201,11 +201,11 @@ class Batches:
         return self._open[batch]
 
     def joined(self, batches: int, table: int) -> Bags:
-        """See BatchSource; not kept, so that nothing large is held whole."""
+        """Join the lookups of the first ``batches`` batches anew each time, so that nothing large is held whole."""
         return join([self.bags(n, table) for n in range(batches)])
 
     def chosen(self, table: int, samples: Ints) -> Bags:
-        """The bags of one table of ``samples`` int64 [n], numbered through all batches, in that order."""
+        """Return the bags of one table of ``samples`` int64 [n], numbered through all batches, in that order."""
         distinct, places = np.unique(samples, return_inverse=True)
         edges = np.searchsorted(distinct, self.batch_size * np.arange(len(self.numbers) + 1))
         parts = [
@@ -216,7 +216,7 @@ class Batches:
         return take(join(parts), places)
 
     def bags(self, iteration: int, table: int, start: int = 0, stop: int | None = None) -> Bags:
-        """Lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""
+        """Return the lookups of one table for samples [start, stop) of the batch that ``iteration`` uses."""
         assert_readable(Split.TEST)
         values, lengths, starts = self._batch(self.numbers[iteration % len(self.numbers)])
         first, end = self._ends[table : table + 2].tolist()

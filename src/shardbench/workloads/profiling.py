@@ -30,7 +30,7 @@ Tables of no more rows have a count for each.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RowCounts:
+class AccessCounts:
     """Access counts of one table by row, over ``samples`` train samples.
 
     ``ids`` int64 [seen]: the rows looked up, ascending; ``counts`` int64 [seen]: how often, all
@@ -45,11 +45,11 @@ class RowCounts:
 
     @cached_property
     def profile(self) -> AccessProfile:
-        """What a strategy is told of it."""
+        """Return the profile that a strategy is told."""
         return AccessProfile.from_counts(self.counts, rows=self.rows, samples=self.samples, present=self.present)
 
     def of(self, ids: Ints) -> Ints:
-        """Counts int64 [n] of the rows ``ids`` int64 [n], 0 where a row was not seen."""
+        """Return the counts int64 [n] of the rows ``ids`` int64 [n], 0 where a row was not seen."""
         if len(self.ids) == 0:
             return np.zeros(len(ids), dtype=np.int64)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -76,7 +76,7 @@ class RowCounter:
         self._waiting = 0
 
     def add(self, values: Ids, lengths: Ints) -> None:
-        """Counts some samples: row ids [lookups], and how many are each sample's, int64 [samples]."""
+        """Count some samples: row ids [lookups], and how many are each sample's, int64 [samples]."""
         self.samples += len(lengths)
         self.present += int(np.count_nonzero(lengths))
         self._pending.append(values)
@@ -84,15 +84,17 @@ class RowCounter:
         if self._waiting > max(_PENDING, len(self._ids)):
             self._merge()
 
-    def counts(self) -> RowCounts:
-        """What was counted so far; raises BadInput where no sample was added."""
+    def counts(self) -> AccessCounts:
+        """Return what was counted so far; raises BadInput where no sample was added."""
         if self.samples == 0:
             raise BadInput("no sample was counted: raise samples or rate")
         self._merge()
         if self._of_row is not None:
             self._ids = np.flatnonzero(self._of_row)
             self._counts = self._of_row[self._ids]
-        return RowCounts(rows=self.rows, samples=self.samples, present=self.present, ids=self._ids, counts=self._counts)
+        return AccessCounts(
+            rows=self.rows, samples=self.samples, present=self.present, ids=self._ids, counts=self._counts
+        )
 
     def _merge(self) -> None:
         if not self._waiting:
@@ -116,8 +118,8 @@ class RowCounter:
 
 def count_samples(
     workload: Workload, table: int, *, samples: int, rates: Sequence[float] = (1.0,), seed: int = 0
-) -> tuple[RowCounts, ...]:
-    """Access counts of one table over a share of the first ``samples`` train samples, one for each of ``rates``.
+) -> tuple[AccessCounts, ...]:
+    """Count one table's accesses over a share of the first ``samples`` train samples, for each of ``rates``.
 
     A sample is kept with probability ``rate`` in (0, 1], by a draw that depends on ``seed`` and
     the sample alone: all tables of a workload keep the same samples, and those of a lower rate
@@ -143,7 +145,7 @@ def count_samples(
 
 
 def _sample_draws(seed: int, batch: int, size: int) -> Floats:
-    """Uniform draws float64 [size] in [0, 1), the same for every table."""
+    """Draw uniform numbers float64 [size] in [0, 1), the same for every table."""
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(batch,))).random(size)
 
 
@@ -184,13 +186,13 @@ class ProfileError:
     coverage_error: float
     """(sampled - full) / full of the coverage."""
     unseen_rows: float
-    """Of the rows that the full counts saw, the share that the sample did not, 0..1."""
+    """Share of the rows that the full counts saw and the sample did not, 0..1."""
     unseen_accesses: float
     """Share of the full accesses that go to rows the sample did not see, 0..1."""
 
 
-def profile_error(sampled: RowCounts, full: RowCounts) -> ProfileError:
-    """Compares the counts of a sample with the full ones of the same table.
+def profile_error(sampled: AccessCounts, full: AccessCounts) -> ProfileError:
+    """Compare the counts of a sample with the full ones of the same table.
 
     Raises BadInput where they are of different tables, or ``sampled`` saw what ``full`` did not.
     """
@@ -214,8 +216,8 @@ def profile_error(sampled: RowCounts, full: RowCounts) -> ProfileError:
     )
 
 
-def _true_cdf(sampled: RowCounts, full: RowCounts, hottest: Ints) -> Floats:
-    """Expected share of full accesses that the sample's hottest rows take, float64 as ``hottest``."""
+def _true_cdf(sampled: AccessCounts, full: AccessCounts, hottest: Ints) -> Floats:
+    """Return the expected share of full accesses that the sample's hottest rows take, float64 as ``hottest``."""
     lookups = full.profile.lookups
     if lookups == 0:
         return np.asarray(full.profile.cdf(hottest))
@@ -227,5 +229,5 @@ def _true_cdf(sampled: RowCounts, full: RowCounts, hottest: Ints) -> Floats:
 
 
 def _relative(sampled: float, full: float) -> float:
-    """Relative difference; nothing of nothing is no error."""
+    """Return the relative difference; nothing of nothing is no error."""
     return (sampled - full) / full if full else 0.0

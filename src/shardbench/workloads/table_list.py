@@ -1,4 +1,4 @@
-"""Lists of tables that their owner has: a CSV or parquet file with a line a table, or a TorchRec collection."""
+"""Lists of tables: a CSV or parquet file with a line a table, or a TorchRec collection."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,20 +16,20 @@ from shardbench.base.serialise import first_error
 from shardbench.model.table import Name, Pooling, Rows, Table, Width
 
 SEPARATOR = "|"
-"""Between the features of a table that several share, in a cell of a list."""
+"""Text between the features that share a table, in a cell of a list."""
 
 
 MAX_LINES = 100_000
 
 
 class ListedTable(pydantic.BaseModel):
-    """One table of a list; what a list does not say is None."""
+    """One table of a list; whatever the list does not say is None."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: Name
     rows: Rows | None = None
-    """None where they are to be counted."""
+    """Rows of the table; None where they are to be counted."""
     dim: Width = 64
     pooled: bool = True
     """Whether the vectors of a bag are summed, or kept one by one."""
@@ -46,12 +46,12 @@ class ListedTable(pydantic.BaseModel):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Inputs that look the table up, at least one."""
+        """Return the inputs that look the table up, at least one."""
         return self.features or (self.name,)
 
     @property
     def table(self) -> Table:
-        """The table as a problem has it; raises BadInput where its rows are not stated."""
+        """Return the table as a problem has it; raises BadInput where its rows are not stated."""
         if self.rows is None:
             raise BadInput(f"table {self.name}: state its rows")
         pooling = Pooling.SUM if self.pooled else Pooling.NONE
@@ -59,7 +59,7 @@ class ListedTable(pydantic.BaseModel):
 
 
 def read_table_list(path: Path) -> tuple[ListedTable, ...]:
-    """Tables of a .csv or .parquet file whose columns are fields of ``ListedTable``, ``name`` at least.
+    """Read the tables of a .csv or .parquet file whose columns are fields of ``ListedTable``, ``name`` at least.
 
     An empty cell says nothing; several features are separated by ``|``. Raises BadInput that names file and line.
     """
@@ -92,7 +92,7 @@ def _listed(cells: dict[str, Any], what: str) -> ListedTable:
 
 
 def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]:
-    """The tables; raises BadInput where there is none, or two have one name or look-up one input."""
+    """Return the tables; raises BadInput where there is none, or two have one name or look up one input."""
     tables = tuple(listed)
     if not tables:
         raise BadInput(f"{what} lists no table")
@@ -104,7 +104,7 @@ def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]
 
 
 def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
-    """Tables of TorchRec's: an EmbeddingBagCollection, an EmbeddingCollection, a module that has some, or configs.
+    """List the tables of an EmbeddingBagCollection, an EmbeddingCollection, a module that has some, or their configs.
 
     ``collection`` is a module, or a list of EmbeddingBagConfig or EmbeddingConfig. Raises BadInput where nothing of
     the kind is in it, or a table is none that the kernels take.

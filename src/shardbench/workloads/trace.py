@@ -23,14 +23,14 @@ _sealed = False
 
 
 def seal_test_split() -> None:
-    """From now on this process cannot read any test split (called before a strategy runs)."""
+    """Keep this process from reading any test split from now on (called before a strategy runs)."""
     global _sealed
     _sealed = True
 
 
 @contextmanager
 def closed_test_split() -> Iterator[None]:
-    """Meanwhile this process cannot read any test split: for a strategy that plans in it."""
+    """Keep this process from reading any test split meanwhile: a strategy plans in it."""
     global _sealed
     before, _sealed = _sealed, True
     try:
@@ -40,7 +40,7 @@ def closed_test_split() -> Iterator[None]:
 
 
 def assert_readable(split: Split) -> None:
-    """Raises Undeclared where a strategy's process asks for the test split."""
+    """Raise Undeclared where a strategy's process asks for the test split."""
     if split is Split.TEST and _sealed:
         raise Undeclared("the test trace is never handed to a strategy: plan from problem.profiles")
 
@@ -78,26 +78,26 @@ class Bags:
 
     @property
     def batch_size(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return (len(self.offsets) - 1) // self.features
 
     @property
     def lengths(self) -> Ints:
-        """Bag lengths, int64 [batch x features]."""
+        """Return the length of every bag, int64 [batch x features]."""
         return np.diff(self.offsets)
 
     @property
     def sample_lengths(self) -> Ints:
-        """Lookups of each sample, of all features, int64 [batch]."""
+        """Return the number of lookups of each sample, of all features, int64 [batch]."""
         return np.diff(self.offsets[:: self.features])
 
     def samples(self, start: int, stop: int) -> "Bags":
-        """The bags of samples [start, stop)."""
+        """Return the bags of samples [start, stop)."""
         offsets = self.offsets[start * self.features : stop * self.features + 1]
         return Bags(values=self.values[offsets[0] : offsets[-1]], offsets=offsets - offsets[0], features=self.features)
 
     def feature(self, number: int) -> "Bags":
-        """The bags of one feature, one a sample."""
+        """Return the bags of one feature, one a sample."""
         if self.features == 1:
             return self
         return gather_bags(
@@ -106,7 +106,7 @@ class Bags:
 
     @classmethod
     def shared(cls, of_features: Sequence["Bags"]) -> "Bags":
-        """Bags [batch] of every feature of a shared table, put together."""
+        """Put the bags [batch] of every feature of a shared table together."""
         if len(of_features) == 1:
             return of_features[0]
         begins = np.cumsum([0, *(len(bags.values) for bags in of_features[:-1])])
@@ -119,7 +119,7 @@ class Bags:
 
 
 def last_rows(bags: Bags) -> Ints:
-    """The highest row id of every sample, of all features, int64 [batch]; -1 where a sample has no lookup."""
+    """Return the highest row id of every sample, of all features, int64 [batch]; -1 where a sample has no lookup."""
     found = np.full(bags.batch_size, -1, dtype=np.int64)
     some = bags.sample_lengths > 0
     if some.any():
@@ -127,17 +127,23 @@ def last_rows(bags: Bags) -> Ints:
     return found
 
 
-def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
-    """The bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
+def bag_offsets(lengths: Ints) -> Ints:
+    """Return the offsets int64 [n + 1] of bags of ``lengths`` int64 [n]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def gather_bags(values: Ints, begins: Ints, lengths: Ints) -> Bags:
+    """Return the bags values[begins[i]:begins[i] + lengths[i]], one after the other."""
+    offsets = bag_offsets(lengths)
     if bool((lengths == 1).all()):
         return Bags(values=values[begins], offsets=offsets)
     return Bags(values=values[np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])], offsets=offsets)
 
 
 def check_rows(values: Ints, rows: int, what: str) -> None:
-    """Raises BadInput where an id lies outside [0, rows)."""
+    """Raise BadInput where an id lies outside [0, rows)."""
     if len(values) and (values.min() < 0 or values.max() >= rows):
         at = int(np.flatnonzero((values < 0) | (values >= rows))[0])
         raise BadInput(f"{what}: lookup {at} asks for row {values[at]}, the table has rows 0..{rows - 1}")
@@ -152,7 +158,7 @@ class Ranking:
 
     DENSE_ROWS = 1 << 24
     DENSE_ROWS_PER_LOOKUP = 16
-    """Beyond this, filling an array of all rows takes longer than searching the seen ones."""
+    """Rows a lookup from which on filling an array of all rows takes longer than searching the seen ones."""
 
     def __init__(self, train_ids: NDArray[np.integer], rows: int) -> None:
         self.rows = rows
@@ -179,17 +185,17 @@ class Ranking:
 
     @property
     def counts(self) -> Ints:
-        """Access counts of the seen rows in rank order, int64 [seen], descending."""
+        """Return the access counts of the seen rows in rank order, int64 [seen], descending."""
         return np.repeat(*self._runs)
 
     @property
     def nbytes(self) -> int:
-        """Memory it keeps."""
+        """Return the bytes of memory that it keeps."""
         kept = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
         return sum(array.nbytes for array in (*kept, *self._runs))
 
     def __call__(self, ids: Ints) -> Ints:
-        """Ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""
+        """Return the ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""
         check_rows(ids, self.rows, "ranking")
         if self._ranks is not None:
             return self._ranks[ids].astype(np.int64)
@@ -201,7 +207,7 @@ class Ranking:
 
 
 def _counted(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.integer], Ints]:
-    """Rows that occur, ascending, and how often, int64; by an array of ``bins`` where given, else sorting."""
+    """Count the rows that occur, ascending, int64; by an array of ``bins`` where given, else by sorting."""
     if bins is not None:
         counts = np.bincount(ids, minlength=bins)
         seen = np.flatnonzero(counts)

@@ -9,6 +9,7 @@ import numpy as np
 import pydantic
 from pydantic import PositiveInt
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.profile import AccessProfile, InputSample
@@ -19,6 +20,8 @@ SAMPLED_INPUTS = 8192
 """Inputs in a sample: a share of a half is known to 0.6 %."""
 _SAMPLED_NUMBERS = 1 << 18
 """Inputs times tables that a sample may have."""
+MISSING = -1
+"""Row of an input that asks a table for none."""
 
 
 class Workload(ABC):
@@ -38,18 +41,27 @@ class Workload(ABC):
     """Samples of the train split that are on record; None where they are drawn, without end."""
     drawn: ClassVar[bool] = False
     """Whether the test batches of any numbers can be drawn, beside those that trials are judged on."""
+    _config: "WorkloadConfig"
+
+    def _configure(self, config: "WorkloadConfig") -> None:
+        """Take over what every configuration states; the tables are the subclass's."""
+        self._config = config
+        self.name = config.name
+        self.dense = config.dense
+        self.batch_size = config.batch_size
+        self.test_batches = config.test_batches
 
     @abstractmethod
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        """Lookups of table number ``table`` in global batch ``batch``; same arguments, same lookups."""
+        """Return the lookups of table number ``table`` in global batch ``batch``; same arguments, same lookups."""
 
     @abstractmethod
     def _profile(self, table: int) -> AccessProfile:
-        """Profile of the train split."""
+        """Return the profile of the train split."""
 
     @abstractmethod
     def recipe(self) -> object:
-        """Plain data that determines this workload (parameters, checksums of its files)."""
+        """Return plain data that determines this workload (parameters, checksums of its files)."""
 
     def bags(self, split: Split, iteration: int, table: int, *, first: int = 0) -> Bags:
         """Return lookups of one table in one global batch: ids in [0, rows), ``batch_size`` samples of its features.
@@ -74,12 +86,12 @@ class Workload(ABC):
 
     @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:
-        """Training profile of every table."""
+        """Return the training profile of every table."""
         return tuple(self._profile(i) for i in range(len(self.tables)))
 
     @cached_property
     def input_sample(self) -> InputSample | None:
-        """Train inputs beside those that the profiles count; None where the workload has none to tell of."""
+        """Return train inputs beside those that the profiles count; None where the workload has none to tell of."""
         wanted = min(SAMPLED_INPUTS, max(1, _SAMPLED_NUMBERS // len(self.tables)))
         parts = [self._unprofiled(i, wanted) for i in range(len(self.tables))]
         found = [last_rows(bags) for bags in parts if bags is not None]
@@ -88,7 +100,7 @@ class Workload(ABC):
         return InputSample(coldest=tuple(tuple(rows.tolist()) for rows in found), train_inputs=self.train_samples)
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
-        """Bags of at most ``inputs`` train inputs, the same ones for every table; ids as in ``bags``."""
+        """Return the bags of at most ``inputs`` train inputs, the same ones for every table; ids as in ``bags``."""
         return None
 
     @cached_property
@@ -120,13 +132,27 @@ class WorkloadConfig(pydantic.BaseModel):
 
     @abstractmethod
     def build(self, data: Path) -> Workload:
-        """The workload; ``data`` is the folder with files the user brought or prepared.
+        """Return the workload; ``data`` is the folder with files the user brought or prepared.
 
         Raises BadInput that says what to download or prepare where a file is missing.
         """
 
 
 def rng(seed: int, split: Split, batch: int, table: int) -> np.random.Generator:
-    """Independent generator of one (split, batch, table); train and test never share draws."""
+    """Return the generator of one (split, batch, table), independent of all others: no two splits share draws."""
     key = (0 if split is Split.TRAIN else 1, batch, table)
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+
+
+def one_hot_values(source: Workload, split: Split, batch: int) -> Ints:
+    """Return the row that each input of a batch asks for, int64 [batch_size, tables]; MISSING where a bag is empty.
+
+    Raises BadInput for bags of several lookups.
+    """
+    values = np.full((source.batch_size, len(source.tables)), MISSING, dtype=np.int64)
+    for table in range(len(source.tables)):
+        bags = source.bags(split, batch, table)
+        if len(bags.values) and int(bags.lengths.max()) > 1:
+            raise BadInput(f"{source.name}/{source.tables[table].name} has bags of several lookups, not one value")
+        values[bags.lengths > 0, table] = bags.values
+    return values

@@ -1,1 +1,1 @@
-"""Two records or two runs held against each other."""
+"""Two records or two runs beside each other: what differs, and why."""

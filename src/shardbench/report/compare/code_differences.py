@@ -1,4 +1,4 @@
-"""How many records were made by other code than what is here now, in words and numbers."""
+"""Counts the records that were made by other code than what is here now, and says so in words."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ class OtherCode:
     """Records of other code than this process would run; of the same code none is counted."""
 
     records: int
-    """Looked at."""
+    """The number of records looked at."""
     differing: int
-    """Of these, how many count under any of what follows."""
+    """The number of them that count under any of what follows."""
     own: dict[str, int]
-    """By strategy or study: its own code differs, or it is no longer here."""
+    """Records by strategy or study whose own code differs, or is no longer here."""
     package: int
-    """The harness or the data sets differ; that alone makes no trial run again."""
+    """The number of records of another harness or other data sets; that alone makes no trial run again."""
     unstated: dict[str, int]
-    """By strategy or study: recorded by a version that did not state its code."""
+    """Records by strategy or study that an older version wrote, which did not state its code."""
 
     def lines(self) -> list[str]:
-        """What to say; nothing where all is of this code."""
+        """Say it in lines; none where all records are of this code."""
         if not self.differing:
             return []
         said = [f"{self.differing} of {self.records} records were recorded with other code than this:"]
@@ -40,14 +40,14 @@ class OtherCode:
 
 
 def other_code(records: Iterable[Record]) -> OtherCode:
-    """Holds the code of trials against that of this process."""
+    """Compare the code of trials with that of this process."""
     looked_at = list(records)
     codes = strategy_codes(record.about for record in looked_at)
     return compared((record, codes[record.about]) for record in looked_at)
 
 
 def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherCode:
-    """Holds each record against the hash of the code that it would be made by now."""
+    """Compare each record with the hash of the code that would make it now."""
     package, looked_at, differing, elsewhere = checkout().package, 0, 0, 0
     own: Counter[str] = Counter()
     unstated: Counter[str] = Counter()

@@ -1,11 +1,11 @@
-"""Two results folders, a run of one's own and the committed archive, say: what is equal, how far the rest is off.
+"""Compares two results folders: which numbers and answers are equal, and how far off the others are.
 
-Simulated rows are the same program on the same numbers, so that they are to be equal. Measured ones have a ratio, and
-are apart where it is beyond what repeats of one plan within the two runs scatter; that says nothing of why, as another
-machine is another speed. The ratio of steps over the control plan's leaves the machine's speed out.
+Simulated rows come from the same program on the same numbers, so they should be equal. Measured rows have a ratio, and
+are apart where it is beyond the scatter of repeats of one plan within the two runs; that says nothing of why, as
+another machine has another speed. The ratio of steps over those of the control plan leaves that speed out.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,13 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.base.statistics import log_mean, pooled_noise
+from shardbench.records.cell import CellRecord, Scalar, Series, SeriesRow
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
-from shardbench.report.compare.cells import CELL_COLUMNS, compare_cells
-from shardbench.report.compare.same_numbers import BOTH, COMMITTED_ONLY, ONLY, same
-from shardbench.report.compare.second_run import Agreement, agreement
+from shardbench.report.compare.order import Agreement, agreements
+from shardbench.report.compare.same_numbers import same
 from shardbench.report.groups import Condition, Group, Row, groups
-from shardbench.report.results import cell_records, load_claims, results_folder, trial_records
+from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
 
 IDENTITY = ("suite", "committed_suite", *Condition._fields, "strategy", "where", "outcome", "committed_outcome", "n")
 SIMULATED_COLUMNS = (*IDENTITY, "step_ms", "committed_step_ms", "difference_pct", "equal", "reason")
@@ -28,21 +28,32 @@ MEASURED_COLUMNS = (
     *IDENTITY, "committed_n", "quantity", "value", "committed_value", "ratio", "ratio_low", "ratio_high",
     "beyond_noise", "reason",
 )  # fmt: skip
+CELL_COLUMNS = (
+    "baseline", "study", "backend", "cells_in_both", "only_this_run", "only_committed", "equal", "difference_pct",
+    "column", "key",
+)  # fmt: skip
 VERDICTS = ("direction", "magnitude")
 CLAIM_COLUMNS = (
     "paper", "claim", "backend", "where", "direction", "committed_direction", "magnitude", "committed_magnitude",
     "ours", "committed_ours", "unit", "equal",
 )  # fmt: skip
+BOTH, ONLY, COMMITTED_ONLY = "both", "this run only", "committed only"
 STEP, OVER_CONTROL = "step (ms)", "step over the control's"
+SECONDS = "_s"
+"""The ending of columns of seconds that our own process took: clocks are never equal, whatever the row's backend."""
+_WORDS = float("inf")
+"""The difference of what is no number."""
 
 Cells = dict[str, object]
 Place = tuple[str, Condition, str]
-"""Suite, condition, strategy."""
+"""The suite, the condition and the strategy of a row."""
+Studies = Mapping[tuple[str, str], Sequence[CellRecord]]
+Value = Scalar | Series
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A folder held against another one, the committed; a row has ``where`` it is: in both, or in which one only."""
+    """A results folder beside another one, the committed; ``where`` says whether both have a row, or which one."""
 
     folder: Path
     committed: Path
@@ -59,11 +70,11 @@ class Comparison:
     claims: pd.DataFrame
     """A row a statement: both answers of both, and whether the answers are the same."""
     order: Mapping[str, tuple[Agreement, ...]]
-    """By suite: whether measured strategies come in the same order, group by group."""
+    """A suite's groups: whether measured strategies come in the same order in both."""
 
 
 def compare_results(folder: Path | str, committed: Path | str) -> Comparison:
-    """Holds a results folder against another one, the committed.
+    """Compare a results folder with another one, the committed.
 
     Trials are the same where condition, strategy, seed and repeat are; of the suite of that name, or else of the
     first that has them. Raises BadInput for a folder that is missing, damaged, or the same as the other.
@@ -71,204 +82,249 @@ def compare_results(folder: Path | str, committed: Path | str) -> Comparison:
     ours, theirs = results_folder(folder), results_folder(committed)
     if ours.resolve() == theirs.resolve():
         raise BadInput(f"{ours} and {theirs} are one folder; name another one with --with")
-    pairs = _paired(trial_records(ours), trial_records(theirs))
-    measured = [pair for pair in pairs if pair.condition.backend is Backend.MEASURED]
+    matches = _matched(trial_records(ours), trial_records(theirs))
+    simulated = [_simulated(match) for match in matches if match.condition.backend is Backend.SIMULATED]
+    of_ranks = [match for match in matches if match.condition.backend is Backend.MEASURED]
+    measured = [row for match in of_ranks for row in _measured(match)]
     return Comparison(
         folder=ours,
         committed=theirs,
-        simulated=pd.DataFrame(
-            [_simulated(pair) for pair in pairs if pair.condition.backend is Backend.SIMULATED],
-            columns=list(SIMULATED_COLUMNS),
-        ),
-        measured=pd.DataFrame([row for pair in measured for row in _measured(pair)], columns=list(MEASURED_COLUMNS)),
-        cells=pd.DataFrame(compare_cells(cell_records(ours), cell_records(theirs)), columns=list(CELL_COLUMNS)),
+        simulated=pd.DataFrame(simulated, columns=list(SIMULATED_COLUMNS)),
+        measured=pd.DataFrame(measured, columns=list(MEASURED_COLUMNS)),
+        cells=pd.DataFrame(_studies(cell_records(ours), cell_records(theirs)), columns=list(CELL_COLUMNS)),
         claims=_claims(load_claims(ours), load_claims(theirs)),
-        order=_order(measured),
+        order=_order(of_ranks),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _RowOfRun:
+    """A strategy's row in one of the folders, with its suite and its group."""
+
+    suite: str
+    group: Group
+    row: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Match:
     """One strategy under one condition, in one folder or in both."""
 
     condition: Condition
     strategy: str
-    suite: str | None
-    committed_suite: str | None
-    group: Group | None
-    row: Row | None
-    committed_group: Group | None
-    committed_row: Row | None
+    ours: _RowOfRun | None
+    theirs: _RowOfRun | None
 
     @property
     def where(self) -> str:
-        if self.row is None:
+        if self.ours is None:
             return COMMITTED_ONLY
-        return ONLY if self.committed_row is None else BOTH
-
-    @property
-    def other_version(self) -> str:
-        """Why its numbers are of unlike things."""
-        if self.row is None or self.committed_row is None:
-            return ""
-        a, b = self.row.records[-1].spec, self.committed_row.records[-1].spec
-        if a.workload_fingerprint != b.workload_fingerprint:
-            return "another version of the workload"
-        return "another machine file" if a.machine_hash != b.machine_hash else ""
+        return ONLY if self.theirs is None else BOTH
 
     def identity(self) -> Cells:
-        """The columns that all kinds of rows have."""
+        """Give the columns that rows of all kinds have."""
+        ours, theirs = self.ours, self.theirs
         return {
-            "suite": self.suite,
-            "committed_suite": self.committed_suite,
+            "suite": ours and ours.suite,
+            "committed_suite": theirs and theirs.suite,
             **{name: getattr(value, "value", value) for name, value in self.condition._asdict().items()},
             "strategy": self.strategy,
             "where": self.where,
-            "outcome": None if self.row is None else self.row.worst.outcome.value,
-            "committed_outcome": None if self.committed_row is None else self.committed_row.worst.outcome.value,
-            "n": 0 if self.row is None else len(self.row.records),
+            "outcome": ours and ours.row.worst.outcome.value,
+            "committed_outcome": theirs and theirs.row.worst.outcome.value,
+            "n": len(ours.row.records) if ours else 0,
         }
 
     @property
-    def both_ok(self) -> tuple[Row, Row] | None:
-        """Both rows, where all trials of both ended well."""
-        if self.row is None or self.committed_row is None or not (self.row.ok and self.committed_row.ok):
+    def other_outcome(self) -> str:
+        """Say so where both have trials that ended in unlike ways; empty elsewhere."""
+        if self.ours is None or self.theirs is None:
+            return ""
+        return "" if self.ours.row.worst.outcome is self.theirs.row.worst.outcome else "another outcome"
+
+    @property
+    def both_ok(self) -> tuple[_RowOfRun, _RowOfRun] | None:
+        """Give both rows where all trials of both ended well."""
+        if self.ours is None or self.theirs is None or not (self.ours.row.ok and self.theirs.row.ok):
             return None
-        return self.row, self.committed_row
+        return self.ours, self.theirs
 
 
-def _paired(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Pair]:
-    """Those of our folder first, in its order, then what only the committed one has."""
+def _other_version(ours: Row, theirs: Row) -> str:
+    """Say why the numbers of two rows are of unlike things; empty where they are not."""
+    a, b = ours.records[-1].spec, theirs.records[-1].spec
+    if a.workload_fingerprint != b.workload_fingerprint:
+        return "another version of the workload"
+    return "another machine file" if a.machine_hash != b.machine_hash else ""
+
+
+def _matched(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Match]:
+    """Match the rows of our folder, in its order, and then list what only the committed one has."""
     committed = _rows(theirs)
     places: dict[tuple[Condition, str], list[Place]] = {}
     for place in committed:
         places.setdefault(place[1:], []).append(place)
-    pairs: list[_Pair] = []
+    matches: list[_Match] = []
     taken: set[Place] = set()
-    for (suite, condition, strategy), (group, row) in _rows(ours).items():
+    for (suite, condition, strategy), row in _rows(ours).items():
         found = places.get((condition, strategy), [])
-        match = next((place for place in found if place[0] == suite), found[0] if found else None)
-        taken |= {match} if match is not None else set()
-        other = committed[match] if match is not None else (None, None)
-        pairs.append(
-            _Pair(
-                condition=condition, strategy=strategy, suite=suite, committed_suite=match[0] if match else None,
-                group=group, row=row, committed_group=other[0], committed_row=other[1],
-            )
-        )  # fmt: skip
-    for place, (group, row) in committed.items():
+        # The suite of that name, or else the first that has the row.
+        for place in sorted(found, key=lambda place: place[0] != suite)[:1]:
+            taken.add(place)
+            matches.append(_Match(condition=condition, strategy=strategy, ours=row, theirs=committed[place]))
+        if not found:
+            matches.append(_Match(condition=condition, strategy=strategy, ours=row, theirs=None))
+    for place, row in committed.items():
         if place not in taken:
-            suite, condition, strategy = place
-            pairs.append(
-                _Pair(
-                    condition=condition, strategy=strategy, suite=None, committed_suite=suite,
-                    group=None, row=None, committed_group=group, committed_row=row,
-                )
-            )  # fmt: skip
-    return pairs
+            matches.append(_Match(condition=place[1], strategy=place[2], ours=None, theirs=row))
+    return matches
 
 
-def _rows(suites: Mapping[str, list[Record]]) -> dict[Place, tuple[Group, Row]]:
+def _rows(suites: Mapping[str, list[Record]]) -> dict[Place, _RowOfRun]:
     return {
-        (suite, group.condition, row.strategy): (group, row)
+        (suite, group.condition, row.strategy): _RowOfRun(suite=suite, group=group, row=row)
         for suite, records in suites.items()
         for group in groups(records)
         for row in group.rows
     }
 
 
-def _simulated(pair: _Pair) -> Cells:
-    cells, rows = pair.identity(), pair.both_ok
+def _simulated(match: _Match) -> Cells:
+    cells, rows = match.identity(), match.both_ok
     if rows is None:
-        alike = pair.where == BOTH and cells["outcome"] == cells["committed_outcome"]
-        reason = "" if alike or pair.where != BOTH else "another outcome"
-        return cells | {"equal": alike if pair.where == BOTH else None, "reason": reason}
-    trials = _matched(*rows)
+        equal = not match.other_outcome if match.where == BOTH else None
+        return cells | {"equal": equal, "reason": match.other_outcome}
+    ours, theirs = (one.row for one in rows)
+    committed = {(record.spec.seed, record.spec.repeat): record for record in theirs.records}
+    trials = [(r, committed[key]) for r in ours.records if (key := (r.spec.seed, r.spec.repeat)) in committed]
     steps = [(a.timing.step_ms, b.timing.step_ms) for a, b in trials if a.timing and b.timing]
     if not steps:
         return cells | {"n": 0, "equal": False, "reason": "no seed in common"}
     off = [100.0 * (float(np.median(a)) / float(np.median(b)) - 1.0) for a, b in steps]
     equal = all(same(a, b) for a, b in steps)
-    mine, theirs = (float(np.median(np.concatenate([pair[side] for pair in steps]))) for side in (0, 1))
+    step_ms, committed_ms = (float(np.median(np.concatenate(of_run))) for of_run in zip(*steps))
     return cells | {
         "n": len(steps),
-        "step_ms": mine,
-        "committed_step_ms": theirs,
+        "step_ms": step_ms,
+        "committed_step_ms": committed_ms,
         "difference_pct": 0.0 if equal else max(off, key=abs),
         "equal": equal,
-        "reason": "" if equal else pair.other_version or _why(trials),
+        "reason": "" if equal else _other_version(ours, theirs) or _why(trials),
     }
 
 
-def _matched(row: Row, other: Row) -> list[tuple[Record, Record]]:
-    theirs = {(record.spec.seed, record.spec.repeat): record for record in other.records}
-    return [(r, theirs[r.spec.seed, r.spec.repeat]) for r in row.records if (r.spec.seed, r.spec.repeat) in theirs]
-
-
 def _why(trials: Iterable[tuple[Record, Record]]) -> str:
-    """Why trials of one workload and machine differ."""
+    """Say why trials of one workload and machine differ."""
     for ours, theirs in trials:
-        if (
-            ours.planned is not None
-            and theirs.planned is not None
-            and ours.planned.plan_hash != theirs.planned.plan_hash
-        ):
+        if ours.planned and theirs.planned and ours.planned.plan_hash != theirs.planned.plan_hash:
             return "another plan"
         if ours.spec.iterations != theirs.spec.iterations:
             return "another number of batches"
     return "the same plan, other charges"
 
 
-def _measured(pair: _Pair) -> list[Cells]:
-    cells, rows = pair.identity(), pair.both_ok
-    cells |= {"committed_n": 0 if pair.committed_row is None else len(pair.committed_row.records), "quantity": STEP}
-    if rows is None or pair.group is None or pair.committed_group is None:
-        failed = pair.where == BOTH and cells["outcome"] != cells["committed_outcome"]
-        return [cells | {"reason": "another outcome" if failed else ""}]
-    made = [cells | _ratio(pair, STEP, lambda row: row.medians_ms)]
-    control = pair.group.control
-    if control is not None and control == pair.committed_group.control:
-        made.append(cells | _ratio(pair, OVER_CONTROL, lambda row: row.ratios))
+def _measured(match: _Match) -> list[Cells]:
+    committed_n = len(match.theirs.row.records) if match.theirs else 0
+    cells = match.identity() | {"committed_n": committed_n, "quantity": STEP}
+    if match.both_ok is None:
+        return [cells | {"reason": match.other_outcome}]
+    ours, theirs = match.both_ok
+    made = [cells | _ratio(ours, theirs, STEP, lambda row: row.medians_ms)]
+    if ours.group.control is not None and ours.group.control == theirs.group.control:
+        made.append(cells | _ratio(ours, theirs, OVER_CONTROL, lambda row: row.ratios))
     return made
 
 
-def _ratio(pair: _Pair, quantity: str, numbers: Callable[[Row], tuple[float, ...]]) -> Cells:
-    """The ratio of two rows that are ok, and its interval by the noise of repeats of both groups."""
-    assert pair.row and pair.committed_row and pair.group and pair.committed_group  # noqa: S101 - the caller looked
-    mine, theirs = (log_mean(numbers(row)) for row in (pair.row, pair.committed_row))
-    cells: Cells = {"quantity": quantity, "value": mine.value, "committed_value": theirs.value}
-    if pair.row.records[-1].spec.workload_fingerprint != pair.committed_row.records[-1].spec.workload_fingerprint:
-        return cells | {"reason": pair.other_version}
+def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str, numbers: Callable[[Row], tuple[float, ...]]) -> Cells:
+    """Give the ratio of two rows that are ok, and its interval by the noise of repeats of both groups."""
+    mine, other = log_mean(numbers(ours.row)), log_mean(numbers(theirs.row))
+    reason = _other_version(ours.row, theirs.row)
+    cells: Cells = {"quantity": quantity, "value": mine.value, "committed_value": other.value, "reason": reason}
+    if ours.row.records[-1].spec.workload_fingerprint != theirs.row.records[-1].spec.workload_fingerprint:
+        return cells
     noise = pooled_noise(
         numbers(Row(strategy=row.strategy, records=tuple(trials)))
-        for group in (pair.group, pair.committed_group)
+        for group in (ours.group, theirs.group)
         for row in group.ok_rows
         for trials in row.same_plan.values()
     )
-    ratio = mine.value / theirs.value
-    cells |= {"ratio": ratio, "reason": pair.other_version}
+    ratio = mine.value / other.value
     if noise is None:
-        return cells
-    reach = noise.least_log(mine.n, theirs.n)
+        return cells | {"ratio": ratio}
+    reach = noise.least_log(mine.n, other.n)
     return cells | {
+        "ratio": ratio,
         "ratio_low": ratio * float(np.exp(-reach)),
         "ratio_high": ratio * float(np.exp(reach)),
         "beyond_noise": bool(abs(np.log(ratio)) > reach),
     }
 
 
-def _order(pairs: Iterable[_Pair]) -> dict[str, tuple[Agreement, ...]]:
-    mine: dict[str, dict[Condition, Group]] = {}
-    theirs: dict[str, dict[Condition, Group]] = {}
-    for pair in pairs:
-        if pair.suite is not None and pair.group is not None and pair.committed_group is not None:
-            mine.setdefault(pair.suite, {}).setdefault(pair.condition, pair.group)
-            theirs.setdefault(pair.suite, {}).setdefault(pair.condition, pair.committed_group)
-    return {suite: tuple(agreement(_trials(mine[suite]), _trials(theirs[suite]))) for suite in mine}
+def _order(matches: Iterable[_Match]) -> dict[str, tuple[Agreement, ...]]:
+    both: dict[str, dict[Condition, tuple[Group, Group]]] = {}
+    for match in matches:
+        if match.ours is not None and match.theirs is not None:
+            suite = both.setdefault(match.ours.suite, {})
+            suite.setdefault(match.condition, (match.ours.group, match.theirs.group))
+    return {suite: tuple(agreements(list(found.values()))) for suite, found in both.items()}
 
 
-def _trials(found: Mapping[Condition, Group]) -> list[Record]:
-    return [record for group in found.values() for row in group.rows for record in row.records]
+def _studies(ours: Studies, theirs: Studies) -> list[Cells]:
+    """Give a row a study of either folder.
+
+    A cell is equal where all its rows are, but for seconds; ``difference_pct`` is the largest of any number, in
+    ``column`` of the cell ``key``, and none where what differs is no number, or was zero.
+    """
+    found = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        mine, committed = ({cell.key: cell for cell in side.get(name, ())} for side in (ours, theirs))
+        both = [key for key in mine if key in committed]
+        off = {key: _cell_difference(mine[key], committed[key]) for key in both}
+        worst = max(off, key=lambda key: off[key][0], default=None)
+        percent, column = off[worst] if worst is not None else (None, "")
+        found.append({
+            "baseline": name[0],
+            "study": name[1],
+            "backend": backends([*mine.values(), *committed.values()]),
+            "cells_in_both": len(both),
+            "only_this_run": len(mine) - len(both),
+            "only_committed": len(committed) - len(both),
+            "equal": sum(not column for _, column in off.values()),
+            "difference_pct": None if percent == _WORDS else percent,
+            "column": column,
+            "key": worst if column else "",
+        })  # fmt: skip
+    return found
+
+
+def _cell_difference(ours: CellRecord, theirs: CellRecord) -> tuple[float, str]:
+    """Give the largest difference of two cells in percent and its column; no column where they are equal."""
+    if len(ours.rows) != len(theirs.rows):
+        return _WORDS, "number of rows"
+    largest = (0.0, "")
+    for a, b in zip(ours.rows, theirs.rows):
+        for column in dict.fromkeys([*a, *b]):
+            if not column.endswith(SECONDS):
+                largest = max(largest, _of_column(column, a, b), key=lambda pair: pair[0])
+    return largest
+
+
+def _of_column(column: str, a: SeriesRow, b: SeriesRow) -> tuple[float, str]:
+    if column not in a or column not in b:
+        return _WORDS, column
+    x, y = a[column], b[column]
+    series = isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y)
+    pairs: Iterable[tuple[Value, Value]] = zip(x, y) if series else [(x, y)]  # type: ignore[arg-type]
+    percent = max((_percent(one, other) for one, other in pairs), default=0.0)
+    return (percent, column) if percent else (0.0, "")
+
+
+def _percent(x: Value, y: Value) -> float:
+    if x == y:
+        return 0.0
+    if isinstance(x, int | float) and isinstance(y, int | float) and not isinstance(x, bool) and y:
+        return 0.0 if same([x], [y]) else 100.0 * abs(x / y - 1.0)
+    return _WORDS
 
 
 def _claims(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:

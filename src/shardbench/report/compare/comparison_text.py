@@ -1,20 +1,19 @@
-"""What a comparison of two results folders says, in lines."""
+"""Says in lines what a comparison of two results folders found."""
 
 from collections.abc import Iterable
 
 import pandas as pd
 
-from shardbench.report.compare.comparison import STEP, Comparison
-from shardbench.report.compare.same_numbers import BOTH, COMMITTED_ONLY, ONLY
-from shardbench.report.compare.second_run import text_line
+from shardbench.report.compare.comparison import BOTH, COMMITTED_ONLY, ONLY, STEP, Comparison
+from shardbench.report.compare.order import text_line
 from shardbench.report.tables.text import percent, significant
 
 LISTED = 20
-"""Rows of a kind that are named one by one; --json has all."""
+"""The number of rows of a kind that are named one by one; --json has all."""
 
 
 def text_lines(found: Comparison) -> list[str]:
-    """How many are equal and how many are not, then which, the farthest off first."""
+    """Say how many are equal and how many are not, then which, the farthest off first."""
     lines = [f"{found.folder} against {found.committed}"]
     for part in (_simulated(found), _measured(found), _studies(found), _claims(found)):
         lines += part
@@ -32,7 +31,7 @@ def _only(frame: pd.DataFrame) -> str:
 
 
 def _listed(lines: Iterable[str]) -> list[str]:
-    """The first of them, indented, and how many more there are."""
+    """Indent the first of the lines, and say how many more there are."""
     lines = list(lines)
     more = [f"  and {len(lines) - LISTED} more (--json has all)"] if len(lines) > LISTED else []
     return [f"  {line}" for line in lines[:LISTED]] + more

@@ -1,15 +1,14 @@
 """Charts over all problems of a suite: performance profiles, and speed against planning time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from shardbench.report.page.chart import Chart
+from shardbench.report.page.profiles import PerformanceProfile
 from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points, staircase
 from shardbench.report.page.svg.scale import CAP, Scale, span
-from shardbench.report.standings import AS_RUN, PROBLEM, is_measured, ok_rows
+from shardbench.report.standing import AS_RUN, is_measured
 from shardbench.report.tables.text import significant
 
 _WIDTH, _HEIGHT = 860, 440
@@ -19,59 +18,7 @@ _LEAST_S = 1e-3
 """Planning times below are drawn here: less than a clock of ours tells apart from starting."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """A strategy with one budget over all problems of a backend."""
-
-    strategy: str
-    budget: str
-    problems: int
-    ratios: tuple[float, ...]
-    """Step over the best of the problem, of those that it ended well; ascending."""
-    plan_s: float | None
-    """Median over these; None where no row states it."""
-    fit_s: float | None
-
-    @property
-    def complete(self) -> bool:
-        """Whether it ended every problem well: only then does its mean compare."""
-        return len(self.ratios) == self.problems
-
-    @property
-    def mean_ratio(self) -> float:
-        """Geometric mean; there must be a ratio."""
-        return float(np.exp(np.mean(np.log(self.ratios))))
-
-    def within(self, factor: float) -> float:
-        """Share of all problems that it ended within this factor of the best."""
-        return float(np.searchsorted(self.ratios, factor * (1.0 + 1e-9), side="right")) / self.problems
-
-
-def contestants(table: pd.DataFrame) -> dict[tuple[str, str], list[Contestant]]:
-    """By (backend, budget), in the order of the table.
-
-    Problems are those that anybody has a row of with that budget; one that a strategy has none of it did not end.
-    """
-    found: dict[tuple[str, str], list[Contestant]] = {}
-    for (backend, budget), rows in table.groupby(["backend", "budget"], sort=False):
-        problems = len(rows.drop_duplicates(list(PROBLEM)))
-        for strategy, part in rows.groupby("strategy", sort=False):
-            ok = ok_rows(part)
-            ratios = 1.0 + ok["over_best_pct"].to_numpy(dtype=np.float64) / 100.0
-            one = Contestant(
-                strategy=str(strategy), budget=str(budget), problems=problems, ratios=tuple(np.sort(ratios).tolist()),
-                plan_s=_median(ok["plan_s"]), fit_s=_median(ok["fit_s"]),
-            )  # fmt: skip
-            found.setdefault((str(backend), str(budget)), []).append(one)
-    return found
-
-
-def _median(values: "pd.Series[float]") -> float | None:
-    known = pd.to_numeric(values, errors="coerce").dropna()
-    return float(known.median()) if len(known) else None
-
-
-def profiles(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Mapping[str, int]) -> Chart | None:
+def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
     """Of each backend and budget the share of problems within a factor of the best; None where there is one problem."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
@@ -87,7 +34,7 @@ def profiles(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Map
     return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
 
 
-def _profile(listed: Sequence[Contestant], numbers: Mapping[str, int], what: str) -> str:
+def _profile(listed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
     # A few failures of a factor of ten would squash what the others differ by.
     most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
     frame = Frame(
@@ -101,11 +48,10 @@ def _profile(listed: Sequence[Contestant], numbers: Mapping[str, int], what: str
     drawn = []
     for one in sorted(listed, key=lambda one: (-one.within(frame.x.high), one.strategy)):
         number = numbers[one.strategy]
-        corners = [1.0, *sorted({ratio for ratio in one.ratios if 1.0 < ratio <= frame.x.high}), frame.x.high]
         drawn.append(
             Line(
                 series=number,
-                points=tuple((x, one.within(x)) for x in corners),
+                points=one.corners(frame.x.high),
                 name=one.strategy,
                 strategy=number,
                 steps=True,
@@ -115,7 +61,7 @@ def _profile(listed: Sequence[Contestant], numbers: Mapping[str, int], what: str
     return frame.drawn(f"Performance profiles, {what}", lines(frame, drawn))
 
 
-def pareto(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Mapping[str, int]) -> Chart | None:
+def pareto(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
     """Of each backend and budget the mean step over the best by planning seconds; None where nothing was planned."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
@@ -134,7 +80,7 @@ def pareto(found: Mapping[tuple[str, str], Sequence[Contestant]], numbers: Mappi
     return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
 
 
-def _plane(timed: Sequence[Contestant], numbers: Mapping[str, int], what: str) -> str:
+def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
     highest = CAP * float(np.median([one.mean_ratio for one in timed]))
     seconds = [_seconds(one.plan_s) for one in timed] + [_seconds(_whole_s(one)) for one in timed]
     frame = Frame(
@@ -152,7 +98,7 @@ def _plane(timed: Sequence[Contestant], numbers: Mapping[str, int], what: str) -
     return frame.drawn(f"Speed against planning time, {what}", staircase(frame, frontier(timed)) + points(frame, drawn))
 
 
-def _point(one: Contestant, number: int, highest: float) -> Point:
+def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
     fit = f", {significant(one.fit_s)} s to fit" if one.fit_s else ""
     return Point(
         series=number,
@@ -169,7 +115,7 @@ def _point(one: Contestant, number: int, highest: float) -> Point:
     )
 
 
-def frontier(timed: Sequence[Contestant]) -> list[tuple[float, float]]:
+def frontier(timed: Sequence[PerformanceProfile]) -> list[tuple[float, float]]:
     """(seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
     found: list[tuple[float, float]] = []
     ordered = sorted((_seconds(one.plan_s), one.mean_ratio) for one in timed if one.complete)
@@ -179,7 +125,7 @@ def frontier(timed: Sequence[Contestant]) -> list[tuple[float, float]]:
     return found
 
 
-def _whole_s(one: Contestant) -> float:
+def _whole_s(one: PerformanceProfile) -> float:
     return (one.plan_s or 0.0) + (one.fit_s or 0.0)
 
 
@@ -187,7 +133,7 @@ def _seconds(value: float | None) -> float:
     return max(value or 0.0, _LEAST_S)
 
 
-def _title(backend: str, budget: str, listed: Sequence[Contestant]) -> str:
+def _title(backend: str, budget: str, listed: Sequence[PerformanceProfile]) -> str:
     budgeted = "" if budget == AS_RUN else f", budget {budget}"
     kind = "measured" if is_measured(backend) else "simulated"
     return f"{kind}{budgeted}: {listed[0].problems} problem{'s' if listed[0].problems > 1 else ''}"

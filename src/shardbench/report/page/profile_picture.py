@@ -10,12 +10,10 @@ from html import escape
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.model.strategy import Role
-from shardbench.report.page.overview_charts import Contestant, contestants
+from shardbench.report.page.profiles import LARGEST, PerformanceProfile, ranked
+from shardbench.report.standing import table_standings
 
 WIDTH, HEIGHT = 760, 430
-LARGEST = 4.0
-"""Factor at the right edge."""
 NAMED = 8
 """Strategies that have a colour and a name; the others are grey lines behind them."""
 TICKS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0)
@@ -36,25 +34,12 @@ _APART = 22.0
 """Between two names, in pixels."""
 
 
-def ranked(table: pd.DataFrame) -> dict[tuple[str, str], list[Contestant]]:
-    """By backend and budget the competitors of a table of standings (``shardbench.report.standings``).
-
-    Best profile first: by the area under it up to ``LARGEST``, on a log axis. The problems are those that anyone was
-    asked with that budget; one that a strategy lacks counts as not ended.
-    """
-    competitors = table[table["role"] == Role.COMPETITOR.value]
-    found: dict[tuple[str, str], list[Contestant]] = {}
-    for _, part in competitors.groupby(["backend", "budget"], sort=False):
-        found |= contestants(part)
-    return {key: sorted(listed, key=lambda one: (-_area(one), one.strategy)) for key, listed in found.items()}
-
-
 def profile_svg(steps: pd.DataFrame, backend: str, budget: str) -> str:
     """The profiles of all competitors of the leaderboard's table ``steps``, the best of them in colour.
 
     Raises BadInput where there is none of the backend and budget.
     """
-    listed = ranked(steps).get((backend, budget))
+    listed = ranked(table_standings(steps)).get((backend, budget))
     if listed is None:
         raise BadInput(f"the leaderboard has no {backend} row of a competitor with the budget {budget}")
     versions = ", ".join(f"{version}" for version in sorted(set(steps["version"])))
@@ -74,17 +59,6 @@ def profile_svg(steps: pd.DataFrame, backend: str, budget: str) -> str:
     )
 
 
-def corners(one: Contestant) -> list[tuple[float, float]]:
-    """Where its profile rises, up to ``LARGEST``: a factor, and the share from there on."""
-    inside = [max(ratio, 1.0) for ratio in one.ratios if ratio <= LARGEST]
-    return [(factor, number / one.problems) for number, factor in enumerate(inside, 1)]
-
-
-def _area(one: Contestant) -> float:
-    """Under the profile, up to the right edge."""
-    return float(sum(math.log(LARGEST / factor) for factor, _ in corners(one))) / one.problems
-
-
 def _x(factor: float) -> float:
     return _LEFT + (WIDTH - _LEFT - _RIGHT) * math.log(factor) / math.log(LARGEST)
 
@@ -93,16 +67,16 @@ def _y(share: float) -> float:
     return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1.0 - share)
 
 
-def _curve(one: Contestant, style: str, name: str = "") -> str:
+def _curve(one: PerformanceProfile, style: str, name: str = "") -> str:
     """Steps to the right and up: the share grows where another problem comes within the factor."""
     path = f"M{_x(1.0):.1f} {_y(0.0):.1f}"
-    for factor, share in corners(one):
+    for factor, share in one.corners(LARGEST):
         path += f"H{_x(factor):.1f}V{_y(share):.1f}"
     title = f"<title>{escape(name)}</title>" if name else ""
     return f'<path {style} d="{path}H{_x(LARGEST):.1f}">{title}</path>'
 
 
-def _labels(listed: Sequence[Contestant]) -> list[str]:
+def _labels(listed: Sequence[PerformanceProfile]) -> list[str]:
     """Names at the right behind a piece of their line, the best profile first."""
     x, parts = WIDTH - _RIGHT + 16, []
     for number, one in enumerate(listed[:NAMED]):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.host import Environment, load
@@ -16,19 +15,20 @@ from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.compare.code_differences import other_code
-from shardbench.report.groups import Group, current, groups
+from shardbench.report.groups import Group, current, groups, suite_standings
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.explorer import Explored, explored, plans_a_group
 from shardbench.report.page.figures import figures
 from shardbench.report.page.overview import matrix
-from shardbench.report.page.overview_charts import contestants, pareto, profiles
+from shardbench.report.page.overview_charts import pareto, profiles
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
+from shardbench.report.page.profiles import performance_profiles
 from shardbench.report.page.record_list import made_by, record_rows
 from shardbench.report.page.svg.marks import series_class
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import summaries
 from shardbench.report.prediction.text import HEADERS, NOTE, NUMERIC, TITLE, cells
-from shardbench.report.standings import numbered, standings
+from shardbench.report.standing import Standing
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -65,11 +65,12 @@ class Extra:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standings:
-    """Who stands where, by a table that no records of trials give."""
+class StudyStandings:
+    """Standings that a study's table states, and where they come from."""
 
-    table: pd.DataFrame
-    """See ``standings.COLUMNS``; with a column ``RECORD`` rows lead to their records."""
+    standings: tuple[Standing, ...]
+    trials: list[Record]
+    """The measured rows are of these."""
     csv: str
     records: str
     """The file of records, as ``csv`` relative to the results folder."""
@@ -86,17 +87,17 @@ def write_page(
     environments: Iterable[str] = (),
     code: Sequence[str] = (),
     cells: Sequence[BaseRecord] = (),
-    board: Standings | None = None,
+    study: StudyStandings | None = None,
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
     ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` and the
-    ``board``, if there is one, rest on.
+    standings of a ``study``, if there are any, rest on.
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
     known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
-    text = page(name, records, known, extras, code, cells=cells, results=results, board=board)
+    text = page(name, records, known, extras, code, cells=cells, results=results, study=study)
     write_atomically(path, text, encoding="utf-8")
     return path
 
@@ -110,15 +111,15 @@ def page(
     *,
     cells: Sequence[BaseRecord] = (),
     results: Path | None = None,
-    board: Standings | None = None,
+    study: StudyStandings | None = None,
 ) -> str:
     """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
     grouped = groups(records)
     frames = tables(records)
-    standing = numbered(board.table) if board is not None else standings(frames["throughput"])
-    named = {row.strategy for group in grouped for row in group.rows} | set(standing["strategy"])
+    standings = suite_standings(grouped) if study is None else list(study.standings)
+    named = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
     numbers = {name: number for number, name in enumerate(sorted(named))}
-    contest = contestants(standing)
+    found = performance_profiles(standings)
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
     plans = plans_a_group(grouped, PLANS)
     shown = []
@@ -137,12 +138,13 @@ def page(
         suite=suite,
         style=_file("page.css"),
         script=_file("page.js"),
-        strategies=_strategies(standing, numbers),
-        matrix=matrix(standing),
-        answer_csv=f"tables/{suite}/throughput.csv" if board is None else board.csv,
-        board=board,
-        overview=[chart for chart in (profiles(contest, numbers), pareto(contest, numbers)) if chart is not None],
-        problems=[] if board is None else problem_tables(standing, numbers),
+        strategies=_strategies(standings, numbers),
+        matrix=matrix(standings),
+        section="group" if study is None else "problem",
+        answer_csv=f"tables/{suite}/throughput.csv" if study is None else study.csv,
+        study=study,
+        overview=[chart for chart in (profiles(found, numbers), pareto(found, numbers)) if chart is not None],
+        problems=[] if study is None else problem_tables(standings, numbers),
         keys={record.key for record in current(records)},
         problem_headers=PROBLEM_HEADERS,
         problem_numeric=PROBLEM_NUMERIC,
@@ -184,9 +186,9 @@ def _file(name: str) -> str:
     return (resources.files(__package__ or "") / name).read_text(encoding="utf-8")
 
 
-def _strategies(standing: pd.DataFrame, numbers: dict[str, int]) -> list[dict[str, Any]]:
-    """What the page can hide, by number."""
-    searches = set(standing.loc[standing["role"] == Role.SEARCH, "strategy"])
+def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[dict[str, Any]]:
+    """Return what the page can hide, by number."""
+    searches = {one.strategy for one in standings if one.role == Role.SEARCH}
     return [
         {"number": number, "name": name, "colour": series_class(number), "reference": name in searches}
         for name, number in numbers.items()

@@ -15,9 +15,9 @@ from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.page.figures import label
-from shardbench.report.page.overview_charts import Contestant
 from shardbench.report.page.plot import Plot
-from shardbench.report.page.profile_picture import LARGEST, TICKS, corners
+from shardbench.report.page.profile_picture import TICKS
+from shardbench.report.page.profiles import LARGEST, PerformanceProfile
 from shardbench.report.paper.latex import COLUMN_IN
 from shardbench.report.tables.suite_tables import collective_bytes, collectives_of
 
@@ -103,7 +103,7 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
         return _panels(plot, frame)
 
 
-def profile_figure(listed: Sequence[Contestant]) -> "Figure":
+def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
     """Performance profiles, the first in colour, the others grey; raises BadInput where matplotlib is missing."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
@@ -232,7 +232,7 @@ def _traffic(rows: list[Row]) -> "Figure":
     return figure
 
 
-def _profiles(listed: Sequence[Contestant]) -> "Figure":
+def _profiles(listed: Sequence[PerformanceProfile]) -> "Figure":
     named, others = listed[:_NAMED], listed[_NAMED:]
     figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
     for one in others:
@@ -255,9 +255,9 @@ def _profiles(listed: Sequence[Contestant]) -> "Figure":
     return figure
 
 
-def _staircase(one: Contestant) -> tuple[list[float], list[float]]:
-    rises = [(1.0, 0.0), *corners(one)]
-    return [*(factor for factor, _ in rises), LARGEST], [*(100.0 * share for _, share in rises), 100.0 * rises[-1][1]]
+def _staircase(one: PerformanceProfile) -> tuple[list[float], list[float]]:
+    corners = one.corners(LARGEST)
+    return [factor for factor, _ in corners], [100.0 * share for _, share in corners]
 
 
 def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":

@@ -7,11 +7,10 @@ from shardbench.base.atomic import whole_file
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Condition, Group, groups
+from shardbench.report.groups import Condition, Group, groups, suite_standings
 from shardbench.report.paper.figures import group_figures, images
 from shardbench.report.paper.latex import LatexTable, document_tex, figure_tex, slug, table_tex
-from shardbench.report.paper.profiles import standings_paper
-from shardbench.report.standings import standings
+from shardbench.report.paper.profiles import profiles_paper
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import GROUP, TITLES, Section, sections
@@ -74,8 +73,7 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     grouped = groups(records)
     stems = _stems(suite, grouped)
     files: dict[str, bytes] = {}
-    made = tables(records)
-    for name, frame in made.items():
+    for name, frame in tables(records).items():
         for values, part in frame.groupby(list(GROUP), sort=False):
             group = _group(grouped, dict(zip(GROUP, values)))
             (section,) = sections(name, part)
@@ -87,7 +85,7 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
         for backend in Backend
         if (groups_of := [group for group in grouped if group.condition.backend is backend])
     }
-    files |= standings_paper(standings(made["throughput"]), slug(suite), sources)
+    files |= profiles_paper(suite_standings(grouped), slug(suite), sources)
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
         for name, (caption, figure) in group_figures(group).items():

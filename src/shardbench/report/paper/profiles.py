@@ -1,32 +1,28 @@
-"""All problems of a table of standings for papers: performance profiles as a figure, their scores as a table."""
+"""All problems of many standings for papers: performance profiles as a figure, their scores as a table."""
 
-import numpy as np
-import pandas as pd
+from collections.abc import Iterable
 
-from shardbench.report.page.overview_charts import Contestant
-from shardbench.report.page.profile_picture import LARGEST, ranked
+from shardbench.report.page.profiles import LARGEST, PerformanceProfile, geometric_mean, ranked
 from shardbench.report.paper.figures import images, profile_figure
 from shardbench.report.paper.latex import LatexTable, figure_tex, slug, table_tex
-from shardbench.report.standings import is_measured
+from shardbench.report.standing import Standing, is_measured
 from shardbench.report.tables.text import percent, significant
 
 _HEADERS = ("strategy", "ended", "best", "within 5 %", "within 50 %", "over best", "over bound", "plan (s)", "fit (s)")
-_BOUND = "over_bound_pct"
 
 
-def standings_paper(table: pd.DataFrame, stem: str, source: dict[str, str]) -> dict[str, bytes]:
-    """Files by name: of each backend and budget with several problems the profiles and a table of scores.
+def profiles_paper(standings: Iterable[Standing], stem: str, source: dict[str, str]) -> dict[str, bytes]:
+    """Return files by name: the profiles and a table of scores of each backend and budget with several problems.
 
     ``source`` says by backend which records are behind its rows. Raises BadInput where matplotlib is missing.
     """
     files: dict[str, bytes] = {}
-    for (backend, budget), listed in ranked(table).items():
+    for (backend, budget), listed in ranked(standings).items():
         if listed[0].problems < 2:
             continue
         name = slug(f"{stem} profiles {backend} {budget}")
         made_by = source[backend]
-        own = table[(table["backend"] == backend) & (table["budget"] == budget)]
-        files[f"{name}.tex"] = _scores(listed, own, _about(backend, budget, listed), made_by, name).encode()
+        files[f"{name}.tex"] = _scores(listed, _about(backend, budget, listed), made_by, name).encode()
         said = (
             "Performance profiles: the share of problems on which a strategy's step is within a factor of the shortest "
             f"that any found, up to {LARGEST:g}; a failed problem is within none. {_about(backend, budget, listed)} "
@@ -37,20 +33,19 @@ def standings_paper(table: pd.DataFrame, stem: str, source: dict[str, str]) -> d
     return files
 
 
-def _about(backend: str, budget: str, listed: list[Contestant]) -> str:
+def _about(backend: str, budget: str, listed: list[PerformanceProfile]) -> str:
     how = "Measured on real ranks" if is_measured(backend) else "Simulated by the cost model, not measured"
     return f"{how}; n = {listed[0].problems} problems (workload and machine); budget: {budget}."
 
 
-def _scores(listed: list[Contestant], own: pd.DataFrame, about: str, made_by: str, name: str) -> str:
-    bounds = {str(strategy): _over_bound(part) for strategy, part in own.groupby("strategy", sort=False)}
+def _scores(listed: list[PerformanceProfile], about: str, made_by: str, name: str) -> str:
     rows = [
         (
             one.strategy,
             str(len(one.ratios)),
             *(f"{100.0 * one.within(factor):.0f} %" for factor in (1.0, 1.05, 1.5)),
-            percent(100.0 * (one.mean_ratio - 1.0)) if one.complete else "-",
-            bounds[one.strategy] if one.complete else "-",
+            _mean(one.ratios) if one.complete else "-",
+            _mean(one.bound_ratios) if one.complete and len(one.bound_ratios) == one.problems else "-",
             *("-" if seconds is None else significant(seconds) for seconds in (one.plan_s, one.fit_s)),
         )
         for one in listed
@@ -72,9 +67,5 @@ def _scores(listed: list[Contestant], own: pd.DataFrame, about: str, made_by: st
     )
 
 
-def _over_bound(part: pd.DataFrame) -> str:
-    """A strategy's geometric mean over the bounds; ``-`` where a problem has none."""
-    if _BOUND not in part.columns or part[_BOUND].isna().any():
-        return "-"
-    ratios = 1.0 + part[_BOUND].to_numpy(dtype=np.float64) / 100.0
-    return percent(100.0 * (float(np.exp(np.log(ratios).mean())) - 1.0))
+def _mean(ratios: Iterable[float]) -> str:
+    return percent(100.0 * (geometric_mean(ratios) - 1.0))

@@ -3,191 +3,167 @@
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from shardbench.base.generated import ascii_text
-from shardbench.model.strategy import Role
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome
-from shardbench.report.groups import Condition, Group, groups
-from shardbench.report.standing import Cells, Standing, number, standing
-from shardbench.report.tables.suite_tables import throughput
-from shardbench.report.tables.text import GROUP, percent, readable_count, significant
+from shardbench.records.trial import Outcome
+from shardbench.report.groups import Condition, Row, groups
+from shardbench.report.standing import Mark, Standing, is_measured, number, throughput_standing
+from shardbench.report.tables.text import GROUP, interval, percent, readable_count, significant
 
 WIDTH = 79
-"""Of a terminal of 80 columns."""
+"""A terminal of 80 columns shows lines of this width."""
 _KEY_DIGITS = 8
 _BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s|[\d.]+ ms\b|ms\b)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A strategy that has numbers, and how it stands to the best one."""
+class GroupAnswer:
+    """The standings of one group: strategies under one condition, by one backend."""
 
-    strategy: str
-    role: str
-    step_ms: float
-    low_ms: float | None
-    """Of the 95 % interval (measured) or band (simulated); None where it is not known."""
-    high_ms: float | None
-    vs_best_pct: float
-    """Of their ratios to the control plan where the group has one; negative where a reference is ahead."""
-    standing: Standing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Why a strategy has no numbers."""
-
-    strategy: str
-    outcome: str
-    cause: str
-    logs: tuple[str, ...] = ()
-    """Of its trials that failed, as far as they wrote one; none where only the table is known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Of one group: strategies under one condition, by one backend."""
-
-    workload: str
-    machine: str
-    backend: str
-    batch_size: int
+    standings: tuple[Standing, ...]
+    """All rows of the group, in the table's order; there is one at least."""
     noise_pct: float | None
     """The noise floor of measured strategies; None where simulated or unknown."""
-    placed: tuple[Placed, ...]
-    """Fastest first."""
-    faults: tuple[Fault, ...]
-    keys: dict[str, str]
-    """Of each strategy's first record; empty where only the table is known."""
+    logs: dict[str, tuple[str, ...]]
+    """What failed trials of a strategy printed, as paths; a strategy without any has no entry."""
 
-    def of(self, *standings: Standing) -> list[Placed]:
-        """Competitors that stand so."""
-        return [one for one in self.placed if one.role == Role.COMPETITOR and one.standing in standings]
+    @property
+    def placed(self) -> list[Standing]:
+        """The strategies that have numbers, fastest first."""
+        found = [one for one in self.standings if one.mark is not None]
+        return sorted(found, key=lambda one: (one.vs_best_pct, one.strategy))
+
+    @property
+    def failed(self) -> list[Standing]:
+        """The strategies that did not end well."""
+        return [one for one in self.standings if one.outcome != Outcome.OK]
+
+    def of(self, mark: Mark) -> list[Standing]:
+        """Return the competitors with this mark, fastest first."""
+        return [one for one in self.placed if one.competes and one.mark is mark]
+
+    def data(self) -> dict[str, Any]:
+        """Return the answer as plain data, as ``--json`` prints it."""
+        first = self.standings[0]
+        numbers = ("strategy", "role", "step_ms", "low_ms", "high_ms", "vs_best_pct")
+        return {
+            **{name: getattr(first, name) for name in ("workload", "machine", "backend", "batch_size")},
+            "noise_pct": self.noise_pct,
+            "placed": [
+                {**{name: getattr(one, name) for name in numbers}, "standing": str(one.mark)} for one in self.placed
+            ],
+            "faults": [
+                {
+                    **{name: getattr(one, name) for name in ("strategy", "outcome", "cause")},
+                    "logs": list(self.logs.get(one.strategy, ())),
+                }
+                for one in self.failed
+            ],
+            "keys": {one.strategy: one.record for one in self.standings},
+        }
 
 
-def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | None = None) -> list[Answer]:
-    """One a group of the records; ``results`` has the logs.
+def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | None = None) -> list[GroupAnswer]:
+    """Return an answer for each group of the records; ``results`` has the logs.
 
-    ``of``: only of groups that one of these records is in.
+    With ``of``, only the groups are answered that one of these records is in.
     """
     asked = None if of is None else {Condition.of(record) for record in of}
     listed = [record for record in records if asked is None or Condition.of(record) in asked]
-    both = zip(answers_of_table(throughput(listed)), groups(listed), strict=True)
-    return [_with_records(found, group, results) for found, group in both]
-
-
-def answers_of_table(frame: pd.DataFrame) -> list[Answer]:
-    """One a group of a throughput table, by its marks and in its order."""
-    return [_answer(rows.to_dict("records")) for _, rows in frame.groupby(list(GROUP), sort=False)]
-
-
-def _answer(rows: Sequence[Cells]) -> Answer:
-    placed = [
-        Placed(
-            strategy=row["strategy"],
-            role=row["role"],
-            step_ms=row["step_ms_p50"],
-            low_ms=number(row, "step_ms_low"),
-            high_ms=number(row, "step_ms_high"),
-            vs_best_pct=row["vs_best_pct"],
-            standing=place,
+    return [
+        GroupAnswer(
+            standings=tuple(group.standings.values()),
+            noise_pct=group.noise_pct,
+            logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
         )
-        for row in rows
-        if (place := standing(row)) is not None
+        for group in groups(listed)
     ]
-    failed = [row for row in rows if row["outcome"] != Outcome.OK]
-    floors = (number(row, "noise_pct") for row in rows)
-    return Answer(
-        workload=rows[0]["workload"],
-        machine=rows[0]["machine"],
-        backend=rows[0]["backend"],
-        batch_size=int(rows[0]["batch_size"]),
-        noise_pct=next((floor for floor in floors if floor is not None), None),
-        placed=tuple(sorted(placed, key=lambda one: (one.vs_best_pct, one.strategy))),
-        faults=tuple(Fault(**{name: row[name] for name in ("strategy", "outcome", "cause")}) for row in failed),
-        keys={},
-    )
 
 
-def _with_records(found: Answer, group: Group, results: Path) -> Answer:
-    rows = {row.strategy: row.records for row in group.rows}
+def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
+    """Return an answer for each group of a table of throughput, by its marks and in its order."""
+    found = []
+    for _, part in frame.groupby(list(GROUP), sort=False):
+        rows = part.to_dict("records")
+        floors = (number(row, "noise_pct") for row in rows)
+        floor = next((floor for floor in floors if floor is not None), None)
+        found.append(GroupAnswer(standings=tuple(map(throughput_standing, rows)), noise_pct=floor, logs={}))
+    return found
 
-    def logs(fault: Fault) -> Fault:
-        paths = (results / "logs" / f"{record.key}.log" for record in rows[fault.strategy] if record.cause)
-        return replace(fault, logs=tuple(str(path) for path in paths if path.is_file()))
 
-    keys = {strategy: records[0].key for strategy, records in rows.items()}
-    return replace(found, keys=keys, faults=tuple(map(logs, found.faults)))
+def _logs(row: Row, results: Path) -> tuple[str, ...]:
+    paths = (results / "logs" / f"{record.key}.log" for record in row.records if record.cause)
+    return tuple(str(path) for path in paths if path.is_file())
 
 
-def lines(found: Answer, options: str = "") -> list[str]:
-    """The answer in words, ASCII, of at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
-    said = [_wrapped(f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}:", "")]
-    said += [_wrapped(line) for line in (*_of_best(found), *_of_others(found))]
+def lines(found: GroupAnswer, options: str = "") -> list[str]:
+    """Return the answer in words: ASCII, at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
+    first = found.standings[0]
+    head = f"{first.workload} on {first.machine}, {first.backend}, batch {first.batch_size:.0f}:"
+    said = [_wrapped(head, "")]
+    said += [_wrapped(line) for line in (*_best_line(found), *_other_lines(found))]
     if not found.placed:
         said.append(["  no strategy that competes ended well"])
-    for cause, faults in _by_cause(found.faults).items():
-        said.append(_wrapped(f"failed: {', '.join(fault.strategy for fault in faults)}: {cause}"))
-        said += [[f"    log: {log}"] for fault in faults for log in fault.logs]
-    slower = found.of(Standing.APART)
-    if found.keys and slower and (best := found.of(Standing.BEST)):
-        keys = " ".join(found.keys[one.strategy][:_KEY_DIGITS] for one in (best[0], slower[0]))
+    for cause, failed in _by_cause(found.failed).items():
+        said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
+        said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
+    best, slower = found.of(Mark.BEST), found.of(Mark.APART)
+    if best and slower and slower[0].record:
+        keys = " ".join(one.record[:_KEY_DIGITS] for one in (best[0], slower[0]))
         said.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
     return [ascii_text(line) for part in said for line in part]
 
 
-def _of_best(found: Answer) -> Iterator[str]:
-    best = found.of(Standing.BEST)
-    if not best:
+def _best_line(found: GroupAnswer) -> Iterator[str]:
+    best = found.of(Mark.BEST)
+    if not best or best[0].step_ms is None or best[0].batch_size is None:
         return
-    first = best[0]
-    sure = "" if first.low_ms is None or first.high_ms is None else f" ({_range(first.low_ms, first.high_ms)}, 95 %)"
-    rate = f", {readable_count(1e3 * found.batch_size / first.step_ms)} samples/s" if first.step_ms > 0 else ""
-    yield f"best: {', '.join(one.strategy for one in best)}, {significant(first.step_ms)} ms a step{sure}{rate}"
+    first, step_ms, batch_size = best[0], best[0].step_ms, best[0].batch_size
+    ends = interval(first.low_ms, first.high_ms)
+    band = f" ({ends}, 95 %)" if ends else ""
+    rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
+    yield f"best: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
 
 
-def _of_others(found: Answer) -> Iterator[str]:
+def _other_lines(found: GroupAnswer) -> Iterator[str]:
     floor = "" if found.noise_pct is None else f" of {found.noise_pct:.1f} %"
-    measured = found.backend == Backend.MEASURED
+    measured = is_measured(found.standings[0].backend)
     unknown = "nothing was repeated, so the noise" if measured else "how sure the model is"
     for mark, says in (
-        (Standing.SAME, f"ties with it, within the noise{floor} (=)" if measured else "equal to it (=)"),
-        (Standing.OPEN, "ties with it, within the model's own error (~)"),
-        (Standing.UNKNOWN, f"no order is claimed (?), {unknown} is unknown"),
-        (Standing.APART, "slower"),
+        (Mark.SAME, f"ties with it, within the noise{floor} (=)" if measured else "equal to it (=)"),
+        (Mark.OPEN, "ties with it, within the model's own error (~)"),
+        (Mark.UNKNOWN, f"no order is claimed (?), {unknown} is unknown"),
+        (Mark.APART, "slower"),
     ):
-        placed = found.of(mark)
-        if placed:
+        marked = found.of(mark)
+        if marked:
             # Where nothing is best a difference to it says nothing.
-            texts = map(_one if found.of(Standing.BEST) else _step, placed)
+            texts = map(_difference if found.of(Mark.BEST) else _step, marked)
             yield f"{says}: {', '.join(texts)}"
-    others = [one for one in found.placed if one.role != Role.COMPETITOR]
+    others = [one for one in found.placed if not one.competes]
     if others:
-        yield f"beside the contest: {', '.join(f'{_one(one)} {one.standing}'.rstrip() for one in others)}"
+        yield f"beside the contest: {', '.join(f'{_difference(one)} {one.mark}'.rstrip() for one in others)}"
 
 
-def _one(placed: Placed) -> str:
-    return f"{placed.strategy} {percent(placed.vs_best_pct)}"
+def _difference(one: Standing) -> str:
+    return f"{one.strategy} {percent(one.vs_best_pct or 0.0)}"
 
 
-def _step(placed: Placed) -> str:
-    return f"{placed.strategy} {significant(placed.step_ms)} ms"
+def _step(one: Standing) -> str:
+    return f"{one.strategy} {significant(one.step_ms or 0.0)} ms"
 
 
-def _range(low: float, high: float) -> str:
-    return f"{significant(low)} to {significant(high)}"
-
-
-def _by_cause(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
-    found: dict[str, list[Fault]] = defaultdict(list)
-    for fault in faults:
-        found[f"{fault.outcome}: {fault.cause}"].append(fault)
+def _by_cause(failed: Iterable[Standing]) -> dict[str, list[Standing]]:
+    found: dict[str, list[Standing]] = defaultdict(list)
+    for one in failed:
+        found[f"{one.outcome}: {one.cause}"].append(one)
     return found
 
 

@@ -14,9 +14,9 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
+from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
-from shardbench.report.standings import AS_RUN
-from shardbench.report.tables.suite_tables import SAME
+from shardbench.report.standing import AS_RUN
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",

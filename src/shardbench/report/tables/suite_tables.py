@@ -43,9 +43,6 @@ _TRAFFIC = (
 _REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
-SAME = 1e-9
-"""Relative difference below which two simulated times are the same number."""
-
 Cell = str | int | float | bool | None
 Cells = dict[str, Cell]
 
@@ -105,21 +102,20 @@ def _throughput(grouped: list[Group]) -> pd.DataFrame:
 
 
 def _throughput_cells(group: Group, row: Row) -> Cells:
-    step = row.step
+    found = group.standings[row.strategy]
     cells: Cells = {
-        "samples_per_s": group.condition.batch_size / (step.value / 1e3) if step.value > 0 else None,
-        "step_ms_p50": step.value,
+        "samples_per_s": group.condition.batch_size / (found.step_ms / 1e3) if found.step_ms else None,
+        "step_ms_p50": found.step_ms,
         "step_ms_p95": float(np.percentile(row.step_ms, 95.0)),
-        "plan_s": row.typical(lambda record: record.planned.plan_s if record.planned else None),
-        "fit_s": row.typical(lambda record: record.planned.fit_s if record.planned else None),
-        "step_ms_low": step.low,
-        "step_ms_high": step.high,
+        "plan_s": found.plan_s,
+        "fit_s": found.fit_s,
+        "step_ms_low": found.low_ms,
+        "step_ms_high": found.high_ms,
         "noise_pct": group.noise_pct,
+        "vs_best_pct": found.vs_best_pct,
+        "same_as_best": found.same,
+        "p_slower_than_best": found.p_slower,
     }
-    if group.best is not None:
-        cells["vs_best_pct"] = _over_pct(group.estimate(row).value, group.estimate(group.best).value)
-        cells["same_as_best"] = _same(group, row, group.best)
-        cells["p_slower_than_best"] = None if row is group.best else group.p_slower(row, group.best)
     if group.condition.backend is Backend.MEASURED:
         cells |= _measured_cells(group, row)
     cells |= _bound_cells(row)
@@ -163,13 +159,6 @@ def _no_step_bound(record: Record) -> str | None:
     if not record.bounded:
         return "hosts or a batch schedule"
     return "recorded before steps had a bound" if record.step_bound_ms is None else None
-
-
-def _same(group: Group, row: Row, best: Row) -> bool | None:
-    if group.condition.backend is Backend.SIMULATED:
-        return abs(row.step.value - best.step.value) <= SAME * best.step.value
-    apart = group.apart(row, best)
-    return None if apart is None else not apart
 
 
 def _balance(grouped: list[Group]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
-from shardbench.report.standing import Cells, Standing, certainty, number, share_of_sign, standing
+from shardbench.report.standing import Cells, Mark, certainty, number, share_of_sign, throughput_standing
 
 GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
 
@@ -138,6 +138,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """Return the ends of an interval in words; empty where they are not known."""
+    return "" if low is None or high is None else f"{significant(low)} to {significant(high)}"
+
+
 def readable_bytes(value: float) -> str:
     """Bytes with a decimal unit, three digits."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -170,12 +175,13 @@ def readable_cell(column: str, value: object) -> str:
     return significant(number)
 
 
-def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
-    def text(row: Cells) -> str:
-        value = number(row, key)
-        return "" if value is None else write(value)
+def shown(value: float | None, write: Callable[[float], str] = significant) -> str:
+    """Return a number in print; empty where it is not known."""
+    return "" if value is None else write(value)
 
-    return text
+
+def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
+    return lambda row: shown(number(row, key), write)
 
 
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
@@ -246,7 +252,7 @@ def _known(rows: list[Cells]) -> list[str]:
     shares = [share for row in others if (share := number(row, "p_slower_than_best")) is not None]
     if len(shares) < len(others):
         return ["error of the model unknown (records without draws)"]
-    unsure = sum(share_of_sign(row, "vs_best_pct", share) < SURE for row, share in zip(others, shares))
+    unsure = sum(share_of_sign(row["vs_best_pct"], share) < SURE for row, share in zip(others, shares))
     return [f"the model's own error leaves the order to the best open for {unsure} of {len(others)} rows (~)"]
 
 
@@ -266,28 +272,26 @@ def _outcome(row: Cells) -> str:
 
 
 def _vs_best(row: Cells) -> str:
-    place, value = standing(row), number(row, "vs_best_pct")
-    if place is None or value is None:
+    found = throughput_standing(row)
+    if found.mark is None or found.vs_best_pct is None:
         return ""
-    if place in (Standing.BEST, Standing.SAME) or pd.isna(row["same_as_best"]):
-        return place.value
-    return f"{percent(value)} {place}".rstrip()
+    if found.mark in (Mark.BEST, Mark.SAME) or found.same is None:
+        return found.mark.value
+    return f"{percent(found.vs_best_pct)} {found.mark}".rstrip()
 
 
 def _over_best_found(row: Cells) -> str:
     value = number(row, "over_best_found_pct")
     if value is None:
         return ""
-    mark = certainty(row, "over_best_found_pct", "p_slower_than_best_found") if value > 0 else ""
+    mark = certainty(value, number(row, "p_slower_than_best_found")) if value > 0 else ""
     return f"{percent(value)} {mark}".rstrip()
 
 
 def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
     def text(row: Cells) -> str:
-        ends = number(row, low), number(row, high)
-        if ends[0] is None or ends[1] is None:
-            return "" if number(row, value) is None else "unknown"
-        return f"{significant(ends[0])} to {significant(ends[1])}"
+        unknown = "" if number(row, value) is None else "unknown"
+        return interval(number(row, low), number(row, high)) or unknown
 
     return text
 

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from shardbench.datasets.laws.drawn import DrawnWorkload
 from shardbench.model.table import Table
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import WorkloadConfig
 

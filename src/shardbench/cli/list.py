@@ -1,0 +1,38 @@
+"""The command ``list``: what there is to choose from."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from shardbench.cli.names import say_left_out
+from shardbench.cli.options import JsonOption, tell
+
+
+class ListedKind(StrEnum):
+    """The kinds of things that ``list`` can list."""
+
+    STRATEGIES = "strategies"
+    WORKLOADS = "workloads"
+    MACHINES = "machines"
+    SUITES = "suites"
+    PAPERS = "papers"
+
+
+def list_command(
+    what: Annotated[ListedKind | None, typer.Argument(help="List only these; all five where left out.")] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List strategies, workloads, machines, suites and papers."""
+    from shardbench.cli.listing import LISTS  # noqa: PLC0415
+
+    found = {kind.value: LISTS[kind.value]() for kind in ([what] if what else ListedKind)}
+    say_left_out()
+    lines: list[str] = []
+    indent = "  " if what is None else ""
+    for kind, entries in found.items():
+        lines += [f"{kind}:"] if what is None else []
+        width = max((len(entry["name"]) for entry in entries), default=0)
+        lines += [f"{indent}{entry['name'].ljust(width)}  {entry['description']}" for entry in entries]
+    tell(found, lines, as_json=as_json)

@@ -1,0 +1,186 @@
+"""The command ``report``: tables and pages from the records of a suite, of a baseline's studies, or of both."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text
+from shardbench.cli.names import named
+from shardbench.cli.options import (
+    DEFAULT_RESULTS,
+    EXIT_OK,
+    JsonOption,
+    NameArgument,
+    PageOption,
+    ResultsOption,
+    print_json,
+    tell,
+    tell_differences,
+)
+
+if TYPE_CHECKING:
+    from shardbench.records.record import Record
+    from shardbench.report.compare.code_differences import OtherCode
+    from shardbench.runs.suite import Suite
+    from shardbench.studies.reproduction import Reproduction
+
+PREDICTION = "prediction"
+"""The word in place of a suite's name that compares predictions with measurements."""
+
+
+def report_command(
+    name: NameArgument,
+    *,
+    page: PageOption = False,
+    check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
+    latex: Annotated[
+        Path | None,
+        typer.Option("--latex", help="Also write tables (LaTeX, booktabs) and figures (PDF, SVG) for a paper here."),
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> int:
+    """Write the tables (and the page) of a suite, or of a baseline's suite, studies and claims, from the records.
+
+    ``report prediction`` compares what was predicted with what was measured, over all suites.
+    """
+    if latex is not None and (check or name == PREDICTION):
+        raise BadInput("--latex is of the tables of a suite or a paper: leave out --check, and name no prediction")
+    if name == PREDICTION:
+        return _prediction(results, check=check, as_json=as_json)
+    from shardbench.report.tables.files import check_tables, write_tables  # noqa: PLC0415
+    from shardbench.studies.files import (  # noqa: PLC0415
+        check_study_files,
+        write_reproduction_page,
+        write_study_files,
+        write_suite_page,
+    )
+
+    suite, reproduction = named(name)
+    title = suite.name if suite else name
+    if check:
+        differences = check_tables(results, title) if suite else []
+        differences += check_study_files(reproduction, results) if reproduction else []
+        return tell_differences(title, differences, as_json=as_json, suite=title)
+    written = write_tables(results, title) if suite else []
+    written += write_study_files(reproduction, results) if reproduction else []
+    if page and reproduction:
+        written.append(write_reproduction_page(reproduction, results))
+    elif page:
+        written.append(write_suite_page(results, title))
+    paper = _write_paper(latex, suite, reproduction, results) if latex is not None else []
+    written += paper
+    if as_json:
+        print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
+        return EXIT_OK
+    if suite:
+        print_report(results, title, tables=True)
+    if reproduction:
+        _print_claims(reproduction, results)
+    if page:
+        print(f"page: {written[-len(paper) - 1]}")
+    if paper:
+        print(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
+    return EXIT_OK
+
+
+def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:
+    """Print what a suite's records answer, after its tables where wanted, and where all of it lies.
+
+    It answers for the groups of the records ``of``, and for all groups where that is None.
+    """
+    from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
+
+    records, options = suite_records(results, suite), "" if results == DEFAULT_RESULTS else f" --results {results}"
+    if tables:
+        _print_tables(results, suite, records)
+    for answer in answers(records, results, of):
+        print("\n".join(lines(answer, options)), end="\n\n")
+    for line in _code_of(records).lines():
+        print(ascii_text(line))
+    print(f"records: {trial_store(results, suite).path}")
+    print(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
+
+
+def _print_tables(results: Path, suite: str, records: "list[Record]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
+    from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
+
+    print_tables(tables(records), Console(file=sys.stdout), results / "tables" / suite)
+
+
+def _code_of(records: "list[Record]") -> "OtherCode":
+    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
+    from shardbench.report.groups import current  # noqa: PLC0415
+
+    return other_code(current(records))
+
+
+def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
+    from shardbench.report.tables.answer import answers  # noqa: PLC0415
+    from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
+    from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
+    from shardbench.studies.files import frames, study_code  # noqa: PLC0415
+
+    data: dict[str, Any] = {"tables": {}}
+    if suite:
+        records = suite_records(results, suite.name)
+        data["tables"] |= {table: json_rows(frame) for table, frame in tables(records).items()}
+        data["answers"] = [answer.data() for answer in answers(records, results)]
+        data["other_code"] = asdict(_code_of(records))
+    if reproduction:
+        data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}
+        data["studies_other_code"] = asdict(study_code(reproduction, results))
+    return data
+
+
+def _print_claims(reproduction: "Reproduction", results: Path) -> None:
+    from shardbench.cli.claims import print_claims  # noqa: PLC0415
+    from shardbench.studies.files import study_code  # noqa: PLC0415
+    from shardbench.studies.ledger import ledger  # noqa: PLC0415
+
+    print_claims(ledger(results, reproduction).claims)
+    for line in study_code(reproduction, results).lines():
+        print(line)
+
+
+def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> list[Path]:
+    from shardbench.report.paper.files import suite_paper, with_document, write_paper  # noqa: PLC0415
+    from shardbench.report.paper.latex import slug  # noqa: PLC0415
+    from shardbench.studies.paper import reproduction_paper  # noqa: PLC0415
+
+    files = suite_paper(results, suite.name) if suite else {}
+    files |= reproduction_paper(reproduction, results) if reproduction else {}
+    name = suite.name if suite else reproduction.owner if reproduction else ""
+    if not files:
+        raise BadInput(f"{name}: nothing for a paper, neither records of a suite nor claims nor plots of studies")
+    return write_paper(folder, with_document(files, slug(name), name))
+
+
+def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
+    """Write both tables of predicted against measured over all records, and say how well they agree."""
+    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
+    from shardbench.report.prediction.summary import expected_files, summaries  # noqa: PLC0415
+    from shardbench.report.prediction.text import text_lines  # noqa: PLC0415
+
+    rows = read_measured(results)
+    files = expected_files(results, rows)
+    if check:
+        differences = check_files(files, "shardbench report prediction")
+        return tell_differences(PREDICTION, differences, as_json=as_json)
+    paths = [str(path) for path in write_files(files)]
+    found = summaries(rows)
+    lines = [*text_lines(found), f"tables: {', '.join(paths)}"]
+    tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
+    return EXIT_OK

@@ -1,0 +1,107 @@
+"""The command ``status``: how much of a suite or of a baseline's studies is done."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardbench.cli.names import named
+from shardbench.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_RESULTS,
+    BackendOption,
+    DataOption,
+    JsonOption,
+    NameArgument,
+    ResultsOption,
+    SeedsOption,
+    StrategiesOption,
+    tell,
+)
+from shardbench.records.trial import Outcome
+
+if TYPE_CHECKING:
+    from shardbench.records.record import Record
+    from shardbench.runs.runner import SuiteWork
+    from shardbench.runs.session import Work
+    from shardbench.studies.reproduction import Reproduction
+
+
+def status_command(
+    name: NameArgument,
+    *,
+    backend: BackendOption = None,
+    strategy: StrategiesOption = None,
+    seed: SeedsOption = None,
+    data: DataOption = DEFAULT_DATA,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how many trials and cells are settled or open, how they ended, and which other code made."""
+    from shardbench.runs.runner import RunOptions, SuiteWork  # noqa: PLC0415
+
+    suite, reproduction = named(name)
+    state: dict[str, Any] = {}
+    lines: list[str] = []
+    if suite is not None:
+        options = RunOptions(
+            results=results,
+            data=data,
+            backend=backend,
+            strategies=tuple(strategy or ()),
+            seeds=tuple(seed or ()),
+        )
+        _add_suite(suite.name, SuiteWork(suite, options), state, lines)
+    if reproduction is not None:
+        _add_studies(reproduction, results, state, lines)
+    tell(state, lines, as_json=as_json)
+
+
+def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
+    """Count the records by outcome; outcomes that do not occur are left out."""
+    outcomes = [record.outcome for record in records]
+    return {outcome.value: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
+
+
+def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
+    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
+
+    known, settled = work.store.latest(), _settled(work)
+    counts = outcome_counts(known[trial.key] for trial in settled)
+    others = len(known.keys() - {trial.key for trial in work.pieces})
+    code = other_code(known[trial.key] for trial in work.pieces if trial.key in known)
+    state |= {"suite": name, "trials": len(work.pieces), "settled": len(settled)}
+    state |= {"open": len(work.pieces) - len(settled), "outcomes": counts, "other_records": others}
+    state["other_code"] = asdict(code)
+    lines += [_count_line(name, work, len(settled)), *(f"  {outcome:<10} {n}" for outcome, n in counts.items())]
+    if others:
+        lines.append(f"  {others} more records are of other selections or of earlier versions of the suite")
+    lines += [f"  {line}" for line in code.lines()]
+
+
+def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, Any], lines: list[str]) -> None:
+    from shardbench.studies.files import study_code  # noqa: PLC0415
+    from shardbench.studies.session import SessionOptions, StudyWork  # noqa: PLC0415
+
+    code = study_code(reproduction, results)
+    state["studies"], state["studies_other_code"] = {}, asdict(code)
+    for study in reproduction.studies:
+        work = StudyWork(reproduction.owner, study, SessionOptions(results=results))
+        settled = len(_settled(work))
+        state["studies"][study.name] = {"cells": len(work.pieces), "settled": settled}
+        lines.append(_count_line(work.title, work, settled))
+    lines += [f"  {line}" for line in code.lines()]
+
+
+def _settled(work: "Work[Any, Any]") -> list[Any]:
+    from shardbench.base.host import Environment  # noqa: PLC0415
+    from shardbench.processes.server import set_rank_variables  # noqa: PLC0415
+
+    # They are part of the environment in which a run would be.
+    set_rank_variables()
+    return work.settled(work.store.latest(), Environment.here().hash)
+
+
+def _count_line(title: str, work: "Work[Any, Any]", settled: int) -> str:
+    total = len(work.pieces)
+    return f"{title}: {total} {work.unit}s, {settled} settled, {total - settled} open"

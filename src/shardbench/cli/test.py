@@ -1,0 +1,32 @@
+"""The command ``test``: the conformance checks of one strategy."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from shardbench.base.generated import ascii_text
+from shardbench.cli.names import completing, strategy_names
+from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
+
+
+def test_command(
+    strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=completing(strategy_names))],
+    as_json: JsonOption = False,
+) -> int:
+    """Run the conformance checks that every strategy must pass."""
+    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.runs.conformance import CHECKS, ConformanceError, check  # noqa: PLC0415
+
+    found = get_strategy(strategy)
+    try:
+        check(found)
+    except ConformanceError as error:
+        if as_json:
+            print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
+        else:
+            print(ascii_text(f"failed: {error}"), file=sys.stderr)
+        return EXIT_FAILED
+    passed = {"strategy": strategy, "passed": True, "checks": list(CHECKS)}
+    tell(passed, [f"{strategy}: passes all {len(CHECKS)} checks"], as_json=as_json)
+    return EXIT_OK

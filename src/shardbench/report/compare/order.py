@@ -1,0 +1,168 @@
+"""Compares the order of measured strategies in two runs: do pairs that one tells apart come so in the other as well?"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import csv_text
+from shardbench.records.record import Record
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Condition, Group, Row, groups
+from shardbench.report.tables.files import cell_text, suite_records
+
+EVERYTHING = "all"
+FILE = "agreement.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """One measured group of both runs, or all of them together; None is unknown or does not apply."""
+
+    workload: str
+    machine: str
+    batch_size: int | None = None
+    precision: str = ""
+    optimizer: str = ""
+    compared_by: str = ""
+    """What rows are compared by, ``control`` or ``step``: in the first run, then in the second."""
+    strategies: int
+    """The number of rows of the first run that are ok."""
+    n: float | None = None
+    """Trials of a row, the median over rows, in the first run; ``again_n`` in the second."""
+    again_n: float | None = None
+    noise_pct: float | None = None
+    again_noise_pct: float | None = None
+    pairs: int
+    """The number of pairs of rows of the first run."""
+    pairs_beyond_noise: int | None
+    beyond_noise_pct: float | None
+    same_order: int | None
+    """How many pairs beyond the noise of the first run come in the same order in the second, which must have both."""
+    same_order_pct: float | None
+    opposite_beyond_noise: int | None
+    """How many of them come in the other order in the second run, beyond the noise of that as well."""
+    same_plan_pairs: int
+    """The number of pairs whose two strategies made one plan, so that whatever tells them apart is noise."""
+    same_plan_beyond_noise: int | None
+
+
+COLUMNS = tuple(field.name for field in fields(Agreement))
+
+
+def read_agreement(results: Path, again: Path, suite: str) -> list[Agreement]:
+    """Compare the records of a suite in two folders.
+
+    Raises BadInput where one of them has none, or both have no group of measured records in common.
+    """
+    return agreement(suite_records(results, suite), suite_records(again, suite))
+
+
+def agreement(records: Iterable[Record], again: Iterable[Record]) -> list[Agreement]:
+    """Compare the measured groups that two lists of records have in common; raises BadInput where there is none."""
+    first, second = _measured(records), _measured(again)
+    both = [(group, second[condition]) for condition, group in first.items() if condition in second]
+    if not both:
+        raise BadInput("no workload was measured in both results folders on one machine: nothing to compare")
+    return agreements(both)
+
+
+def agreements(both: Iterable[tuple[Group, Group]]) -> list[Agreement]:
+    """Compare groups of the first and of the second run, one by one; the last one is of all where there are several."""
+    found = [_of_group(group, other) for group, other in both]
+    return [*found, _together(found)] if len(found) > 1 else found
+
+
+def _measured(records: Iterable[Record]) -> dict[Condition, Group]:
+    found = groups(record for record in records if record.spec.backend is Backend.MEASURED)
+    return {group.condition: group for group in found}
+
+
+def _of_group(group: Group, other: Group) -> Agreement:
+    condition, rows = group.condition, {row.strategy: row for row in other.ok_rows}
+    beyond = group.pairs_beyond_noise
+    alike = [pair for pair in group.pairs if pair[0].same_plan.keys() == pair[1].same_plan.keys()]
+    same = opposite = None
+    if beyond is not None:
+        signs = [_order(group, *pair) * _order_again(other, rows, *pair) for pair in beyond]
+        same = sum(sign > 0 for sign in signs)
+        opposite = sum(
+            sign < 0 and bool(other.apart(rows[a.strategy], rows[b.strategy])) for sign, (a, b) in zip(signs, beyond)
+        )
+    return Agreement(
+        workload=condition.workload,
+        machine=condition.machine,
+        batch_size=condition.batch_size,
+        precision=condition.precision.value,
+        optimizer=condition.optimizer.value,
+        compared_by=", ".join("control" if one.control else "step" for one in (group, other)),
+        strategies=len(group.ok_rows),
+        n=group.typical_trials,
+        again_n=other.typical_trials,
+        noise_pct=group.noise_pct,
+        again_noise_pct=other.noise_pct,
+        pairs=len(group.pairs),
+        pairs_beyond_noise=None if beyond is None else len(beyond),
+        beyond_noise_pct=_pct(None if beyond is None else len(beyond), len(group.pairs)),
+        same_order=same,
+        same_order_pct=_pct(same, len(beyond or ())),
+        opposite_beyond_noise=opposite,
+        same_plan_pairs=len(alike),
+        same_plan_beyond_noise=None if beyond is None else sum(bool(group.apart(*pair)) for pair in alike),
+    )
+
+
+def _order(group: Group, a: Row, b: Row) -> float:
+    return float(np.sign(group.estimate(a).value - group.estimate(b).value))
+
+
+def _order_again(other: Group, rows: dict[str, Row], a: Row, b: Row) -> float:
+    """Return the sign of the difference in the second run; 0 where it lacks one of the two."""
+    if a.strategy not in rows or b.strategy not in rows:
+        return 0.0
+    return _order(other, rows[a.strategy], rows[b.strategy])
+
+
+def _pct(part: int | None, whole: int) -> float | None:
+    return 100.0 * part / whole if part is not None and whole else None
+
+
+def _together(found: Sequence[Agreement]) -> Agreement:
+    """Sum over the groups; pairs of a group whose noise is unknown count as not told apart."""
+    beyond = sum(one.pairs_beyond_noise or 0 for one in found)
+    same, pairs = sum(one.same_order or 0 for one in found), sum(one.pairs for one in found)
+    return Agreement(
+        workload=EVERYTHING,
+        machine=EVERYTHING,
+        strategies=sum(one.strategies for one in found),
+        pairs=pairs,
+        pairs_beyond_noise=beyond,
+        beyond_noise_pct=_pct(beyond, pairs),
+        same_order=same,
+        same_order_pct=_pct(same, beyond),
+        opposite_beyond_noise=sum(one.opposite_beyond_noise or 0 for one in found),
+        same_plan_pairs=sum(one.same_plan_pairs for one in found),
+        same_plan_beyond_noise=sum(one.same_plan_beyond_noise or 0 for one in found),
+    )
+
+
+def text_line(one: Agreement) -> str:
+    """Say in a sentence what the table has of a group."""
+    where = "all workloads" if one.workload == EVERYTHING else f"{one.workload} on {one.machine}"
+    if one.pairs_beyond_noise is None:
+        return f"{where}: noise unknown (nothing was repeated), so no pair of {one.pairs} is told apart"
+    share = "" if one.beyond_noise_pct is None else f" ({one.beyond_noise_pct:.1f} %)"
+    again = "" if one.same_order_pct is None else f" ({one.same_order_pct:.1f} %)"
+    return (
+        f"{where}: {one.pairs_beyond_noise} of {one.pairs} pairs{share} are beyond the noise, of which "
+        f"{one.same_order}{again} come in the same order again and {one.opposite_beyond_noise} in the other one beyond "
+        f"its noise; of {one.same_plan_pairs} pairs of one plan, {one.same_plan_beyond_noise} seem to differ"
+    )
+
+
+def expected_file(results: Path, suite: str, found: Sequence[Agreement]) -> dict[Path, str]:
+    """Give the path and the text of ``<results>/tables/<suite>/agreement.csv``."""
+    rows = ([cell_text(getattr(one, column)) for column in COLUMNS] for one in found)
+    return {results / "tables" / suite / FILE: csv_text(COLUMNS, rows)}

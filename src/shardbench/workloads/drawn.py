@@ -1,0 +1,108 @@
+"""What workloads share whose lookups are drawn from known laws."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
+
+from shardbench.base.arrays import Ints
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.hotness import join
+from shardbench.workloads.ranking_cache import CompactRanking, RecentRankings
+from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.workload import Workload, WorkloadConfig, rng
+
+
+class DrawnConfig(WorkloadConfig):
+    """Parameters of a workload whose lookups are drawn; its tables do not depend on the seed."""
+
+    seed: NonNegativeInt = 0
+    """Seed of the lookups."""
+    profile_samples: PositiveInt = 65_536
+    """Train samples that profiles are counted over."""
+
+
+class DrawnWorkload(Workload):
+    """A workload in which every (split, batch, table) is an independent seeded draw.
+
+    Profiles are counted from the first ``profile_samples`` train samples, and ids are ranks in
+    the frequency order of these same samples: what is drawn (ranks of the true law) is ranked by
+    them, table by table, when a table is first asked for. So rows [0, k) are those that the
+    profile counts as the hottest k, not those that the law makes so, which no trainer knows.
+    """
+
+    drawn = True
+    seed: int
+    profile_samples: int
+
+    def __init__(self, config: DrawnConfig) -> None:
+        self._configure(config)
+        self.seed = config.seed
+        self.profile_samples = config.profile_samples
+
+    def recipe(self) -> object:
+        """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
+        return self._config.model_dump(mode="json")
+
+    @abstractmethod
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        """Draw the ``batch_size`` bags of one table in one batch, with ids as the law numbers them."""
+
+    def _train(self, table: int) -> Iterator[Bags]:
+        """Yield the train samples from the first on, without end, so many at a time as are drawn at once."""
+        return (self._draw(Split.TRAIN, batch, table) for batch in count())
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        drawn = self._draw(split, batch, table)
+        return replace(drawn, values=self._surveys[table][0](drawn.values))
+
+    def _unprofiled(self, table: int, inputs: int) -> Bags | None:
+        first = -(-self.profile_samples // self.batch_size)
+        batches = range(first, first + -(-inputs // self.batch_size))
+        return join([self._bags(Split.TRAIN, batch, table) for batch in batches]).samples(0, inputs)
+
+    def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
+        return rng(self.seed, split, batch, stream)
+
+    def _profile(self, table: int) -> AccessProfile:
+        return self._surveys.profile(table)
+
+    @cached_property
+    def _surveys(self) -> RecentRankings:
+        return RecentRankings(self._survey)
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Make ranking and profile of a table in one pass over the train samples."""
+        rows = self.tables[table].rows
+        drawn: list[NDArray[np.integer]] = []
+        present = 0
+        left = self.profile_samples
+        for train in self._train(table):
+            bags = train.samples(0, min(left, train.batch_size))
+            left -= bags.batch_size
+            present += int(np.count_nonzero(bags.sample_lengths))
+            drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
+            if not left:
+                break
+        ranking = CompactRanking(np.concatenate(drawn), rows)
+        profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
+        return ranking, profile
+
+
+def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:
+    """Draw bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
+
+    floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
+    bounded, as lists cut at a fixed length are.
+    """
+    lengths = generator.random(samples)
+    lengths *= 2.0 * (pooling - 1.0)
+    lengths += generator.random(samples)
+    lengths += 1.0
+    present = generator.random(samples) < coverage
+    return np.floor(lengths).astype(np.int64) * present

@@ -1,0 +1,109 @@
+"""What workloads over recorded samples share: a first part of the samples trains, the rest tests."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.hotness import take
+from shardbench.workloads.ranking_cache import RecentRankings
+from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
+from shardbench.workloads.workload import Workload, WorkloadConfig
+
+
+class RecordedConfig(WorkloadConfig):
+    """Parameters of a workload over recorded samples."""
+
+    profile_samples: PositiveInt | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    """Train samples, evenly spread, that profiles are counted over; None: all."""
+
+
+class RecordedWorkload(Workload):
+    """A workload of samples [0, train_samples), the train split, and [train_samples, samples), the test split.
+
+    Batch i of a split is its i-th run of ``batch_size`` consecutive samples, modulo the whole
+    batches there are. Ids are re-ranked by the train split's counts, table by table, when a
+    table is first asked for.
+    """
+
+    samples: int
+    train_samples: int
+    _config: RecordedConfig
+    profile_samples: int
+    """Train samples that profiles and ranks are counted over, spread evenly over the train split."""
+
+    def __init__(self, config: RecordedConfig) -> None:
+        self._configure(config)
+
+    @abstractmethod
+    def _raw(self, table: int, start: int, stop: int) -> Bags:
+        """Return the bags of samples [start, stop) with the ids as recorded."""
+
+    def _split_samples(self, samples: int, train_samples: int) -> None:
+        """Set where the splits meet; raises BadInput where one is too short for the batches or profiles asked for."""
+        self.samples = samples
+        self.train_samples = train_samples
+        test = samples - self.train_samples
+        if self.train_samples < self.batch_size:
+            raise BadInput(
+                f"{self.name}: {self.train_samples} train samples do not fill one batch of {self.batch_size}: "
+                "lower batch_size or raise train_share"
+            )
+        if test < self.test_batches * self.batch_size:
+            raise BadInput(
+                f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
+                "lower batch_size, test_batches or train_share"
+            )
+        stated = self._config.profile_samples
+        self.profile_samples = self.train_samples if stated is None else stated
+        if self.profile_samples > self.train_samples:
+            raise BadInput(
+                f"{self.name}: {self.train_samples} train samples, not the {self.profile_samples} to be profiled: "
+                "lower profile_samples or raise train_share"
+            )
+        self._surveys = RecentRankings(self._survey)
+
+    def ranking(self, table: int) -> Ranking:
+        """Return the bijection from recorded ids to frequency ranks of one table."""
+        return self._surveys[table][0]
+
+    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
+        """Make ranking and profile of a table in one pass over the train samples."""
+        shape = self.tables[table]
+        train = self._raw(table, 0, self.train_samples)
+        if self.profile_samples < self.train_samples:
+            train = take(train, _spread(self.train_samples, self.profile_samples))
+        check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
+        ranking = Ranking(train.values, shape.rows)
+        present = int(np.count_nonzero(train.sample_lengths))
+        profile = AccessProfile.from_counts(
+            ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present
+        )
+        return ranking, profile
+
+    def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        if split is Split.TRAIN:
+            start = batch % (self.train_samples // self.batch_size) * self.batch_size
+        else:
+            start = self.train_samples + batch * self.batch_size
+        raw = self._raw(table, start, start + self.batch_size)
+        return replace(raw, values=self.ranking(table)(raw.values))
+
+    def _unprofiled(self, table: int, inputs: int) -> Bags | None:
+        chosen = np.arange(self.train_samples)
+        if self.profile_samples < self.train_samples:
+            chosen = np.delete(chosen, _spread(self.train_samples, self.profile_samples))
+        raw = take(self._raw(table, 0, self.train_samples), chosen[_spread(len(chosen), min(inputs, len(chosen)))])
+        return replace(raw, values=self.ranking(table)(raw.values))
+
+    def _profile(self, table: int) -> AccessProfile:
+        return self._surveys.profile(table)
+
+
+def _spread(samples: int, wanted: int) -> Ints:
+    """Return ``wanted`` of the numbers 0 .. samples - 1, int64 [wanted], ascending, evenly spread."""
+    return np.arange(wanted, dtype=np.int64) * samples // wanted

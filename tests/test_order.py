@@ -1,0 +1,103 @@
+"""Two runs of one suite, in which orders and noise are worked out by hand."""
+
+import csv
+import json
+
+import pytest
+import records as make
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.main import run_command
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Backend, Outcome
+from shardbench.report.compare.order import agreement, text_line
+
+
+def run(steps, *, plans=None, **spec):
+    """Two repeats 0.1 % apart of each strategy, of a plan of its own where ``plans`` says no other."""
+    return [
+        make.ok(
+            name, (ms * share,) * 4, repeat=i,
+            changes={"planned": make.planned(plan_hash=(plans or {}).get(name, name) * 16)}, **spec,
+        )
+        for name, ms in steps.items()
+        for i, share in enumerate((1.0, 1.001))
+    ]  # fmt: skip
+
+
+FIRST = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 30.0}
+
+
+def test_pairs_that_one_run_tells_apart_are_looked_up_in_the_other():
+    # b and c change places; d is told apart from c this time, which the first run did not claim.
+    (group,) = agreement(run(FIRST), run({"a": 10.0, "b": 35.0, "c": 30.0, "d": 40.0}))
+    assert (group.strategies, group.n, group.again_n) == (4, 2, 2)
+    assert (group.pairs, group.pairs_beyond_noise, group.beyond_noise_pct) == (6, 5, pytest.approx(500 / 6))
+    assert (group.same_order, group.same_order_pct, group.opposite_beyond_noise) == (4, 80.0, 1)
+    assert text_line(group) == (
+        "dlrm20 on cpu-1x2: 5 of 6 pairs (83.3 %) are beyond the noise, of which 4 (80.0 %) come in the same order "
+        "again and 1 in the other one beyond its noise; of 0 pairs of one plan, 0 seem to differ"
+    )
+
+
+def test_a_strategy_that_the_second_run_lacks_is_in_no_same_order():
+    (group,) = agreement(run(FIRST), run({"a": 10.0, "b": 20.0, "c": 30.0}))
+    # d is apart from a and b.
+    assert (group.pairs_beyond_noise, group.same_order, group.opposite_beyond_noise) == (5, 3, 0)
+    failed = [make.failed(Outcome.OOM, "d")]
+    assert agreement(run(FIRST), [*run({"a": 10.0, "b": 20.0, "c": 30.0}), *failed])[0].same_order == 3
+
+
+def test_strategies_of_one_plan_that_seem_to_differ_are_counted():
+    plans = {"b": "a", "d": "c"}
+    (group,) = agreement(run(FIRST, plans=plans), run(FIRST, plans=plans))
+    # a and b have one plan and different times, c and d one plan and one time.
+    assert (group.same_plan_pairs, group.same_plan_beyond_noise) == (2, 1)
+
+
+def test_groups_are_matched_and_summed():
+    other = {"a": 10.0, "b": 20.0}
+    first = [*run(FIRST), *run(other, workload="w"), *run(other, workload="gone")]
+    again = [*run(FIRST), *run({"a": 20.0, "b": 10.0}, workload="w"), *run(other, workload="new")]
+    found = agreement(first, again)
+    assert [(one.workload, one.pairs, one.pairs_beyond_noise, one.same_order) for one in found] == [
+        ("dlrm20", 6, 5, 5), ("w", 1, 1, 0), ("all", 7, 6, 5),
+    ]  # fmt: skip
+    assert text_line(found[-1]).startswith("all workloads: 6 of 7 pairs")
+
+
+def test_unknown_noise_tells_nothing_apart():
+    first = [make.ok("a", (10.0,)), make.ok("b", (99.0,))]
+    (group,) = agreement(first, first)
+    assert (group.pairs, group.pairs_beyond_noise, group.same_order, group.same_order_pct) == (1, None, None, None)
+    together = agreement(*[[*first, *(make.ok(n, (10.0,), workload="w") for n in "ab")]] * 2)[-1]
+    assert (together.pairs, together.pairs_beyond_noise, together.same_order_pct) == (2, 0, None)
+    assert "noise unknown" in text_line(group)
+
+
+def test_simulated_records_have_nothing_to_compare():
+    records = [make.ok("a", backend=Backend.SIMULATED)]
+    with pytest.raises(BadInput, match="nothing to compare"):
+        agreement(records, records)
+
+
+def test_the_command(tmp_path, capsys):
+    results, again = tmp_path / "results", tmp_path / "again"
+    for folder, steps in ((results, FIRST), (again, {"a": 10.0, "b": 35.0, "c": 30.0, "d": 30.0})):
+        for record in run(steps):
+            trial_store(folder, "quick").append(record)
+    command = ["compare", str(results), "--with", str(again), "--order", "quick"]
+    assert run_command([*command, "--check"]) == 1
+    assert f"agreement.csv: missing; run: shardbench {' '.join(command)}" in capsys.readouterr().out
+    assert run_command(command) == 0
+    assert "dlrm20 on cpu-1x2: 5 of 6 pairs" in capsys.readouterr().out
+    (group,) = csv.DictReader((results / "tables" / "quick" / "agreement.csv").read_text().splitlines())
+    assert (group["compared_by"], group["same_order"], group["same_order_pct"]) == ("step, step", "3", "60")
+    assert run_command([*command, "--check"]) == 0
+    assert capsys.readouterr().out == "quick: tables and records agree\n"
+    assert run_command([*command, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["agreement"]) == 1
+    assert run_command([*command[:-2], "--check"]) == 2
+    assert "name the suite" in capsys.readouterr().err
+    assert run_command(["compare", str(results), "--with", str(tmp_path / "none"), "--order", "quick"]) == 2
+    assert "holds no records" in capsys.readouterr().err

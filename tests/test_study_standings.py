@@ -1,0 +1,123 @@
+"""A study's table of standings on its page: rows with their records, measured ones with the trials of their suite."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import records as make
+from hostile import CLOSING, MARKUP
+from test_page import Seen
+
+from shardbench.records.store import cell_store, trial_store
+from shardbench.report.standing import AS_RUN, COLUMNS
+from shardbench.studies import session
+from shardbench.studies.files import extras, write_reproduction_page, write_study_files
+from shardbench.studies.reproduction import Reproduction
+from shardbench.studies.session import SessionOptions, run_studies
+from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study_standings import study_standings
+
+MEASURED = {"workload": "mixed", "machine": "cpu-1x2", "backend": "measured", "budget": AS_RUN}
+
+
+class Places(Study):
+    """Two strategies on two problems with two budgets, and measured rows of a suite."""
+
+    name = "places"
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        return [{"workload": w, "machine": "m", "strategy": s} for w in ("u", "v") for s in ("fast", MARKUP)]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        step_ms = 1.0 if cell["strategy"] == "fast" else 2.0
+        rest = {"backend": "simulated", "role": "competitor", "tie": "", "fit_s": 0.0}
+        spent = {"1 s": 0.5, "60 s": 7.0}
+        if cell == {"workload": "v", "machine": "m", "strategy": MARKUP}:
+            late = {**rest, "outcome": "timeout", "cause": CLOSING}
+            return [{**late, "budget": budget} for budget in spent]
+        ok = {**rest, "outcome": "ok", "step_ms": step_ms, "over_best_pct": 100 * step_ms - 100, "headroom_pct": 12.5}
+        return [{**ok, "budget": budget, "plan_s": plan_s} for budget, plan_s in spent.items()]
+
+    def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
+        timed = {**MEASURED, "role": "competitor", "outcome": "ok", "step_ms": 30.0, "over_best_pct": 0.0, "tie": ""}
+        table = pd.concat([rows, pd.DataFrame([{**timed, "strategy": "fast"}])], ignore_index=True)
+        return {"places": table.reindex(columns=[*COLUMNS, "headroom_pct", "cause"])}
+
+
+def find_made(owner: str) -> Reproduction:
+    """What a worker, which knows nothing of a test's patches, finds too."""
+    return Reproduction(owner=owner, studies=(Places(),), claims=(), observe=lambda _: {}, defined={})
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
+    reproduction = find_made("contest")
+    monkeypatch.setattr(session, "find_reproduction", find_made)
+    for suite, workloads in (("other", ("else",)), ("timed", ("mixed", "sequence"))):
+        store = trial_store(tmp_path, suite)
+        for workload in workloads:
+            store.append(make.ok("fast", suite=suite, workload=workload))
+
+    class Silent:
+        """Listener that is told and keeps nothing."""
+
+        def planned(self, work, unit, total, settled):
+            """Nothing."""
+
+        def started(self, piece):
+            """Nothing."""
+
+        def finished(self, number, record):
+            """Nothing."""
+
+    run_studies(reproduction, SessionOptions(results=tmp_path, workers=1), Silent())
+    return reproduction
+
+
+def test_rows_know_their_records_and_their_trials(made: Reproduction, tmp_path: Path) -> None:
+    found = study_standings(made, tmp_path)
+    assert found is not None
+    known = {
+        (record.cell["workload"], record.cell["strategy"]): key
+        for key, record in cell_store(tmp_path, "contest", "places").latest().items()
+    }
+    simulated = [one for one in found.standings if one.backend == "simulated"]
+    assert [one.record for one in simulated] == [known[one.workload, one.strategy] for one in simulated]
+    assert len({one.record for one in simulated}) == 4
+    assert [record.spec.suite for record in found.trials] == ["timed", "timed"]
+    (measured,) = [one.record for one in found.standings if one.backend == "measured"]
+    assert measured == next(r.key for r in found.trials if r.spec.workload == "mixed")
+    assert found.records == "studies/contest/places.jsonl"
+
+
+def test_without_such_a_table_there_are_no_standings(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Places, "tables_beside", lambda self, rows, results: {"places": rows.drop(columns="tie")})
+    assert study_standings(made, tmp_path) is None
+
+
+def test_its_page_has_the_answer_and_every_problem(made: Reproduction, tmp_path: Path) -> None:
+    write_study_files(made, tmp_path)
+    assert extras(made, tmp_path) == [], "the page shows all of the table, not its first rows"
+    path = write_reproduction_page(made, tmp_path)
+    text = path.read_text(encoding="utf-8")
+    seen = Seen(text)
+    words = " ".join(seen.text.split())
+    assert "fast (1 s) 1.00 ms" in words
+    assert f"next is {MARKUP} (1 s) +100.0 %, beyond the model's error" in words
+    assert "1 failed" in words
+    assert CLOSING in seen.text
+    assert MARKUP not in text
+    assert {"problem-0", "problem-1", "problem-2", "group-0"} <= set(seen.ids)
+    links = {link for link in seen.links if not link.startswith("#")}
+    assert {"../tables/contest/places.csv", "../studies/contest/places.jsonl", "../records/timed.jsonl"} <= links
+    assert all((path.parent / link).is_file() for link in links)
+    assert {link.removeprefix("#") for link in seen.links if link.startswith("#")} <= set(seen.ids)
+    charts = [given["aria-label"] for tag, given in seen.given if tag == "svg"]
+    assert [chart for chart in charts if chart.startswith("Performance profiles")] == [
+        "Performance profiles, simulated, 1 s", "Performance profiles, simulated, 60 s"
+    ]  # fmt: skip
+    assert [chart for chart in charts if chart.startswith("Steps of")] == [
+        "Steps of u on m", "Steps of v on m", "Steps of mixed on cpu-1x2"
+    ]  # fmt: skip
+    assert "Recorded " in words

@@ -1,0 +1,30 @@
+"""The measured backend costs at most 5 % over a hand-written TorchRec loop."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ratios import Ratio, add
+
+LIMIT = 1.05
+PAIRS = 200
+
+
+def test_harness_step_is_within_five_percent_of_a_handwritten_loop(benchmark, tmp_path):
+    out = tmp_path / "overhead.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).parent / "harness_overhead.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def run():
+        subprocess.run([*command, str(script), str(out), str(PAIRS)], check=True, env=environment, capture_output=True)
+
+    benchmark.pedantic(run, rounds=1, iterations=1)
+    result = json.loads(out.read_text())
+    low, high = result["ratio_quartiles"]
+    against, pairs = "a hand-written TorchRec loop (wall time)", f"{result['pairs']} pairs"
+    add(benchmark, Ratio(against=against, ratio=result["ratio_median"], low=low, high=high, n=pairs, threads="1"))
+    assert result["pairs"] >= 200
+    assert result["ratio_median"] <= LIMIT, result
