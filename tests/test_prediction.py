@@ -13,7 +13,7 @@ from shardbench.model.machine import load_machine
 from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.prediction.against_measured import Clock, points
+from shardbench.report.prediction.against_measured import ClockKind, points
 from shardbench.report.prediction.summary import summaries
 from shardbench.report.prediction.text import cells, limit, text_lines
 
@@ -151,7 +151,7 @@ def rank_record(workload="dlrm20", **changes):
 
 def test_every_rank_and_phase_is_held_against_its_clock():
     found = {p.key: (p.predicted_ms, p.measured_ms) for p in points([rank_record()])}
-    wall, cpu = Clock.WALL, Clock.CPU
+    wall, cpu = ClockKind.WALL, ClockKind.CPU
     assert found == {
         ("step", None, wall): (20.0, 30.0),
         # Rank 0 came last everywhere, so its 1 + 2 + 3 ms hold no wait.
@@ -175,7 +175,7 @@ def test_one_trial_without_cpu_time_makes_its_group_one_of_wall_time():
     bare = rank_record().timing.model_copy(update={"embedding_cpu_ms": None})
     records = [rank_record(), make.ok("b", changes={"timing": bare})]
     assert {(p.key.clock, p.measured_ms) for p in points(records) if p.key.quantity == "embedding"} == {
-        (Clock.WALL, 9.0), (Clock.WALL, 2.5),
+        (ClockKind.WALL, 9.0), (ClockKind.WALL, 2.5),
     }  # fmt: skip
 
 

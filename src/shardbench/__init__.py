@@ -1,7 +1,7 @@
 """ShardBench: a benchmark-and-reproduction suite for embedding-table sharding.
 
-What this package exports is what a strategy of one's own needs (``CONTRIBUTING.md`` has an example), and what reads
-results; the latter is imported when it is first asked for, so that ``import shardbench`` stays quick.
+This package exports what a strategy of one's own needs (``CONTRIBUTING.md`` has an example), and what reads results.
+The latter is imported when it is first asked for, so that ``import shardbench`` stays quick.
 """
 
 from importlib import import_module
@@ -70,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What reads results, by its name."""
+    """Import what reads results when it is first asked for; raises AttributeError for other names."""
     if name not in _LATE:
         raise AttributeError(f"module 'shardbench' has no attribute '{name}'")
     return getattr(import_module(_LATE[name]), name)

@@ -278,9 +278,20 @@ def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
     return found
 
 
-def whole_table(table: Table, placement: Placement) -> Segment:
-    """Place a table whole: its plan is one segment."""
-    return Segment(table=table.name, row_stop=table.rows, column_stop=table.dim, placement=placement)
+def whole_table(table: Table, placement: Placement, columns: tuple[int, int] | None = None) -> Segment:
+    """Return the segment of all rows of a table, in all columns or in the range ``columns``."""
+    start, stop = columns or (0, table.dim)
+    return Segment(table=table.name, row_stop=table.rows, column_start=start, column_stop=stop, placement=placement)
+
+
+def row_ranges(table: Table, *ends: tuple[int, Placement]) -> tuple[Segment, ...]:
+    """Return a table's consecutive ranges of rows, in all columns, each given by its end; empty ranges are left out."""
+    starts = (0, *(stop for stop, _ in ends))
+    return tuple(
+        Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=placement)
+        for start, (stop, placement) in zip(starts, ends)
+        if start < stop
+    )
 
 
 def whole_tables(

@@ -1,4 +1,4 @@
-"""What the columns of loaded results say, with their units."""
+"""Says what the columns of loaded results hold, with their units."""
 
 from collections.abc import Mapping
 
@@ -116,4 +116,4 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "source": "where the statement stands",
     },
 }  # fmt: skip
-"""By frame and column. Frames of studies have their cells' parameters, ``backend`` and what the study gives."""
+"""What a column holds, by frame and column; frames of studies have columns of their own, which each study names."""

@@ -1,7 +1,8 @@
-"""A results folder as data frames: what a notebook or a paper's script reads."""
+"""Reads a results folder as data frames, for notebooks and scripts of papers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from io import BytesIO
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from shardbench.report.groups import current
 from shardbench.report.result_columns import COLUMNS
 
 PARTS = ("records", "studies", "tables")
-"""Folders of which a results folder has at least one."""
+"""A results folder has at least one of these folders."""
 CLAIMS = "claims"
 NOT_STATED = "not stated"
 _BOTH = "predicted and measured"
@@ -36,7 +37,7 @@ _BACKENDS = {
     "scale/counting": "measured",
     "scale/prepare": "measured",
 }
-"""Of tables that have no such column and no study: all their rows are one."""
+"""The backend of all rows of a table that has neither such a column nor a study."""
 
 Row = dict[str, object]
 
@@ -45,7 +46,7 @@ Row = dict[str, object]
 class Results:
     """All that a results folder holds; every frame has a column ``backend``, and no row mixes two.
 
-    What each column says, with its unit: ``shardbench.report.result_columns.COLUMNS``, and the page
+    ``shardbench.report.result_columns.COLUMNS`` says what each column holds, with its unit, and so does the page
     "Papers and notebooks". A number that is not known is NaN.
     """
 
@@ -59,15 +60,15 @@ class Results:
     ranks: pd.DataFrame
     """A row a rank of a trial."""
     studies: Mapping[str, pd.DataFrame]
-    """By ``<baseline>/<study>``: the rows that its cells gave, behind the cells' parameters and ``key``."""
+    """The rows that the cells of ``<baseline>/<study>`` gave, behind the cells' parameters and ``key``."""
     claims: pd.DataFrame
     """A row a statement of a paper: the ledger, as last written."""
     tables: Mapping[str, pd.DataFrame]
-    """By path under ``tables/`` without ending, such as ``quick/throughput``: every table as last written."""
+    """Every table as last written, by its path under ``tables/`` without ending, such as ``quick/throughput``."""
 
 
 def load_results(folder: Path | str) -> Results:
-    """Everything in a results folder (``runs/`` of your own, ``results/`` of a checkout).
+    """Load everything in a results folder (``runs/`` of your own, ``results/`` of a checkout).
 
     Raises BadInput, one line, where it is missing, is none, or a file in it is damaged.
     """
@@ -89,7 +90,7 @@ def load_results(folder: Path | str) -> Results:
 
 
 def results_folder(folder: Path | str) -> Path:
-    """The folder, if it is one of results; raises BadInput where not."""
+    """Return the folder, if it is one of results; raises BadInput where not."""
     place = Path(folder)
     if not place.is_dir():
         raise BadInput(f"{place}: no such folder; name one of results, such as runs or results")
@@ -99,19 +100,19 @@ def results_folder(folder: Path | str) -> Path:
 
 
 def trial_records(folder: Path) -> dict[str, list[Record]]:
-    """All lines of all suites' records, by suite; raises BadInput for a damaged line."""
+    """Read all lines of all suites' records, by suite; raises BadInput for a damaged line."""
     names = sorted(path.stem for path in (folder / "records").glob("*.jsonl"))
     return {name: trial_store(folder, name).read() for name in names}
 
 
 def cell_records(folder: Path) -> dict[tuple[str, str], list[CellRecord]]:
-    """All lines of all studies' records, by baseline and study; raises BadInput for a damaged line."""
+    """Read all lines of all studies' records, by baseline and study; raises BadInput for a damaged line."""
     paths = sorted((folder / "studies").glob("*/*.jsonl"))
     return {(path.parent.name, path.stem): cell_store(folder, path.parent.name, path.stem).read() for path in paths}
 
 
 def load_claims(folder: Path) -> pd.DataFrame:
-    """The ledger as last written, without rows where there is none; raises BadInput where it is damaged."""
+    """Read the ledger as last written, without rows where there is none; raises BadInput where it is damaged."""
     path = folder / "tables" / f"{CLAIMS}.csv"
     return _claims(_read(path), path) if path.is_file() else _frame(CLAIMS, ())
 
@@ -135,7 +136,8 @@ def _records(
     for (owner, _), lines in cells.items():
         last = {line.key: line for line in lines}
         for cell in lines:
-            own = {"kind": "cell", "owner": owner, "backend": _backend(cell), "outcome": _cell_outcome(cell)}
+            outcome = Outcome.OK.value if cell.failure is None else "failed"
+            own = {"kind": "cell", "owner": owner, "backend": backends([cell]), "outcome": outcome}
             rows.append({**_line(cell), **own, "current": last[cell.key] is cell})
     return _frame("records", rows)
 
@@ -148,47 +150,35 @@ def _line(record: BaseRecord) -> Row:
         "key": record.key,
         "cause": record.cause,
         "environment": record.environment,
-        **{name: getattr(code, name) if code is not None else None for name in stated},
+        **(_of(code, *stated) if code is not None else dict.fromkeys(stated)),
     }
 
 
-def _cell_outcome(cell: CellRecord) -> str:
-    return Outcome.OK.value if cell.failure is None else "failed"
+def backends(cells: Iterable[CellRecord]) -> str:
+    """Name the backends of the rows of cells, such as ``measured and simulated``."""
+    return " and ".join(sorted({str(row["backend"]) for cell in cells for row in cell.rows}))
 
 
-def _backend(cell: CellRecord) -> str:
-    return " and ".join(sorted({str(row["backend"]) for row in cell.rows}))
+def _of(source: object, *names: str) -> Row:
+    """Take attributes by name; a member of an enumeration is its value."""
+    found = {name: getattr(source, name) for name in names}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
 
 
 def _name(record: Record) -> Row:
-    spec = record.spec
-    return {
-        "key": record.key,
-        "suite": spec.suite,
-        "workload": spec.workload,
-        "machine": spec.machine,
-        "backend": spec.backend.value,
-        "strategy": spec.strategy,
-        "seed": spec.seed,
-        "repeat": spec.repeat,
-    }
+    names = ("suite", "workload", "machine", "backend", "strategy", "seed", "repeat")
+    return {"key": record.key, **_of(record.spec, *names)}
 
 
 def _trial(record: Record, *, current: bool) -> Row:
     spec = record.spec
     row: Row = {
         **_name(record),
-        "role": record.role.value,
-        "batch_size": spec.batch_size,
-        "precision": spec.precision.value,
-        "optimizer": spec.optimizer.value,
+        **_of(spec, "batch_size", "precision", "optimizer", "workload_fingerprint", "machine_hash"),
         "plan_limit_s": spec.plan_s,
         "fit_limit_s": spec.fit_s,
         "current": current,
-        "outcome": record.outcome.value,
-        "cause": record.cause,
-        "workload_fingerprint": spec.workload_fingerprint,
-        "machine_hash": spec.machine_hash,
+        **_of(record, "role", "outcome", "cause"),
     }
     if record.planned is not None:
         row |= _planned(record.planned)
@@ -197,16 +187,13 @@ def _trial(record: Record, *, current: bool) -> Row:
     if record.traffic is not None:
         row |= _counted(record.traffic)
     if record.bounded:
-        row |= {name: getattr(record, name) for name in ("bound_ms", "step_bound_ms", "own_step_bound_ms")}
+        row |= _of(record, "bound_ms", "step_bound_ms", "own_step_bound_ms")
     return row
 
 
 def _planned(planned: Planned) -> Row:
     return {
-        "plan_hash": planned.plan_hash,
-        "plan_s": planned.plan_s,
-        "fit_s": planned.fit_s,
-        "segments": planned.segments,
+        **_of(planned, "plan_hash", "plan_s", "fit_s", "segments"),
         "moves": " ".join(sorted(move.value for move in planned.moves)),
         "hbm_memory_bytes_max": max(planned.hbm_memory_bytes, default=0),
         "uvm_memory_bytes_max": max(planned.uvm_memory_bytes, default=0),
@@ -234,9 +221,8 @@ def _timed(record: Record, timing: Timing) -> Row:
 
 def _counted(traffic: TrafficTotals) -> Row:
     sent = np.array(list(traffic.collectives.values()), dtype=np.float64).reshape(-1, 2).sum(axis=0)
-    names = ("lookups", "off_hbm_lookups", "hbm_bytes", "uvm_bytes", "host_bytes")
     return {
-        **{name: getattr(traffic, name) for name in names},
+        **_of(traffic, "lookups", "off_hbm_lookups", "hbm_bytes", "uvm_bytes", "host_bytes"),
         "sent_intra_bytes": float(sent[0]),
         "sent_inter_bytes": float(sent[1]),
     }
@@ -267,7 +253,7 @@ def _ranks(record: Record) -> Iterator[Row]:
 
 
 def _cells(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Rows of the last record of every cell; ``key`` names the cell."""
+    """Return the rows of the last record of every cell; ``key`` names the cell."""
     last = {record.key: record for record in records}
     rows = [{"key": key, **record.cell, **row} for key, record in last.items() for row in record.rows]
     frame = pd.DataFrame(rows)
@@ -304,7 +290,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _claims(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """The ledger with the backend of each statement's evidence, the first word of its strength."""
+    """Add to the ledger the backend of each statement's evidence, the first word of its strength."""
     missing = [column for column in COLUMNS[CLAIMS] if column not in {*frame.columns, "backend"}]
     if missing:
         raise BadInput(f"{path} has no column '{missing[0]}'; make it again: shardbench report NAME")
@@ -315,10 +301,9 @@ def _claims(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 def _backend_of(
     name: str, tables: Mapping[str, pd.DataFrame], cells: Mapping[tuple[str, str], list[CellRecord]]
 ) -> str:
-    """That of the study whose name the table's begins with; of a harness's table the one it is known to have."""
+    """Return the backend of the study whose name the table's begins with, or else the one it is known to have."""
     owner, _, table = name.partition("/")
     studies = [study for of, study in cells if of == owner and f"{table}_".startswith(f"{study}_")]
     if studies:
-        records = cells[owner, max(studies, key=len)]
-        return " and ".join(sorted({str(row["backend"]) for record in records for row in record.rows}))
+        return backends(cells[owner, max(studies, key=len)])
     return _BACKENDS.get(name, "measured" if table == "agreement" else NOT_STATED)

@@ -20,7 +20,7 @@ from shardbench.records.trial import Backend
 from shardbench.report.compare.order import Agreement, agreements
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.groups import Condition, Group, Row, groups
-from shardbench.report.results import cell_records, load_claims, results_folder, trial_records
+from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
 
 IDENTITY = ("suite", "committed_suite", *Condition._fields, "strategy", "where", "outcome", "committed_outcome", "n")
 SIMULATED_COLUMNS = (*IDENTITY, "step_ms", "committed_step_ms", "difference_pct", "equal", "reason")
@@ -282,11 +282,10 @@ def _studies(ours: Studies, theirs: Studies) -> list[Cells]:
         off = {key: _cell_difference(mine[key], committed[key]) for key in both}
         worst = max(off, key=lambda key: off[key][0], default=None)
         percent, column = off[worst] if worst is not None else (None, "")
-        backends = {str(row["backend"]) for cell in (*mine.values(), *committed.values()) for row in cell.rows}
         found.append({
             "baseline": name[0],
             "study": name[1],
-            "backend": " and ".join(sorted(backends)),
+            "backend": backends([*mine.values(), *committed.values()]),
             "cells_in_both": len(both),
             "only_this_run": len(mine) - len(both),
             "only_committed": len(committed) - len(both),

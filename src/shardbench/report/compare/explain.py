@@ -1,7 +1,8 @@
-"""Why one record is faster than another: phases, stragglers, bytes, rows, lookups off HBM, distance to the bound."""
+"""Explains why one record is faster than another: by phases, stragglers, bytes, rows, lookups off HBM and the bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,23 +12,23 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, Row, current, groups
+from shardbench.report.results import trial_records
 from shardbench.report.tables.suite_tables import phases_of
 
-_SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
+SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
 _LEAST_KEY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """The rank with the most embedding time, against the mean over ranks."""
+    """The rank with the most embedding time, beside the mean over ranks."""
 
     rank: int
     embedding_ms: float
     clock: str
-    """``CPU`` where the time is that; empty where it is wall time or the model's."""
+    """``CPU`` where it is CPU time; empty where it is wall time, or the model's."""
     mean_ms: float
     distinct_rows: float
     mean_distinct_rows: float
@@ -36,12 +37,12 @@ class Straggler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class ComparedTrial:
     """One of the two records, in the numbers that are compared."""
 
     key: str
     name: str
-    """The strategy; with seed and repeat where both records are of one strategy."""
+    """The strategy, with seed and repeat where both records are of one strategy."""
     strategy: str
     seed: int
     repeat: int
@@ -49,12 +50,12 @@ class Side:
     vs_control: float | None
     """Step over that of the control plan stepped in turn; None where there is none."""
     phases_ms: dict[str, float]
-    """On the critical path of the step, see ``critical_ms``."""
+    """Milliseconds of each phase on the critical path of the step, as ``_critical_ms`` says."""
     straggler: Straggler
     intra_bytes: float
     inter_bytes: float
     collectives: dict[str, float]
-    """Bytes of all ranks by collective, both links."""
+    """Bytes of all ranks by collective, on both links."""
     off_hbm_pct: float
     over_bound_pct: float | None
     """Distance of the slowest rank's embedding time to the lower bound; simulated records only."""
@@ -62,29 +63,29 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """One phase of both on the critical path, ms; ``share_pct`` of the difference of the steps."""
+    """A phase on the critical path of both, in ms, and its share of the difference of the steps."""
 
     phase: str
     faster_ms: float
     slower_ms: float
     """Where ratios to the control decide, at the speed that the machine had in the faster one's trial."""
     share_pct: float | None
-    """None where measured: phases of several ranks do not add up to the step."""
+    """It is None where measured: phases of several ranks do not add up to the step."""
 
     @property
     def saved_ms(self) -> float:
-        """Milliseconds that the faster one saves in it; negative where it spends more."""
+        """Return the milliseconds that the faster one saves in it; negative where it spends more."""
         return self.slower_ms - self.faster_ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllTrials:
-    """The two strategies over all their trials of the condition, as tables compare them; measured only."""
+    """The two strategies over all their measured trials of the condition, as tables compare them."""
 
     faster: str
     slower: str
     trials: tuple[int, int]
-    """Of the faster and of the slower strategy."""
+    """The number of trials of the faster and of the slower strategy."""
     slower_pct: float
     beyond_noise: bool | None
     """Whether that is more than the noise of so many trials; None where the noise is unknown."""
@@ -92,14 +93,14 @@ class AllTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Two records of one condition, the faster one first (by ratio to the control where both have the same one)."""
+    """Two records of one condition, the faster one first, and in what they differ."""
 
     workload: str
     machine: str
     backend: Backend
     batch_size: int
-    faster: Side
-    slower: Side
+    faster: ComparedTrial
+    slower: ComparedTrial
     by_control: bool
     """Whether they are compared by their ratio to one control plan, else by their steps."""
     noise_pct: float | None
@@ -110,46 +111,42 @@ class Explanation:
     """Share of the draws of the model's constants and form in which the faster one is faster; None where measured and
     where a record has no draws."""
     all_trials: AllTrials | None
-    """None where simulated, of one strategy, where there are no more trials than the two, and where one failed."""
+    """It is None where simulated, of one strategy, where a trial failed, and where there are no more than the two."""
     waits: bool
     """Whether exchanges include waits for slower ranks: records of measured trials without the phases of each rank."""
     phases: tuple[PhaseDifference, ...]
-    """Those in which the faster one saves most first, those in which it spends more last."""
+    """The phases in which the faster one saves most come first, those in which it spends more last."""
 
     @property
     def difference_ms(self) -> float:
-        """Milliseconds a step that the faster one saves; may be negative where ratios to the control decide."""
+        """Return the milliseconds a step that the faster one saves; it may be negative where ratios decide."""
         return self.slower.step_ms - self.faster.step_ms
 
     @property
     def ratio(self) -> float:
-        """Slower over faster, in what they are compared by."""
+        """Return slower over faster, in what they are compared by."""
         return _ratio(self.slower, self.faster, by_control=self.by_control)
 
 
 def read_all(results: Path) -> list[Record]:
-    """Records of all suites of ``results``; raises BadInput where there are none."""
-    folder = results / "records"
-    records = [
-        record
-        for suite in sorted(path.stem for path in folder.glob("*.jsonl"))
-        for record in trial_store(results, suite).read()
-    ]
+    """Read the records of all suites of ``results``; raises BadInput where there are none."""
+    records = list(chain.from_iterable(trial_records(results).values()))
     if not records:
-        raise BadInput(f"{folder} holds no records; run: shardbench run quick")
+        raise BadInput(f"{results / 'records'} holds no records; run: shardbench run quick")
     return records
 
 
 def find(selector: str, records: Sequence[Record]) -> Record:
-    """The record that a key, its beginning or a selector names; raises BadInput where not exactly one.
+    """Return the record that a key, its beginning or a selector names.
 
-    A selector that leaves out seed or repeat means the lowest there is.
+    A selector that leaves out seed or repeat means the lowest there is. Raises BadInput where no record or more than
+    one is so named.
     """
     if "/" in selector:
         return _by_names(selector, current(records))
     matching = {record.key: record for record in records if record.key.startswith(selector)}
     if len(selector) < _LEAST_KEY or not matching:
-        raise BadInput(f"no record has a key that begins with '{selector}'; give at least 4 digits, or {_SELECTOR}")
+        raise BadInput(f"no record has a key that begins with '{selector}'; give at least 4 digits, or {SELECTOR}")
     if len(matching) > 1:
         raise BadInput(f"'{selector}' begins the keys of {len(matching)} records; give more digits")
     return next(iter(matching.values()))
@@ -158,12 +155,12 @@ def find(selector: str, records: Sequence[Record]) -> Record:
 def _by_names(selector: str, records: Sequence[Record]) -> Record:
     parts = selector.split("/")
     if not 5 <= len(parts) <= 7:
-        raise BadInput(f"'{selector}' is not {_SELECTOR}")
+        raise BadInput(f"'{selector}' is not {SELECTOR}")
     matching = [record for record in records if _names(record)[: len(parts)] == parts]
     if not matching:
         near = meant(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
         perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
-        raise BadInput(f"no record is {selector} ({_SELECTOR}); {perhaps}")
+        raise BadInput(f"no record is {selector} ({SELECTOR}); {perhaps}")
     return min(matching, key=lambda record: (record.spec.seed, record.spec.repeat))
 
 
@@ -183,7 +180,7 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     condition = Condition.of(a)
     measured = condition.backend is Backend.MEASURED
     by_rank = measured and all(record.timing is not None and record.timing.ranks is not None for record in (a, b))
-    first, second = (_side(record, twins=twins, by_rank=by_rank) for record in (a, b))
+    first, second = (_trial(record, twins=twins, by_rank=by_rank) for record in (a, b))
     group = next((group for group in groups(records) if group.condition == condition), None)
     controls = {record.control.plan_hash if record.control else None for record in (a, b)}
     by_control = group is not None and group.control is not None and controls == {group.control}
@@ -226,14 +223,14 @@ def _all_trials(group: Group, a: str, b: str) -> AllTrials | None:
     )
 
 
-def _ratio(above: Side, below: Side, *, by_control: bool) -> float:
+def _ratio(above: ComparedTrial, below: ComparedTrial, *, by_control: bool) -> float:
     if by_control and above.vs_control is not None and below.vs_control is not None:
         return above.vs_control / below.vs_control
     return above.step_ms / below.step_ms if below.step_ms else 1.0
 
 
 def _p_faster(faster: Record, slower: Record) -> float | None:
-    """Share of draws in which the first has the shorter step; None where one has none."""
+    """Return the share of draws in which the first has the shorter step; None where one has no draws."""
     if faster.draws is None or slower.draws is None:
         return None
     return p_larger([slower.draws.step_ms], [faster.draws.step_ms])
@@ -256,21 +253,21 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
-def _side(record: Record, *, twins: bool, by_rank: bool) -> Side:
+def _trial(record: Record, *, twins: bool, by_rank: bool) -> ComparedTrial:
     timing, traffic, planned = _numbers(record)
     spec = record.spec
     over = None
     if record.bounded and record.bound_ms:
         over = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
-    return Side(
+    return ComparedTrial(
         key=record.key,
         name=f"{spec.strategy} (seed {spec.seed}, repeat {spec.repeat})" if twins else spec.strategy,
-        strategy=record.spec.strategy,
-        seed=record.spec.seed,
-        repeat=record.spec.repeat,
+        strategy=spec.strategy,
+        seed=spec.seed,
+        repeat=spec.repeat,
         step_ms=float(np.median(timing.step_ms)),
         vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
-        phases_ms=critical_ms(timing, by_rank=by_rank),
+        phases_ms=_critical_ms(timing, by_rank=by_rank),
         straggler=_straggler(timing, traffic, planned),
         intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
         inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
@@ -304,11 +301,12 @@ def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Stra
     )
 
 
-def critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
-    """Milliseconds of each phase on the critical path of the step.
+def _critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
+    """Return the milliseconds of each phase on the critical path of the step.
 
-    ``by_rank``: of what ranks do alone the slowest rank's; of an exchange that of the rank that waited least, as the
-    last one to come waits for nobody. Else what the model adds up, or the slowest rank's with its waits.
+    With ``by_rank``, what ranks do alone takes as long as the slowest of them, and an exchange as long as for the rank
+    that waited least, as the last one to come waits for nobody. Else it is what the model adds up, or the slowest
+    rank's with its waits.
     """
     if not by_rank or timing.ranks is None:
         return dict(timing.phases_ms)
@@ -320,7 +318,7 @@ def critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
 
 
 def _phases(
-    faster: Side, slower: Side, names: Sequence[str], backend: Backend, *, by_control: bool
+    faster: ComparedTrial, slower: ComparedTrial, names: Sequence[str], backend: Backend, *, by_control: bool
 ) -> tuple[PhaseDifference, ...]:
     # The machine's speed differs between two trials by the ratio of the control's steps.
     speed = _ratio(slower, faster, by_control=True) * faster.step_ms / slower.step_ms if by_control else 1.0

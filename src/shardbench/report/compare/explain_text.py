@@ -1,10 +1,10 @@
-"""The explanation of two records in words, with numbers rounded for a reader."""
+"""Puts the explanation of two records into words, with numbers rounded for a reader."""
 
 import math
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.records.trial import Backend
-from shardbench.report.compare.explain import Explanation, PhaseDifference, Side
+from shardbench.report.compare.explain import ComparedTrial, Explanation, PhaseDifference
 from shardbench.report.tables.text import readable_bytes, readable_count, significant
 
 _OTHER_PHASES = 2
@@ -12,7 +12,7 @@ _DIGITS = range(3, 7)
 
 
 def sentences(found: Explanation) -> list[str]:
-    """The explanation in words, one sentence a line, ASCII."""
+    """Put the explanation into words, one sentence a line, in ASCII."""
     said = [_headline(found), *_of_noise(found), *_of_model(found), *_of_phases(found)]
     said += [_of_straggler(side) for side in (found.faster, found.slower)]
     said += _of_bytes(found)
@@ -32,7 +32,7 @@ def sentences(found: Explanation) -> list[str]:
 
 
 def _apart(a: float, b: float) -> tuple[str, str]:
-    """Both with as few digits, three at least, as show that they differ."""
+    """Write both numbers with as few digits, three at least, as show that they differ."""
     texts = [(significant(a, digits), significant(b, digits)) for digits in _DIGITS]
     return next((two for two in texts if two[0] != two[1]), texts[0])
 
@@ -56,7 +56,7 @@ def _headline(found: Explanation) -> str:
 
 
 def _of_noise(found: Explanation) -> list[str]:
-    """By what they are compared and how much of that is noise; measured records only."""
+    """Say by what measured records are compared and how much of that is noise; nothing of simulated ones."""
     if found.backend is not Backend.MEASURED:
         return []
     faster, slower = found.faster, found.slower
@@ -87,7 +87,7 @@ def _of_noise(found: Explanation) -> list[str]:
 
 
 def _of_model(found: Explanation) -> list[str]:
-    """How sure the cost model is of the order; simulated records only."""
+    """Say how sure the cost model is of the order of simulated records; nothing of measured ones."""
     if found.backend is not Backend.SIMULATED or not found.difference_ms:
         return []
     if found.p_faster is None:
@@ -102,7 +102,7 @@ def _of_model(found: Explanation) -> list[str]:
 
 
 def _of_phases(found: Explanation) -> list[str]:
-    """The phase of the critical path in which the difference is, then others; of a tie only where it is largest."""
+    """Name the phase of the critical path that differs most, and others; of a tie only the phase that differs most."""
     differing = [phase for phase in found.phases if phase.saved_ms]
     if not differing:
         return _of_measured_phases(found)
@@ -140,7 +140,7 @@ def _of_phase(phase: PhaseDifference, *, share: bool = True) -> str:
     )
 
 
-def _of_straggler(side: Side) -> str:
+def _of_straggler(side: ComparedTrial) -> str:
     s = side.straggler
     time = f"{s.clock} time" if s.clock else "time"
     return (

@@ -1,8 +1,9 @@
-"""Predicted against measured: every time that the cost model gives for a measured trial, beside what its ranks took."""
+"""Puts every time that the cost model gives for a measured trial beside what its ranks took."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,47 +14,43 @@ from shardbench.base.generated import csv_text
 from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.records.record import RankTiming, Record, Timing
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, Row, groups
+from shardbench.report.results import trial_records
 
-COLUMNS = (
-    "workload", "strategy", "quantity", "rank", "clock", "predicted_ms", "measured_ms", "error_pct", "machine",
-    "batch_size", "precision", "optimizer", "seed", "n", "iterations", "noise_pct",
-)  # fmt: skip
 FILE = Path("tables") / "prediction" / "points.csv"
 IDLE_MS = 0.1
 """A rank with less work than this has none to speak of; a ratio to it says nothing."""
 _ON_RANKS = (*EXCHANGE_PHASES, *KERNELS, StepPhase.DENSE)
-"""Phases that both clock and model tell apart."""
+"""The phases that both clock and model tell apart."""
 _COMPUTED = (*KERNELS, StepPhase.DENSE)
-"""Those in which a rank waits for no other, so that CPU time says what they take."""
+"""The phases in which a rank waits for no other, so that CPU time says what they take."""
 
 
-class Clock(StrEnum):
-    """What a measured number was read off."""
+class ClockKind(StrEnum):
+    """The clock that a measured number was read off."""
 
     WALL = "wall"
     CPU = "cpu"
 
 
 class Key(NamedTuple):
-    """One kind of number of a trial: of the whole step (no rank) or of a rank."""
+    """A kind of number of a trial: of the whole step, which has no rank, or of a rank."""
 
     quantity: str
     """``step``, ``exchange``, ``embedding`` (both kernels), or a phase."""
     rank: int | None
-    clock: Clock
+    clock: ClockKind
 
 
-STEP = Key("step", None, Clock.WALL)
-EXCHANGE = Key("exchange", None, Clock.WALL)
+STEP = Key("step", None, ClockKind.WALL)
+EXCHANGE = Key("exchange", None, ClockKind.WALL)
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """One predicted number and those of the repeats of its plan."""
+class PredictedTime:
+    """A predicted time and those that the repeats of its plan took."""
 
     condition: Condition
     strategy: str
@@ -62,50 +59,47 @@ class Point:
     key: Key
     predicted_ms: float
     repeats_ms: tuple[float, ...]
-    """One number a repeat (trial)."""
+    """One number a repeat (trial), in ms."""
     compared: tuple[float, ...]
-    """One number a repeat, by which points of a group are put in order: a step's ratio to the control, else the ms."""
+    """One number a repeat, by which a group is put in order: a step's ratio to the control, else the ms."""
     iterations: int
     noise: Noise | None
-    """Of ``compared`` in its group, from repeats of one plan; None where nothing was repeated."""
+    """The noise of ``compared`` in the group, from repeats of one plan; None where nothing was repeated."""
     calibrated_on: str | None
 
     @property
     def measured_ms(self) -> float:
-        """Median over repeats."""
+        """Return the median over repeats."""
         return float(np.median(self.repeats_ms))
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, minus 1; None where the rank idles."""
+        """Return predicted over measured, minus 1; None where the rank idles."""
         return self.predicted_ms / self.measured_ms - 1.0 if self.counts else None
 
     @property
     def counts(self) -> bool:
-        """Whether there is work to speak of in every repeat."""
+        """Say whether every repeat has work to speak of."""
         return min(self.repeats_ms) > IDLE_MS
 
 
-def read_measured(results: Path) -> list[Point]:
-    """Points of every measured row that is ok, of all record files; raises BadInput where there is none."""
-    folder = results / "records"
-    suites = sorted(path.stem for path in folder.glob("*.jsonl"))
-    records = [record for suite in suites for record in trial_store(results, suite).read()]
-    found = points(records)
+def read_measured(results: Path) -> list[PredictedTime]:
+    """Return the times of every measured row that is ok, of all record files; raises BadInput where there is none."""
+    found = points(chain.from_iterable(trial_records(results).values()))
     if not found:
-        raise BadInput(f"{folder} holds no measured record that is ok; run: shardbench run quick --backend measured")
+        raise BadInput(
+            f"{results / 'records'} holds no measured record that is ok; run: shardbench run quick --backend measured"
+        )
     return found
 
 
-def points(records: Iterable[Record]) -> list[Point]:
-    """Points of the measured rows that are ok: the step and the exchange, then every rank's."""
-    found = []
-    for group in groups(record for record in records if record.spec.backend is Backend.MEASURED):
-        found += _group_points(group)
-    return found
+def points(records: Iterable[Record]) -> list[PredictedTime]:
+    """Return the times of the measured rows that are ok: of the step and the exchange, then of every rank."""
+    measured = groups(record for record in records if record.spec.backend is Backend.MEASURED)
+    return [point for group in measured for point in _group_points(group)]
 
 
-def _group_points(group: Group) -> list[Point]:
+def _group_points(group: Group) -> list[PredictedTime]:
     every = [record for row in group.ok_rows for record in row.records if record.timing]
     cpu = all(record.timing is not None and record.timing.embedding_cpu_ms is not None for record in every)
     noises = _noises(group, cpu=cpu)
@@ -117,7 +111,7 @@ def _group_points(group: Group) -> list[Point]:
                 continue
             foreseen, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
             found += [
-                Point(
+                PredictedTime(
                     condition=group.condition,
                     strategy=row.strategy,
                     seed=seed,
@@ -141,7 +135,7 @@ def _compared(group: Group, trials: Sequence[Record]) -> tuple[float, ...]:
 
 
 def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
-    """By quantity; ranks that idle have none."""
+    """Return the noise of each quantity, to which ranks that idle add nothing."""
     repeats: dict[str, list[tuple[float, ...]]] = {}
     for row in group.ok_rows:
         for trials in row.same_plan.values():
@@ -152,17 +146,17 @@ def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
 
 
 def _repeats(trials: Sequence[Record], *, cpu: bool) -> dict[Key, tuple[float, ...]]:
-    """One number a trial, of what all of them measured."""
+    """Return one number a trial of each kind that all of them measured."""
     found = [measured_ms(record.timing, cpu=cpu) for record in trials if record.timing]
     return {key: tuple(one[key] for one in found) for key in found[0] if all(key in one for one in found)}
 
 
 def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
-    """What a trial measured; with ``cpu``, kernels and dense model in CPU time.
+    """Return the times in ms that a trial measured; with ``cpu``, kernels and dense model in CPU time.
 
     A rank waits in an exchange for those that come later, so the one that waited least tells how long it takes.
     """
-    clock = Clock.CPU if cpu else Clock.WALL
+    clock = ClockKind.CPU if cpu else ClockKind.WALL
     kernels = timing.kernels_ms if cpu else timing.embedding_ms
     found = {STEP: float(np.median(timing.step_ms))}
     if timing.ranks:
@@ -173,22 +167,22 @@ def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
     return found
 
 
-def _phases(number: int, rank: RankTiming, clock: Clock) -> dict[Key, float]:
+def _phases(number: int, rank: RankTiming, clock: ClockKind) -> dict[Key, float]:
     found = {}
     for phase in _ON_RANKS:
-        own = clock if phase in _COMPUTED else Clock.WALL
-        times = (rank.phases_cpu_ms or {}) if own is Clock.CPU else rank.phases_ms
+        own = clock if phase in _COMPUTED else ClockKind.WALL
+        times = (rank.phases_cpu_ms or {}) if own is ClockKind.CPU else rank.phases_ms
         if phase in times:
             found[Key(phase.value, number, own)] = times[phase]
     return found
 
 
 def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
-    """What the model says, by the keys of what was measured.
+    """Return the times in ms that the model says, by the keys of those that are measured.
 
     The all-reduce is in the exchange, as what of it nothing hides lengthens the measured exchange of gradients.
     """
-    clock = Clock.CPU if cpu else Clock.WALL
+    clock = ClockKind.CPU if cpu else ClockKind.WALL
     exchange = sum(timing.phases_ms.get(phase, 0.0) for phase in (*EXCHANGE_PHASES, StepPhase.ALL_REDUCE))
     found = {STEP: float(np.median(timing.step_ms)), EXCHANGE: exchange}
     found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(timing.embedding_ms)}
@@ -196,7 +190,7 @@ def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
         for phase in _ON_RANKS:
             ms = _of_rank(timing, number, phase)
             if ms is not None:
-                found[Key(phase.value, number, clock if phase in _COMPUTED else Clock.WALL)] = ms
+                found[Key(phase.value, number, clock if phase in _COMPUTED else ClockKind.WALL)] = ms
     return found
 
 
@@ -207,12 +201,13 @@ def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
     return None if phase in KERNELS else timing.phases_ms.get(phase)
 
 
-def table_csv(found: Sequence[Point]) -> str:
-    """The table: one line a point, in ms; ``n`` counts repeats."""
-    return csv_text(COLUMNS, (map(str, _cells(point).values()) for point in found))
+def table_csv(found: Sequence[PredictedTime]) -> str:
+    """Write the table, one line a predicted time, in ms; ``n`` counts repeats."""
+    rows = [_cells(point) for point in found]
+    return csv_text(rows[0], (map(str, row.values()) for row in rows))
 
 
-def _cells(point: Point) -> Mapping[str, object]:
+def _cells(point: PredictedTime) -> Mapping[str, object]:
     n = len(point.repeats_ms)
     noise, error = point.noise, point.error
     return {
@@ -235,6 +230,6 @@ def _cells(point: Point) -> Mapping[str, object]:
     }
 
 
-def expected_file(results: Path, found: Sequence[Point]) -> dict[Path, str]:
-    """Text of ``<results>/tables/prediction/points.csv``."""
+def expected_file(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
+    """Give the path and the text of ``<results>/tables/prediction/points.csv``."""
     return {results / FILE: table_csv(found)}

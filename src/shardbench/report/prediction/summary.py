@@ -1,4 +1,4 @@
-"""How well each quantity is predicted: error, bias, and the order of what measurement can tell apart."""
+"""Sums up how well each quantity is predicted: error, bias, and the order of what measurement can tell apart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, Point, expected_file
+from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, PredictedTime, expected_file
 
 COLUMNS = (
     "quantity", "workload", "n", "mape_pct", "bias_pct", "kendall_tau", "pairs_beyond_noise", "calibrated_on",
@@ -25,7 +25,7 @@ QUANTITIES = {
     KERNELS[0].value: "forward kernels of a rank",
     KERNELS[1].value: "backward kernels of a rank",
 }
-"""What is summed up; the exchanges of single ranks hold their waits for others, which are no error."""
+"""The quantities to sum up; the exchanges of single ranks hold their waits for others, which are no error."""
 EVERYTHING = "all"
 
 
@@ -36,10 +36,10 @@ class Summary:
     workload: str
     quantity: str
     n: int
-    """Predicted numbers: plans, times ranks where the quantity is a rank's."""
+    """The number of predicted times: of plans, times ranks where the quantity is a rank's."""
     mape_pct: float
     bias_pct: float
-    """Mean of predicted / measured - 1."""
+    """The mean of predicted / measured - 1."""
     repeat_mape_pct: float | None
     """How far a repeat is from another repeat of the same plan: no model can be expected to do better."""
     kendall_tau: float | None
@@ -60,8 +60,8 @@ class _Pairs:
     """Sum over pairs beyond noise: 1 in the right order, -1 in the wrong one, 0 predicted as equal."""
 
 
-def summaries(found: Sequence[Point]) -> list[Summary]:
-    """By quantity: of each workload, then of all."""
+def summaries(found: Sequence[PredictedTime]) -> list[Summary]:
+    """Sum up every quantity: for each workload, then for all of them."""
     merged = [point for point in _merge(found) if point.counts]
     made = []
     for quantity in QUANTITIES:
@@ -73,9 +73,9 @@ def summaries(found: Sequence[Point]) -> list[Summary]:
     return made
 
 
-def _summary(workload: str, found: Sequence[Point]) -> Summary:
+def _summary(workload: str, found: Sequence[PredictedTime]) -> Summary:
     errors = np.asarray([point.predicted_ms / point.measured_ms - 1.0 for point in found])
-    by_group: dict[Condition, list[Point]] = {}
+    by_group: dict[Condition, list[PredictedTime]] = {}
     for point in found:
         by_group.setdefault(point.condition, []).append(point)
     pairs = [_pairs(members) for members in by_group.values()]
@@ -96,9 +96,9 @@ def _summary(workload: str, found: Sequence[Point]) -> Summary:
     )
 
 
-def _merge(found: Sequence[Point]) -> list[Point]:
-    """Points of one plan as one: strategies that agree are A/A repeats, not things to rank."""
-    same: dict[tuple[object, ...], list[Point]] = {}
+def _merge(found: Sequence[PredictedTime]) -> list[PredictedTime]:
+    """Merge the times of one plan: strategies that agree are A/A repeats, not things to rank."""
+    same: dict[tuple[object, ...], list[PredictedTime]] = {}
     for p in found:
         same.setdefault((p.condition, p.plan, p.key), []).append(p)
     return [
@@ -112,8 +112,8 @@ def _merge(found: Sequence[Point]) -> list[Point]:
     ]
 
 
-def _pairs(found: Sequence[Point]) -> _Pairs:
-    """Pairs of the points of one group and quantity."""
+def _pairs(found: Sequence[PredictedTime]) -> _Pairs:
+    """Count the pairs of the times of one group and quantity."""
     count = len(found) * (len(found) - 1) // 2
     noise = found[0].noise
     if noise is None:
@@ -130,13 +130,13 @@ def _pairs(found: Sequence[Point]) -> _Pairs:
     return _Pairs(count, int(beyond.sum()), float((np.sign(foreseen) * np.sign(apart))[beyond].sum()))
 
 
-def _repeat_mape(found: Sequence[Point]) -> float | None:
+def _repeat_mape(found: Sequence[PredictedTime]) -> float | None:
     errors = [abs(a / b - 1.0) for p in found for a, b in combinations(p.repeats_ms, 2)]
     return 100.0 * float(np.mean(errors)) if errors else None
 
 
 def table_csv(found: Sequence[Summary]) -> str:
-    """The table: one line a summary; what is unknown is empty."""
+    """Write the table, one line a summary; what is unknown is empty."""
     return csv_text(
         COLUMNS,
         (
@@ -150,6 +150,6 @@ def table_csv(found: Sequence[Summary]) -> str:
     )  # fmt: skip
 
 
-def expected_files(results: Path, found: Sequence[Point]) -> dict[Path, str]:
-    """Texts of ``points.csv`` and ``summary.csv`` in ``<results>/tables/prediction``."""
+def expected_files(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
+    """Give the paths and texts of ``points.csv`` and ``summary.csv`` in ``<results>/tables/prediction``."""
     return {**expected_file(results, found), results / FILE: table_csv(summaries(found))}

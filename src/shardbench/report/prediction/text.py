@@ -1,4 +1,4 @@
-"""The prediction as a table of aligned text, and in words what limits it."""
+"""Shows the prediction as a table of aligned text, and says in words what limits it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from shardbench.report.prediction.summary import EVERYTHING, QUANTITIES, Summary
 
 AIM_MAPE_PCT = {STEP.quantity: 15.0, EMBEDDING: 15.0, EXCHANGE.quantity: 30.0}
 AIM_TAU = 0.9
-"""What the cost model aims at."""
+"""The errors (MAPE) and the order (Kendall's tau) that the cost model aims at."""
 
 TITLE = "Predicted against measured"
 NOTE = (
@@ -22,7 +22,7 @@ NUMERIC = (False, False, True, True, True, True, True, True, False)
 
 
 def text_lines(found: Sequence[Summary]) -> list[str]:
-    """One aligned line a summary, then what limits each quantity that has an aim."""
+    """Give an aligned line a summary, and then say what limits each quantity that has an aim."""
     rows = [HEADERS, *(cells(summary) for summary in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADERS))]
     lines = [f"{TITLE}. {NOTE}"]
@@ -33,7 +33,7 @@ def text_lines(found: Sequence[Summary]) -> list[str]:
 
 
 def limit(summary: Summary) -> str:
-    """One sentence: is the aim met, and what is in the way; the quantity must have an aim."""
+    """Say in one sentence whether the aim is met and what is in the way; the quantity must have an aim."""
     what = QUANTITIES[summary.quantity]
     where = "all workloads" if summary.workload == EVERYTHING else summary.workload
     said = [f"{what}, {where}: {_aim(summary)}"]
@@ -66,7 +66,7 @@ def _aim(summary: Summary) -> str:
 
 
 def cells(summary: Summary) -> tuple[str, ...]:
-    """A line of the table."""
+    """Write the cells of a line of the table."""
     beyond = summary.pairs_beyond_noise
     return (
         QUANTITIES[summary.quantity],
