@@ -1,6 +1,7 @@
 """AutoShard: what its training does, its budget and settings, placing."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,10 +10,10 @@ import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.autoshard.networks import Networks
-from shardbench.baselines.autoshard.policy import Policy, place, play
+from shardbench.baselines.autoshard.networks import AutoShardNetworks
+from shardbench.baselines.autoshard.policy import AutoShardPolicy, place, play
 from shardbench.baselines.autoshard.reproduction.unroll import Unroll
-from shardbench.baselines.autoshard.settings import Settings, settings_for
+from shardbench.baselines.autoshard.settings import AutoShardSettings
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.model.strategy import Budget
 from shardbench.tasks.oracle import SimulatedOracle
@@ -24,7 +25,7 @@ def test_training_evens_out_the_devices():
     # On the fast machine the launch hides the rest; a slower memory shows the tables.
     slow = replace(problem.machine.constants, hbm_bytes_per_s=1e8, cache_bytes_per_s=1e8)
     tasks = [Task.of(replace(problem, machine=replace(problem.machine, constants=slow)))]
-    settings = Settings(total_steps=9600, unroll=24, environments=8, cost_batch=64)
+    settings = AutoShardSettings(total_steps=9600, unroll=24, environments=8, cost_batch=64)
     trained = AutoShardTraining(tasks, SimulatedOracle(), 0, settings).train()
     assert trained.history[-1].reward > trained.history[0].reward + 0.1
     assert trained.history[-1].cost_loss < trained.history[0].cost_loss
@@ -67,7 +68,7 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
         topology = replace(problem.topology, hbm_bytes=room)
         task = Task.of(replace(problem, topology=topology, machine=replace(problem.machine, topology=topology)))
         trained = AutoShardTraining([task], SimulatedOracle(), seed, SMALL).untrained()
-        policy = Policy(trained.networks, trained.scaling)
+        policy = AutoShardPolicy(trained.networks, trained.scaling)
         first = play(policy, [task], [policy.encode(task.features)], None, masked=True).placing
         try:
             (placement,) = place(trained, [task])
@@ -81,10 +82,14 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
     assert all(found.values()), found
 
 
+def within(fit_s, **longest):
+    return AutoShardSettings.within(Budget(fit_s=fit_s), [SimpleNamespace(**longest)])
+
+
 def test_a_short_budget_means_fewer_steps_and_a_long_one_the_papers():
-    assert settings_for(Budget(fit_s=600), 8, 100) == Settings()
-    assert settings_for(Budget(fit_s=5), 8, 100).total_steps < 20_000
-    assert settings_for(Budget(fit_s=1e-3), 128, 100).updates == 1
+    assert within(600, devices=8, tables=100) == AutoShardSettings()
+    assert within(5, devices=8, tables=100).total_steps < 20_000
+    assert within(1e-3, devices=128, tables=100).updates == 1
 
 
 @pytest.mark.parametrize(
@@ -92,9 +97,9 @@ def test_a_short_budget_means_fewer_steps_and_a_long_one_the_papers():
     [(7, 100, 8, 125), (101, 101, 7, 141), (160, 160, 5, 125), (200, 200, 4, 125), (856, 856, 1, 116)],
 )
 def test_an_unroll_is_no_shorter_than_a_task(tables, unroll, environments, updates):
-    settings = settings_for(Budget(fit_s=3600), 8, tables)
+    settings = within(3600, devices=8, tables=tables)
     assert (settings.unroll, settings.environments, settings.updates) == (unroll, environments, updates)
-    assert settings.total_steps <= Settings().total_steps
+    assert settings.total_steps <= AutoShardSettings().total_steps
 
 
 def rewarded(settings, task):
@@ -116,7 +121,7 @@ def rewarded(settings, task):
 
 def test_every_step_of_a_long_task_gets_a_reward_in_its_unroll():
     task = make_task(110, 2)
-    fitted = replace(settings_for(Budget(fit_s=3600), 2, 110), total_steps=4 * 110 * 7, cost_updates=0)
+    fitted = replace(within(3600, devices=2, tables=110), total_steps=4 * 110 * 7, cost_updates=0)
     assert rewarded(fitted, task) == set(range(110))
     # The published unroll of 100 never lets the first ten steps see one.
     short = replace(fitted, unroll=100, environments=8, total_steps=12 * 800)
@@ -133,16 +138,18 @@ def test_every_step_of_a_long_task_gets_a_reward_in_its_unroll():
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
-        Settings(**{field: value})
+        AutoShardSettings(**{field: value})
     assert "\n" not in str(error.value)
     with pytest.raises(BadInput, match=f"field {field}"):
-        replace(Settings(), **{field: value})
+        replace(AutoShardSettings(), **{field: value})
 
 
 def test_the_defaults_are_the_papers():
-    settings = Settings()
+    settings = AutoShardSettings()
     assert (settings.updates, settings.unroll, settings.environments) == (125, 100, 8)
-    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in Networks(0).named_children()}
+    sizes = {
+        name: sum(p.numel() for p in module.parameters()) for name, module in AutoShardNetworks(0).named_children()
+    }
     assert sizes["encoder"] == 21 * 128 + 128 + 128 * 32 + 32
     assert sizes["cost"] == 32 * 64 + 64 + 64 + 1
     assert sizes["policy"] == 192 * 128 + 128 + 128 * 128 + 128 + 128 * 64 + 64 + 64 + 1

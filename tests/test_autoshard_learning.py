@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardbench.baselines.autoshard.actor_critic import Evaluated, actor_critic_loss, batch_of, evaluate, held_before
-from shardbench.baselines.autoshard.networks import Networks
-from shardbench.baselines.autoshard.policy import Policy, play
+from shardbench.baselines.autoshard.networks import AutoShardNetworks
+from shardbench.baselines.autoshard.policy import AutoShardPolicy, play
 from shardbench.baselines.autoshard.rewards import balance, overfull, rewards
-from shardbench.baselines.autoshard.shards import Shards, learn_costs
+from shardbench.baselines.autoshard.shards import MeasuredShards, learn_costs
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.autoshard.unrolls import Episode, Streams
 from shardbench.baselines.autoshard.vtrace import vtrace
@@ -135,14 +135,14 @@ def test_the_cost_network_learns_from_no_device_that_only_pads():
 
 
 def test_states_of_whole_episodes_are_those_of_an_lstm_reset_where_episodes_end():
-    networks = Networks(3)
+    networks = AutoShardNetworks(3)
     rng = np.random.default_rng(0)
     lengths = [4, 7, 2]
     vectors = [rng.random((n, 32)).astype(np.float32) for n in lengths]
     padded = np.zeros((3, 7, 32), dtype=np.float32)
     for row, vector in zip(padded, vectors):
         row[: len(vector)] = vector
-    policy = Policy(networks, Scaling.fit(TASKS[0].features))
+    policy = AutoShardPolicy(networks, Scaling.fit(TASKS[0].features))
     states = policy.states(padded, np.array(lengths))
     memory = None
     with torch.no_grad():
@@ -171,8 +171,8 @@ def episodes_of(played, numbers, tasks):
 def test_the_learner_sees_what_the_actors_saw(hbm, masked):
     tasks = [make_task(7, 2, 1, hbm), make_task(12, 3, 2, hbm), make_task(5, 3, 3, hbm)]
     catalogue = Catalogue(tasks)
-    networks, scaling = Networks(1), Scaling.fit(catalogue.features)
-    policy = Policy(networks, scaling)
+    networks, scaling = AutoShardNetworks(1), Scaling.fit(catalogue.features)
+    policy = AutoShardPolicy(networks, scaling)
     numbers = [0, 1, 2, 0, 1, 2]
     played_tasks = [tasks[i] for i in numbers]
     encodings = [policy.encode(task.features) for task in played_tasks]
@@ -200,10 +200,10 @@ def test_the_learner_sees_what_the_actors_saw(hbm, masked):
 
 def test_samples_follow_the_policys_probabilities():
     task, many = make_task(2, 3, 4), 6000
-    networks, scaling = Networks(1), Scaling.fit(task.features)
+    networks, scaling = AutoShardNetworks(1), Scaling.fit(task.features)
     with torch.no_grad():
         networks.policy[-1].weight *= 1000.0
-    policy = Policy(networks, scaling)
+    policy = AutoShardPolicy(networks, scaling)
     encodings = [policy.encode(task.features)] * many
     played = play(policy, [task] * many, encodings, np.random.default_rng(0), masked=False)
     expected = np.exp(played.log_p.sum(1))
@@ -216,8 +216,8 @@ def test_samples_follow_the_policys_probabilities():
 
 def test_the_bootstrap_is_the_value_of_the_state_that_follows():
     task = TASKS[1]
-    networks, scaling = Networks(2), Scaling.fit(task.features)
-    policy = Policy(networks, scaling)
+    networks, scaling = AutoShardNetworks(2), Scaling.fit(task.features)
+    policy = AutoShardPolicy(networks, scaling)
     played = play(policy, [task], [policy.encode(task.features)], np.random.default_rng(0), masked=False)
     streams = Streams(1)
     streams.add(0, episodes_of(played, [0], [task])[0])
@@ -299,7 +299,7 @@ def test_no_step_is_lost_or_seen_twice(lengths, unroll):
 
 
 def test_the_ring_keeps_the_last_shards():
-    shards = Shards(3, 4)
+    shards = MeasuredShards(3, 4)
     shards.add([np.array([0, 1, 1, 3])], [np.array([0, 1, 1, 0])], [np.array([1.0, 2.0])])
     assert shards.holds[:2].tolist() == [[1, 0, 0, 1], [0, 2, 0, 0]]
     assert len(shards) == 2
@@ -312,7 +312,7 @@ def test_the_ring_keeps_the_last_shards():
 
 
 def test_hundreds_of_equal_tables_on_a_shard_are_counted():
-    shards = Shards(1, 1)
+    shards = MeasuredShards(1, 1)
     shards.add([np.zeros(300, dtype=np.int64)], [np.zeros(300, dtype=np.int64)], [np.array([1.0])])
     assert shards.holds.tolist() == [[300]]
 
@@ -320,11 +320,11 @@ def test_hundreds_of_equal_tables_on_a_shard_are_counted():
 def test_the_cost_network_learns_costs_that_it_can_express():
     rng = np.random.default_rng(0)
     tables = rng.random((10, 21), dtype=np.float32)
-    shards = Shards(200, 10)
+    shards = MeasuredShards(200, 10)
     shards.holds[:] = rng.integers(0, 2, (200, 10))
     shards.ms[:] = shards.holds @ tables[:, 0]
     shards.added = 200
-    networks = Networks(0)
+    networks = AutoShardNetworks(0)
     adam = torch.optim.Adam(networks.parameters(), lr=1e-3)
     given_tables = torch.from_numpy(np.concatenate([tables, np.zeros((1, 21), dtype=np.float32)]))
     before = {name: value.detach().clone() for name, value in networks.named_parameters()}

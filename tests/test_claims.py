@@ -10,8 +10,8 @@ from scipy import stats
 
 from shardbench.base.errors import BadInput
 from shardbench.report.tables.claim_text import claim_text, ledger_cells
-from shardbench.studies.claim import Claim, Scale, parse_claims
-from shardbench.studies.verdict import Answer, judge
+from shardbench.studies.claim import Claim, NumberKind, parse_claims
+from shardbench.studies.verdict import Finding, judge
 
 FACTS = {
     "name": "speed",
@@ -95,8 +95,8 @@ def test_gains_and_savings_are_ratios_in_print_only(paper: str, number: float, s
     assert mixed.ours == pytest.approx(100.0)
 
 
-@given(st.sampled_from(list(Scale)), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
-def test_print_keeps_the_order_of_numbers(scale: Scale, a: float, b: float) -> None:
+@given(st.sampled_from(list(NumberKind)), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_print_keeps_the_order_of_numbers(scale: NumberKind, a: float, b: float) -> None:
     assert (scale.shown(a) <= scale.shown(b)) or a > b
 
 
@@ -123,7 +123,7 @@ def test_reproduced_is_the_one_sided_t_test_of_the_logarithms(numbers: list[floa
         return
     below = stats.ttest_1samp(logs, math.log(6.0), alternative="greater").pvalue
     if abs(below - 0.025) > 1e-6:
-        assert (judge(claim(), numbers).magnitude is Answer.REPRODUCED) == (below < 0.025)
+        assert (judge(claim(), numbers).magnitude is Finding.REPRODUCED) == (below < 0.025)
 
 
 def test_a_ratio_that_is_not_positive_is_no_ratio() -> None:

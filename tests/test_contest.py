@@ -8,7 +8,7 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
-from shardbench.studies.contest import Placed, cheapest, fitted, judge, judge_tasks, place_all
+from shardbench.studies.contest import cheapest, fitted, judge, judge_tasks, place_all
 from shardbench.studies.contest_tasks import best_of, over_rows, ratios, task_table
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.tasks.task import Task
@@ -33,7 +33,7 @@ def test_a_training_is_kept_with_what_it_took(tmp_path):
     assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
     again, of_that = fitted("dreamshard", some, budget, 0, tmp_path)
     assert of_that > 0.5 * cpu_s, "what a training took does not vanish when it is taken up"
-    mine, theirs = (place_all(s, some, budget, 0).placements for s in (strategy, again))
+    mine, theirs = (place_all(s, some, budget, 0).judged for s in (strategy, again))
     assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
 
 
@@ -48,7 +48,7 @@ def test_the_cheapest_is_named_with_its_mean():
     of_each = {}
     for name in names:
         strategy, _ = fitted(name, (), budget, 0, None)
-        of_each[name] = judge(place_all(strategy, some, budget, 0), some)["kernel_ms"]
+        of_each[name] = judge(place_all(strategy, some, budget, 0).judged, some)["kernel_ms"]
     best, best_ms = cheapest(names, some, "kernel_ms")
     assert best_ms == of_each[best] == min(of_each.values())
 
@@ -64,7 +64,7 @@ def test_a_study_of_a_training_judges_every_stage(tmp_path):
     for row, learner in ((rows[0], untrained), (rows[-1], strategy)):
         learner.fit([task.problem for task in tasks(2)], Budget(fit_s=3600.0), 0)
         placed = place_all(learner, counted(tasks(3)), Budget(fit_s=1.0), 0)
-        assert row["test_cost_ms"] == judge(placed, counted(tasks(3)))["cost_ms"]
+        assert row["test_cost_ms"] == judge(placed.judged, counted(tasks(3)))["cost_ms"]
     assert training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path) == rows
 
 
@@ -78,7 +78,7 @@ def test_a_study_of_a_training_needs_a_learner(tmp_path):
 def test_a_contest_keeps_the_cost_of_every_task():
     some = counted(tasks(3))
     every = place_all(get_strategy("greedy-dim"), some, Budget(fit_s=1.0), 0)
-    two_of_three = Placed(placements=(*every.placements[:2], None), plan_cpu_s=0.0)
+    two_of_three = (*every.judged[:2], None)
     judged = judge_tasks(two_of_three, some)
     row = judged.of_tasks()
     assert row["task_cost_ms"][2] is None
@@ -87,7 +87,7 @@ def test_a_contest_keeps_the_cost_of_every_task():
     assert np.mean(row["task_kernel_ms"][:2]) == pytest.approx(judged.means()["kernel_ms"], abs=1e-6)
     assert (judged.means()["tasks"], judged.means()["infeasible"]) == (2, 1)
     with pytest.raises(BadInput, match="no task was placed"):
-        judge_tasks(Placed(placements=(None,) * 3, plan_cpu_s=0.0), some)
+        judge_tasks((None,) * 3, some)
 
 
 def test_tasks_are_paired_with_seeds_averaged_and_rows_weighted_alike():

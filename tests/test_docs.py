@@ -19,7 +19,7 @@ from shardbench.model.discovery import strategies
 from shardbench.model.strategy import Role
 from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS
 from shardbench.runs.planning import learns
-from shardbench.studies.verdict import Answer
+from shardbench.studies.verdict import Finding
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = [path.parent for path in sorted((ROOT / "baselines").glob("*/__init__.py"))]
@@ -153,7 +153,7 @@ def test_claims_are_printed_as_sentences_or_as_a_table(tmp_path):
 
 
 def test_the_verdicts_that_are_counted_are_all_there_are():
-    assert {*VERDICTS, NOT_STATED} == set(Answer)
+    assert {*VERDICTS, NOT_STATED} == set(Finding)
 
 
 @pytest.mark.parametrize(

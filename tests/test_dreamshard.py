@@ -20,7 +20,6 @@ from shardbench.model.validate import validate
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task, table_set
 
-adam = importlib.import_module("shardbench.baselines.dreamshard.adam")
 estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
 measured = importlib.import_module("shardbench.baselines.dreamshard.measured_placements")
 networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
@@ -35,20 +34,20 @@ def tasks(count=3, tables=6):
 
 
 def untrained(some, seed):
-    return training.DreamShardTraining(some, SimulatedOracle(), seed, settings_of.Settings()).untrained()
+    return training.DreamShardTraining(some, SimulatedOracle(), seed, settings_of.DreamShardSettings()).untrained()
 
 
 def started(some):
     """Networks before training, and their policy."""
     begun = untrained(some, 0)
-    return begun, estimates.Policy(begun.networks, begun.scaling)
+    return begun, estimates.DreamShardPolicy(begun.networks, begun.scaling)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_gradients_by_hand_are_autograds(padded):
     """Each draw by itself, as a mean over 64 of them, gives what distinct ones give by their shares."""
     rng = np.random.default_rng(0)
-    network = networks.Networks(1).cost
+    network = networks.DreamShardNetworks(1).cost
     tables = rng.normal(size=(30, 21)).astype(np.float32)
     placements, devices, draws = 7, 3, 64
     holds = (rng.random((placements, devices, 30)) < 0.2).astype(np.float32)
@@ -84,21 +83,6 @@ def test_gradients_by_hand_are_autograds(padded):
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     for name, parameter in network.named_parameters():
         torch.testing.assert_close(by_hand[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_adam_is_torchs():
-    ours, theirs = networks.Networks(3).policy, networks.Networks(3).policy
-    own, other = adam.Adam(ours), torch.optim.Adam(theirs.parameters(), lr=1e-2)
-    inputs = torch.randn(8, 32), torch.rand(8, 3)
-    for _ in range(20):
-        for module, optimizer in ((ours, own), (theirs, other)):
-            optimizer.zero_grad()
-            module(*inputs).square().sum().backward()
-        own.step(1e-2)
-        other.step()
-    for mine, expected in zip(ours.parameters(), theirs.parameters()):
-        if expected.grad is not None:
-            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_buffer_keeps_sets_and_targets():
@@ -180,7 +164,7 @@ def test_sampling_follows_the_softmax():
     begun, _ = started([task])
     with torch.no_grad():
         begun.networks.policy.logit.weight *= 30.0
-    policy = estimates.Policy(begun.networks, begun.scaling)
+    policy = estimates.DreamShardPolicy(begun.networks, begun.scaling)
     encoded, many = policy.encode(task.features), 6000
     args = ([task] * many, [encoded] * many, [np.arange(2)] * many, np.random.default_rng(0))
     drawn = estimates.play(policy, *args).placing.chosen
@@ -235,7 +219,7 @@ def test_failed_episodes_teach_nothing():
 def test_training_beats_its_start_and_random_placement():
     # Batches large enough that the launches are no longer most of the cost.
     some = [random_task(16, i, batch_size=240_000) for i in range(8)]
-    trained = training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.Settings()).train()
+    trained = training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.DreamShardSettings()).train()
     rng, judge = np.random.default_rng(0), SimulatedOracle()
 
     def mean_ms(placements):
@@ -263,7 +247,7 @@ def test_a_second_try_places_the_largest_first():
         strategy.fit((problem,), Budget(), seed)
         validate(strategy.plan(tight, Budget(), seed), tight, strategy.moves)
         begun = untrained([Task.of(tight)], seed)
-        policy = estimates.Policy(begun.networks, begun.scaling)
+        policy = estimates.DreamShardPolicy(begun.networks, begun.scaling)
         encoded = policy.encode(table_set(tight).features)
         first = estimates.play(policy, [table_set(tight)], [encoded], [policy.order(encoded)], None)
         late += bool(first.placing.failed[0])
@@ -287,9 +271,9 @@ def test_the_strategy_states_what_it_is():
 
 
 def test_a_small_budget_means_fewer_updates():
-    cut = settings_of.settings_for(Budget(fit_s=6))
+    cut = settings_of.DreamShardSettings.within(Budget(fit_s=6), [])
     assert (cut.iterations, cut.cost_updates, cut.policy_updates) == (10, 30, 1)
-    assert settings_of.settings_for(Budget(fit_s=600)) == settings_of.Settings()
+    assert settings_of.DreamShardSettings.within(Budget(fit_s=600), []) == settings_of.DreamShardSettings()
 
 
 @pytest.mark.parametrize(
@@ -301,7 +285,7 @@ def test_a_small_budget_means_fewer_updates():
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
-        settings_of.Settings(**{field: value})
+        settings_of.DreamShardSettings(**{field: value})
     assert "\n" not in str(error.value)
 
 
@@ -322,8 +306,8 @@ def test_widths_are_fed_as_they_are():
 
 
 def test_widths_may_be_fed_as_multiples_of_their_mean():
-    relative = settings_of.Settings(mean_width=4.0)
+    relative = settings_of.DreamShardSettings(mean_width=4.0)
     some = tasks()
     begun = training.DreamShardTraining(some, SimulatedOracle(), 0, relative)
     assert begun.scaled[:, 0].mean() == pytest.approx(4.0)
-    assert begun.key != training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.Settings()).key
+    assert begun.key != training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.DreamShardSettings()).key

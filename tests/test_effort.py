@@ -50,7 +50,7 @@ def test_a_search_gives_up_where_no_change_fits():
 def spent(tmp_path_factory):
     """What each contender does of one small effort."""
     train, test = (tuple(random_task(6, 10 * side + i) for i in range(3)) for side in (1, 2))
-    given = contenders.Effort(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
+    given = contenders.Given(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
     return test, {name: place(given) for name, place in contenders.CONTENDERS.items()}
 
 
@@ -104,7 +104,7 @@ def test_costs_are_compared_by_task_with_seeds_averaged_first():
             ("dreamshard-search", 100, 0, 0.8),
         )
     ]
-    (table,) = effort.Effort().tables(pd.DataFrame(rows)).values()
+    (table,) = effort.EqualEffort().tables(pd.DataFrame(rows)).values()
     over = table.set_index(["task", "contender"])["over_policy_pct"]
     for task in ("A", "B", effort.ALL_ROWS):
         assert over[task, "dreamshard"] == pytest.approx(0.0)
@@ -117,7 +117,7 @@ def test_costs_are_compared_by_task_with_seeds_averaged_first():
 
 
 def test_each_budget_stands_beside_what_has_none():
-    cells = effort.Effort().cells(False)
+    cells = effort.EqualEffort().cells(False)
     fixed = [cell for cell in cells if cell["calls"] == 0]
     assert {cell["contender"] for cell in fixed} == set(contenders.FIXED)
     assert len(fixed) == len(effort.EFFORT_ROWS) * len(contenders.FIXED)

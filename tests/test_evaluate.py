@@ -21,7 +21,7 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.runs import evaluate as evaluate_module
 from shardbench.runs.evaluate import answer_of, evaluate
 from shardbench.runs.simulate import CountedQuestion
-from shardbench.studies.contest import Placed, judge, place_all
+from shardbench.studies.contest import judge, place_all
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 from shardbench.workloads.materialise import DrawnBatches
@@ -198,24 +198,24 @@ def test_the_judge_is_the_oracle_on_the_counted_batch() -> None:
     base = random_task(6)
     tasks = [Task(problem=base.problem, features=base.features, expected=base.expected, counted=base.expected)] * 3
     placed = place_all(get_strategy("greedy-size"), tasks, BUDGET, 0)
-    costs = SimulatedOracle(counted=True).measure(tasks[0], np.stack(placed.placements[:1]))
-    judged = judge(placed, tasks)
+    costs = SimulatedOracle(counted=True).measure(tasks[0], np.stack(placed.judged[:1]))
+    judged = judge(placed.judged, tasks)
     device_ms = costs.forward_ms + costs.backward_ms
     assert judged["cost_ms"] == pytest.approx(costs.overall_ms[0])
     assert judged["kernel_ms"] == pytest.approx(device_ms.max())
     assert judged["balance"] == pytest.approx(device_ms.min() / device_ms.max())
     assert judged["bound_ms"] <= judged["cost_ms"]
     assert (judged["tasks"], judged["infeasible"]) == (3, 0)
-    some = judge(Placed(placements=(None, *placed.placements[1:]), plan_cpu_s=0.0), tasks)
+    some = judge((None, *placed.judged[1:]), tasks)
     assert (some["tasks"], some["infeasible"]) == (2, 1)
     with pytest.raises(BadInput, match="all are infeasible"):
-        judge(Placed(placements=(None,) * 3, plan_cpu_s=0.0), tasks)
+        judge((None,) * 3, tasks)
 
 
 def test_seeded_strategies_place_each_task_by_its_own_draw() -> None:
     task = random_task(8)
     placed = place_all(get_strategy("shuffle"), [task, task], BUDGET, 0)
-    assert not np.array_equal(*placed.placements)
+    assert not np.array_equal(*placed.judged)
 
 
 def test_a_split_table_is_no_placement() -> None:

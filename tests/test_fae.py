@@ -62,7 +62,6 @@ def test_one_threshold_for_all_large_tables(budget, least, rows):
     choice = calibrate(TABLES, BYTES, budget)
     assert (choice.least_count, choice.rows) == (least, rows)
     assert choice.bytes == sum(n * b for n, b in zip(rows, BYTES)) <= budget
-    assert choice.threshold == least / 100
 
 
 def test_small_tables_that_exceed_the_budget_are_treated_as_large():

@@ -14,7 +14,7 @@ from shardbench.model.discovery import reproduction_names
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.studies import definitions, ledger
-from shardbench.studies.claim import Claim, Region
+from shardbench.studies.claim import Claim, RegionTable
 from shardbench.studies.definitions import Definition
 from shardbench.studies.reproduction import find_reproduction
 
@@ -61,7 +61,7 @@ def test_the_share_of_a_region_counts_points_with_a_number() -> None:
     knobs = pd.DataFrame(
         {"outcome": ["gain_x"], "knob": ["skew"], "total": [1.0], "q2": [0.9], "rank_correlation": [-0.5]}
     )
-    made = claim(region=Region(column="gain_x"))
+    made = claim(region=RegionTable(column="gain_x"))
     found = ledger._region("someone", made, {"region": points, "region_knobs": knobs})
     assert found is not None
     assert (found["points"], found["without_a_number"]) == (4, 1)

@@ -20,10 +20,9 @@ from shardbench.tasks.features import FEATURES
 from shardbench.tasks.oracle import NO_TABLE, SimulatedOracle
 from shardbench.tasks.task import TableSet, table_set
 
-adam = importlib.import_module("shardbench.baselines.neuroshard.adam")
 beam_search = importlib.import_module("shardbench.baselines.neuroshard.beam_search")
 cost_data = importlib.import_module("shardbench.baselines.neuroshard.cost_data")
-effort = importlib.import_module("shardbench.baselines.neuroshard.effort")
+limits = importlib.import_module("shardbench.baselines.neuroshard.limits")
 networks = importlib.import_module("shardbench.baselines.neuroshard.networks")
 placement = importlib.import_module("shardbench.baselines.neuroshard.placement")
 planning = importlib.import_module("shardbench.baselines.neuroshard.planning")
@@ -32,7 +31,7 @@ shards_of = importlib.import_module("shardbench.baselines.neuroshard.shards")
 simulator = importlib.import_module("shardbench.baselines.neuroshard.simulator")
 training = importlib.import_module("shardbench.baselines.neuroshard.training")
 
-SMALL = settings_of.Settings(samples=300, epochs=8, batch=64)
+SMALL = settings_of.NeuroShardSettings(samples=300, epochs=8, batch=64)
 TASKS = [random_task(8 + i, i, batch_size=24_000) for i in range(3)]
 
 
@@ -45,8 +44,8 @@ def trained():
     return begun().train()
 
 
-def placer_of(trained, task: TableSet, capacity=None, caps=effort.CAPS):
-    shards = shards_of.Shards.of(task)
+def placer_of(trained, task: TableSet, capacity=None, caps=limits.CAPS):
+    shards = shards_of.ColumnShards.of(task)
     return placement.Placer.of(
         simulator.Simulator(trained, task.devices), shards, task.devices, capacity or task.capacity_bytes, caps
     )
@@ -63,7 +62,7 @@ def test_shards_are_halves_in_multiples_of_four(optimizer):
     tables = tuple(replace(t, dim=dim) for t, dim in zip(problem.tables, (64, 20, 12, 4, 24)))
     problem = replace(problem, tables=tables, optimizer=optimizer)
     tables = table_set(problem)
-    shards = shards_of.Shards.of(tables)
+    shards = shards_of.ColumnShards.of(tables)
     assert shards.columns.tolist() == [64, 32, 16, 8, 4, 20, 12, 4, 24, 12]
     assert shards.table.tolist() == [0, 0, 0, 0, 0, 1, 2, 3, 4, 4]
     assert shards.half.tolist() == [1, 2, 3, 4, -1, -1, -1, -1, 9, -1]
@@ -139,19 +138,6 @@ def test_pre_training_learns_and_keeps_the_best(trained):
     assert again["compute"].item() == pytest.approx(errors[-1][0], rel=1e-4)
     assert len(validation) == len(test) == 30
     assert trained.oracle_calls == SMALL.samples
-
-
-def test_adam_is_torchs():
-    ours, theirs = networks.Networks(3, 4).forward_exchange, networks.Networks(3, 4).forward_exchange
-    own, other, inputs = adam.Adam(ours), torch.optim.Adam(theirs.parameters(), lr=1e-2), torch.rand(50, 8)
-    for _ in range(20):
-        other.zero_grad()
-        ours(inputs).square().sum().backward()
-        theirs(inputs).square().sum().backward()
-        own.step(1e-2)
-        other.step()
-    for mine, expected in zip(ours.parameters(), theirs.parameters()):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_seed_gives_one_training_and_a_killed_one_goes_on(trained, tmp_path):
@@ -237,7 +223,7 @@ def test_placing_all_caps_at_once_is_placing_them_one_by_one(trained, seed):
         plans.append(np.sort(np.append(np.delete(whole, table), (half, half))))
     found = placer.place(np.array(plans[1:]))
     for plan, ms, ranks in zip(plans[1:], found.ms, found.ranks):
-        tried = [one_by_one(placer, plan, -placer.alone_ms, cap) for cap in effort.CAPS]
+        tried = [one_by_one(placer, plan, -placer.alone_ms, cap) for cap in limits.CAPS]
         if np.isinf(min(cost for cost, _ in tried)):
             tried = [one_by_one(placer, plan, -placer.alone_ms, np.inf)]
         if np.isinf(min(cost for cost, _ in tried)):
@@ -277,9 +263,9 @@ def test_a_wide_beam_finds_the_best_of_all_column_plans(trained, seed):
                 grown.add(tuple(sorted((*plan[:at], *plan[at + 1 :], half[plan[at]], half[plan[at]]))))
         layers.append(grown)
     best = min(float(placer.place(np.array([plan])).ms[0]) for layer in layers for plan in layer)
-    wide = beam_search.search(placer, effort.Effort(beams=100, candidates=100, splits=2))
+    wide = beam_search.search(placer, limits.SearchLimits(beams=100, candidates=100, splits=2))
     assert wide.ms == pytest.approx(best, rel=1e-6)
-    narrow = beam_search.search(placer, effort.Effort())
+    narrow = beam_search.search(placer, limits.SearchLimits())
     start = float(placer.place(whole[None]).ms[0])
     assert narrow.ms <= start
     own = placer.place(narrow.shards[None])
@@ -307,9 +293,9 @@ def test_what_is_larger_than_a_device_is_halved_until_it_fits(trained):
         tables = table_set(replace(problem, topology=small))
         if not fits:
             with pytest.raises(Infeasible, match="no plan of at most 10 column splits fits"):
-                planning.sharded(trained, tables, effort.Effort())
+                planning.sharded(trained, tables, limits.SearchLimits())
             continue
-        shards, found = planning.sharded(trained, tables, effort.Effort())
+        shards, found = planning.sharded(trained, tables, limits.SearchLimits())
         used = np.bincount(found.ranks, weights=shards.bytes[found.shards], minlength=4)
         assert used.max() <= capacity
         assert (found.splits > 0) or capacity == largest
@@ -326,18 +312,18 @@ def test_few_narrow_tables_are_halved_until_nothing_is_left_to_halve(trained):
         beam = beam_search.halved(beam, placer, 10)
         assert beam.shape[1] == shards
     assert beam_search.halved(beam, placer, 10).shape == (0, 8)
-    found = beam_search.search(placer, effort.Effort())
+    found = beam_search.search(placer, limits.SearchLimits())
     assert np.isfinite(found.ms)
     assert found.splits <= 4
-    least = beam_search.search(placer, effort.Effort(splits=4))
+    least = beam_search.search(placer, limits.SearchLimits(splits=4))
     assert (found.ms, found.ranks.tolist()) == (least.ms, least.ranks.tolist())
 
 
 def test_a_small_planning_budget_halves_less(trained):
     tables = TASKS[2]
-    _, once = planning.sharded(trained, tables, effort.Effort(), plan_s=1e-9)
+    _, once = planning.sharded(trained, tables, limits.SearchLimits(), plan_s=1e-9)
     assert once.splits == 0
-    _, full = planning.sharded(trained, tables, effort.Effort())
+    _, full = planning.sharded(trained, tables, limits.SearchLimits())
     assert full.ms <= once.ms
 
 
@@ -365,8 +351,8 @@ def test_problems_of_two_machines_are_refused():
 
 
 def test_a_small_budget_has_fewer_samples_and_all_epochs():
-    small, full = (settings_of.settings_for(Budget(fit_s=s)) for s in (5.0, 3600.0))
-    assert full == settings_of.RUN_HERE
+    small, full = (settings_of.NeuroShardSettings.within(Budget(fit_s=s), []) for s in (5.0, 3600.0))
+    assert full == settings_of.NeuroShardSettings(epochs=60)
     assert small.samples < full.samples
     assert small.epochs == full.epochs
-    assert settings_of.Settings().samples == 100_000
+    assert settings_of.NeuroShardSettings().samples == 100_000

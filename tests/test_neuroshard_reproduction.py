@@ -77,7 +77,7 @@ def test_claims_are_ratios_task_by_task():
 
 def test_errors_are_of_unseen_tables():
     tasks = [random_task(8, i, batch_size=24_000) for i in range(2)]
-    settings = settings_of.Settings(samples=400, epochs=20, batch=64)
+    settings = settings_of.NeuroShardSettings(samples=400, epochs=20, batch=64)
     run = training.NeuroShardTraining(tasks, SimulatedOracle(), 0, settings)
     unseen = [random_task(8, 9, batch_size=24_000)]
     learned, drawn = prediction.unseen_errors(run.train(), unseen), prediction.unseen_errors(run.untrained(), unseen)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -10,11 +12,13 @@ import pytest
 from test_claims import claim
 
 from shardbench.base.arrays import Ints
+from shardbench.learning.learner import Learner
+from shardbench.model.discovery import get_strategy
 from shardbench.records.cell import Cell, Scalar
 from shardbench.studies import placement_region
 from shardbench.studies.placement_region import PlacementRegion
 from shardbench.studies.region import Knob, RegionStudy, design, knob_table
-from shardbench.studies.region_picture import region_svg
+from shardbench.studies.region_picture import region_drawing
 from shardbench.studies.surface import fit_surface
 from shardbench.tasks.pools import Pool, Side, load_pool
 from shardbench.tasks.task import Task
@@ -100,15 +104,15 @@ def test_the_table_of_knobs_has_the_deciding_one_first() -> None:
 def test_the_picture_has_a_mark_for_every_point() -> None:
     table = rows()
     judged = claim(region={"column": "gain_x"}, paper=2.0)
-    text = region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+    text = region_drawing(judged, table, knob_table(KNOBS, ("gain_x",), table))
     held, right = int((table["gain_x"] >= 2.0).sum()), int((table["gain_x"] > 1.0).sum())
     assert f"speed: holds at {held} of 63 points, its direction at {right}" in text
     root = ET.fromstring(text)
-    names = [element.tag.rpartition("}")[2] for element in root]
-    # The legend has two circles and two paths.
-    assert names.count("circle") == right + 2
-    assert names.count("path") == 64 - right + 2
-    assert text == region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+    kinds = [element.get("class", "").split()[0] for element in root.iter() if element.tag in ("circle", "path")]
+    # The legend has one of each.
+    assert (kinds.count("point"), kinds.count("hollow")) == (held + 1, right - held + 1)
+    assert kinds.count("line") == 64 - right + 2
+    assert text == region_drawing(judged, table, knob_table(KNOBS, ("gain_x",), table))
 
 
 class AllOnOne(PlacementRegion):
@@ -116,26 +120,38 @@ class AllOnOne(PlacementRegion):
 
     uses = ("greedy-lookup",)
     judged = "kernel_ms"
+    strategy = "autoshard"
+    scaled = ("total_steps",)
 
-    def placed(self, train: Sequence[Task], test: Sequence[Task], effort: float, seed: int) -> tuple[list[Ints], int]:
-        assert {table.name for table in train[0].problem.tables}.isdisjoint(t.name for t in test[0].problem.tables)
-        return [np.zeros(task.tables, dtype=np.int64) for task in test], round(1000 * effort)
+
+def on_one(
+    learner: Learner, tasks: Sequence[Task], seed: int, folder: Path | None, *, total_steps: int
+) -> tuple[Any, float]:
+    assert (learner.name, len(tasks), seed, folder) == ("autoshard", placement_region.TASKS, 3, None)
+    return SimpleNamespace(oracle_calls=total_steps), 0.0
+
+
+def all_on_one(trained: object, tasks: Sequence[Task]) -> list[Ints]:
+    return [np.zeros(task.tables, dtype=np.int64) for task in tasks]
 
 
 def test_a_point_of_a_placement_region_is_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def small(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
         return load_pool(side, folder, widths=widths, tables=24, batch_size=64)
 
-    monkeypatch.setattr(placement_region, "_pool", small)
+    monkeypatch.setattr(placement_region, "pool_of", small)
+    monkeypatch.setattr(placement_region, "trained_with", on_one)
+    monkeypatch.setattr(get_strategy("autoshard").__class__, "place", staticmethod(all_on_one))
     cell: Cell = {"point": 3, "widths": 2, "tables_a_device": 5, "device": "v100-32gb-1x8", "effort": 0.25}
     train, test = placement_region.point_tasks(cell, tmp_path / "mine")
     assert len(train) == len(test) == placement_region.TASKS
     assert {(task.tables, task.devices) for task in (*train, *test)} == {(20, 4)}
     assert {table.dim for task in test for table in task.problem.tables} == {16, 32}
+    assert {table.name for table in train[0].problem.tables}.isdisjoint(t.name for t in test[0].problem.tables)
     other, _ = placement_region.point_tasks({**cell, "point": 4}, tmp_path / "mine")
     assert other[0].key != train[0].key
     (row,) = AllOnOne().run(cell, tmp_path / "mine")
     # All on one of four devices is slower, if little: at this size the launch is most of it.
     assert 0.2 < float(row["margin_x"] or 0) < 0.99
     assert row["margin_x"] == pytest.approx(float(row["best_greedy_ms"] or 0) / float(row["ours_ms"] or 1))
-    assert (row["best_greedy"], row["oracle_calls"]) == ("greedy-lookup", 250)
+    assert (row["best_greedy"], row["oracle_calls"]) == ("greedy-lookup", 25_000)

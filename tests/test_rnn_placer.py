@@ -1,6 +1,7 @@
 """The RNN baseline: acting against learning, REINFORCE, what its training does, placing."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,16 +10,16 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.rnn_placer.decoder import Decoder, place, play
-from shardbench.baselines.rnn_placer.networks import Networks
+from shardbench.baselines.rnn_placer.networks import RnnNetworks
 from shardbench.baselines.rnn_placer.reproduction import acting, studies
-from shardbench.baselines.rnn_placer.settings import Settings, settings_for
+from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining, reinforce_loss
 from shardbench.model.strategy import Budget
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 
-SMALL = Settings(updates=8, episodes=6, stages=4)
+SMALL = RnnSettings(updates=8, episodes=6, stages=4)
 
 
 def make_task(tables, devices, seed=0, share=None, slow=False):
@@ -37,7 +38,7 @@ TASKS = (make_task(7, 2, 1), make_task(12, 3, 2), make_task(5, 3, 3))
 
 
 def networks_of(task, seed=0):
-    return Networks((task.devices,), seed), Scaling.fit(task.features)(task.features)
+    return RnnNetworks((task.devices,), seed), Scaling.fit(task.features)(task.features)
 
 
 def log_probabilities(networks, scaled, played):
@@ -61,7 +62,7 @@ def test_the_learner_scores_devices_as_the_decoder_did(share):
 
 
 def test_the_decoders_step_is_the_lstms():
-    networks = Networks((3,), 5)
+    networks = RnnNetworks((3,), 5)
     decoder = Decoder(networks, 3)
     rng = np.random.default_rng(0)
     outputs = rng.normal(size=(4, 6, 128)).astype(np.float32)
@@ -125,7 +126,7 @@ def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
 
 def test_training_lowers_the_measured_cost():
     task = make_task(8, 2, 5, slow=True)
-    trained = RnnTraining([task], SimulatedOracle(), 0, Settings(updates=150, learning_rate=3e-3)).train()
+    trained = RnnTraining([task], SimulatedOracle(), 0, RnnSettings(updates=150, learning_rate=3e-3)).train()
     assert trained.history[-1].measured_ms < 0.97 * trained.history[0].measured_ms
 
 
@@ -151,9 +152,10 @@ def test_other_numbers_of_devices_are_refused():
 
 
 def test_a_short_budget_means_fewer_updates():
-    assert settings_for(Budget(fit_s=600), 80) == Settings()
-    assert settings_for(Budget(fit_s=5), 80).updates == 22
-    assert settings_for(Budget(fit_s=1e-3), 80).updates == 1
+    tasks = [SimpleNamespace(tables=80)]
+    assert RnnSettings.within(Budget(fit_s=600), tasks) == RnnSettings()
+    assert RnnSettings.within(Budget(fit_s=5), tasks).updates == 22
+    assert RnnSettings.within(Budget(fit_s=1e-3), tasks).updates == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_a_short_budget_means_fewer_updates():
 )
 def test_impossible_settings_are_refused_in_one_line(field, value):
     with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
-        Settings(**{field: value})
+        RnnSettings(**{field: value})
     assert "\n" not in str(error.value)
 
 

@@ -84,7 +84,7 @@ def test_rated_changes_are_what_comes_of_them(seed: int) -> None:
     problem = crowded(seed, 9)
     tables = held.Tables(problem, uvm=True)
     rng = np.random.default_rng(seed)
-    state = held.State(tables, rng.integers(0, WORLD, 9), rng.integers(0, 2, 9))
+    state = held.TablePlacement(tables, rng.integers(0, WORLD, 9), rng.integers(0, 2, 9))
     giver, tops = int(state.ms.argmax()), []
     for targets in search._neighbours(state, giver):
         out = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves))
@@ -180,7 +180,7 @@ def test_search_keeps_to_the_capacity_and_uses_both_tiers() -> None:
     tables = held.Tables(problem)
     begun = begins.greedy(tables, np.arange(12))
     assert begun is not None
-    after = search.descend(begun, search.Effort(10**6, float("inf")), limit=10**6)
+    after = search.descend(begun, search.WorkLimit(10**6, float("inf")), limit=10**6)
     assert after.slowest_ms < begun.slowest_ms
     assert (after.used <= tables.capacity[:, None]).all()
     assert float(plan.notes["slowest_ms"]) <= after.slowest_ms * (1 + 1e-9)
@@ -191,12 +191,12 @@ def test_local_optimum_has_no_better_neighbour() -> None:
     tables = held.Tables(problem)
     begun = begins.greedy(tables, np.arange(7))
     assert begun is not None
-    best, effort = begun.copy(), search.Effort(10**6, float("inf"))
+    best, effort = begun.copy(), search.WorkLimit(10**6, float("inf"))
     while search._step(best, 64, effort):
         pass
     assert best.slowest_ms < begun.slowest_ms
 
-    def total(state: "held.State") -> float:
+    def total(state: "held.TablePlacement") -> float:
         return float(((state.ms / best.slowest_ms) ** 64).sum())
 
     for table, rank in itertools.product(range(7), range(WORLD)):

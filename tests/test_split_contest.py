@@ -111,7 +111,7 @@ def test_rows_hold_every_task_and_what_was_declined():
     none = replace(full, problem=replace(problem, topology=small))
     (row,) = judged_rows(strategy, [tasks[0], none], never, Budget(), 0)
     assert (row["tasks"], row["infeasible"], row["task_cost_ms"][1]) == (1, 1, None)
-    with pytest.raises(BadInput, match="declined all 1 tasks"):
+    with pytest.raises(BadInput, match="no task was placed: all are infeasible"):
         judged_rows(strategy, [none], never, Budget(), 0)
 
 

@@ -9,9 +9,9 @@ from autoshard_tasks import SMALL, TASKS, make_task
 from shardbench.base.code import code_hash
 from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
-from shardbench.baselines.dreamshard.settings import Settings as DreamShardSettings
+from shardbench.baselines.dreamshard.settings import DreamShardSettings
 from shardbench.baselines.dreamshard.training import DreamShardTraining
-from shardbench.baselines.rnn_placer.settings import Settings as RnnSettings
+from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
 from shardbench.learning.checkpoint import path_of
 from shardbench.learning.settings import affordable_updates

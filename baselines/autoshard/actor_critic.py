@@ -11,7 +11,7 @@ from shardbench.base.arrays import Floats32, Ints
 from shardbench.tasks.features import GIB
 from shardbench.tasks.task import Task
 
-from .networks import Networks
+from .networks import AutoShardNetworks
 from .policy import progress_of
 from .unrolls import Unrolls
 from .vtrace import vtrace
@@ -95,7 +95,7 @@ class Evaluated:
     """Value of the state after the last step, [B]; of no meaning where the episode is over."""
 
 
-def evaluate(networks: Networks, batch: Batch, tables: Tensor, masked: bool) -> Evaluated:
+def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: bool) -> Evaluated:
     """Log-probabilities and values of every learned step; ``tables`` [catalogue + 1, 21], the last a row of zeros.
 
     States start from zeros at the start of each episode, also where the unroll starts later

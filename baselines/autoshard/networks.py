@@ -21,7 +21,7 @@ def _mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class Networks(nn.Module):
+class AutoShardNetworks(nn.Module):
     """Cost network, policy and value function over one shared table encoder."""
 
     def __init__(self, seed: int) -> None:

@@ -22,7 +22,7 @@ from shardbench.learning.weights import linear_arrays
 from shardbench.tasks.features import GIB, Scaling
 from shardbench.tasks.task import TableSet
 
-from .networks import LATENT, STATE, Networks
+from .networks import LATENT, STATE, AutoShardNetworks
 
 _Layer = tuple[Floats32, Floats32]
 
@@ -47,10 +47,10 @@ def progress_of(steps: int, tables: Ints) -> Floats32:
     return (np.arange(steps) / tables[:, None]).astype(np.float32)
 
 
-class Policy:
+class AutoShardPolicy:
     """What acting needs of the networks, frozen at the time it is made."""
 
-    def __init__(self, networks: Networks, scaling: Scaling) -> None:
+    def __init__(self, networks: AutoShardNetworks, scaling: Scaling) -> None:
         self.networks, self.scaling = networks, scaling
         self._cost, self._scalars = _layers(networks.cost), _layers(networks.scalars)
         (first, bias), *self._rest = _layers(networks.policy)
@@ -109,7 +109,7 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Played:
+class AutoShardEpisodes:
     """Finished episodes: the placing, each one's order, and the log-probabilities of what was chosen, [E, T]."""
 
     placing: Placing
@@ -118,14 +118,14 @@ class Played:
 
 
 def play(
-    policy: Policy,
+    policy: AutoShardPolicy,
     tasks: Sequence[TableSet],
     encodings: Sequence[Floats32],
     rng: np.random.Generator | None,
     *,
     masked: bool,
     orders: Sequence[Ints] | None = None,
-) -> Played:
+) -> AutoShardEpisodes:
     """Place all tables of one episode a task; samples with ``rng``, else takes the best device.
 
     ``encodings`` [tables, 32] belong to ``tasks``, which may differ in size. Where ``masked`` only
@@ -139,11 +139,11 @@ def play(
     placing = Placing(tasks, orders, vectors, policy.dummy)
     capacity: Ints = np.array([task.capacity_bytes for task in tasks], dtype=np.int64)
     log_p = _steps(policy, placing, policy.states(vectors, placing.tables), capacity, rng=rng, masked=masked)
-    return Played(placing=placing, orders=orders, log_p=log_p)
+    return AutoShardEpisodes(placing=placing, orders=orders, log_p=log_p)
 
 
 def _steps(
-    policy: Policy,
+    policy: AutoShardPolicy,
     placing: Placing,
     states: Floats32,
     capacity: Ints,
@@ -177,13 +177,13 @@ def _steps(
 
 
 @one_thread()
-def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[AutoShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Device of every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task, where a table has no device with room: in the order of
     predicted cost, and then, once more, largest table first (deviation 2).
     """
-    policy = Policy(trained.networks, trained.scaling)
+    policy = AutoShardPolicy(trained.networks, trained.scaling)
     encodings = [policy.encode(task.features) for task in tasks]
 
     def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:

@@ -1,10 +1,20 @@
 """AutoShard's hyper-parameters, and how long it trains in a fitting budget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
-from shardbench.learning import settings
-from shardbench.learning.settings import Count, CountOrNone, NotNegative, Positive, Share, affordable_updates
+from shardbench.learning.settings import (
+    Count,
+    CountOrNone,
+    NotNegative,
+    Positive,
+    Share,
+    TrainingSettings,
+    affordable_updates,
+)
 from shardbench.model.strategy import Budget
+from shardbench.tasks.task import Task
 
 UPDATE_S = 0.06
 DEVICE_UPDATE_S = 0.008
@@ -14,7 +24,7 @@ EPISODE_S = 0.0012
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(settings.Settings):
+class AutoShardSettings(TrainingSettings):
     """The defaults are those of the published code."""
 
     total_steps: Count = 100_000
@@ -29,7 +39,7 @@ class Settings(settings.Settings):
     entropy_weight: NotNegative = 1e-3
     grad_norm: Positive = 40.0
     cost_updates: CountOrNone = 20
-    """After every learner update; 0 leaves the cost network untrained (the published ablation)."""
+    """The cost network's, after every learner update; 0 leaves it untrained (the published ablation)."""
     cost_batch: Count = 512
     shards: Count = 5_000
     """Size of the ring buffer."""
@@ -39,25 +49,25 @@ class Settings(settings.Settings):
 
     @property
     def update_steps(self) -> int:
-        """Environment steps of a learner batch."""
+        """Count the environment steps of a learner batch."""
         return self.unroll * self.environments
 
     @property
     def updates(self) -> int:
-        """Learner updates in all: as many as ``total_steps`` has full batches, at least one."""
+        """Count the learner updates: as many as ``total_steps`` has full batches, at least one."""
         return max(1, self.total_steps // self.update_steps)
 
+    @classmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Give the paper's settings for tasks as long as these, with fewer steps where the budget would hardly do.
 
-def settings_for(budget: Budget, devices: int, tables: int) -> Settings:
-    """The paper's settings for tasks of up to so many tables, with fewer steps where the budget would hardly do.
-
-    An unroll is never shorter than the longest task (deviation 8); an update has about as many steps as published,
-    in fewer environments. Decided beforehand (deviation 7).
-    """
-    published = Settings()
-    unroll = max(published.unroll, tables)
-    wanted = replace(published, unroll=unroll, environments=max(1, published.update_steps // unroll))
-    # Most tasks are shorter than the longest: random parts of half to all of it where there is one problem.
-    episodes = 4 * wanted.update_steps / (3 * tables)
-    update_s = UPDATE_S + DEVICE_UPDATE_S * devices + TABLE_S * tables + EPISODE_S * episodes
-    return replace(wanted, total_steps=affordable_updates(budget, update_s, wanted.updates) * wanted.update_steps)
+        An unroll is never shorter than the longest task (deviation 8); an update has about as many steps as published,
+        in fewer environments. Decided beforehand (deviation 7).
+        """
+        published, devices, tables = cls(), max(task.devices for task in tasks), max(task.tables for task in tasks)
+        unroll = max(published.unroll, tables)
+        wanted = replace(published, unroll=unroll, environments=max(1, published.update_steps // unroll))
+        # Most tasks are shorter than the longest: random parts of half to all of it where there is one problem.
+        episodes = 4 * wanted.update_steps / (3 * tables)
+        update_s = UPDATE_S + DEVICE_UPDATE_S * devices + TABLE_S * tables + EPISODE_S * episodes
+        return replace(wanted, total_steps=affordable_updates(budget, update_s, wanted.updates) * wanted.update_steps)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 
-from .networks import Networks
+from .networks import AutoShardNetworks
 
 
-class Shards:
+class MeasuredShards:
     """A ring buffer: how often each table of the catalogue is on a shard [size, catalogue], and its ms [size]."""
 
     def __init__(self, size: int, catalogue: int) -> None:
@@ -45,9 +45,9 @@ class Shards:
 
 
 def learn_costs(
-    networks: Networks,
+    networks: AutoShardNetworks,
     optimizer: torch.optim.Optimizer,
-    shards: Shards,
+    shards: MeasuredShards,
     tables: Tensor,
     *,
     shape: tuple[int, int],

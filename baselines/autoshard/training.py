@@ -15,16 +15,17 @@ from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
 from .actor_critic import actor_critic_loss, batch_of, evaluate
-from .networks import Networks
-from .policy import Policy, play
+from .networks import AutoShardNetworks
+from .policy import AutoShardPolicy, play
+from .policy import place as place_tables
 from .rewards import rewards
-from .settings import Settings
-from .shards import Shards, learn_costs
+from .settings import AutoShardSettings
+from .shards import MeasuredShards, learn_costs
 from .unrolls import Episode, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class AutoShardStage:
     """What happened since the stage before."""
 
     updates: int
@@ -40,33 +41,35 @@ class Stage:
     """Mean squared error of the cost network, ms^2; None where it learned nothing."""
 
 
-class AutoShardTraining(Training[Networks, Settings, Stage]):
+class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShardStage]):
     """Unrolls of all environments make an update of the policy, the shards that they measured several of the costs."""
 
     kind = "autoshard"
     version = 3
-    stage_type = Stage
+    settings_type = AutoShardSettings
+    stage_type = AutoShardStage
+    place = staticmethod(place_tables)
 
-    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: AutoShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         # deviation 5
         scaled = self.scaling(self.catalogue.features)
         self.tables = torch.from_numpy(np.concatenate([scaled, np.zeros((1, len(FEATURES)), dtype=np.float32)]))
-        self.shards = Shards(settings.shards, len(self.catalogue))
+        self.shards = MeasuredShards(settings.shards, len(self.catalogue))
         self.streams = Streams(settings.environments)
         self._since = _Since()
 
     @cached_property
     def adam(self) -> torch.optim.Adam:
-        """One Adam for all, as published; what has no gradient in an update is left as it is."""
+        """Give one Adam for all, as published; what has no gradient in an update is left as it is."""
         return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
-    def draw(self, seed: int) -> Networks:
-        """Encoder, cost network, policy and value function."""
-        return Networks(seed)
+    def draw(self, seed: int) -> AutoShardNetworks:
+        """Draw encoder, cost network, policy and value function."""
+        return AutoShardNetworks(seed)
 
     def update(self) -> None:
-        """Act until there is a batch, learn from it."""
+        """Act until there is a batch, then learn from it."""
         settings = self.settings
         while short := self.streams.short(settings.unroll):
             self._act(short)
@@ -90,10 +93,10 @@ class AutoShardTraining(Training[Networks, Settings, Stage]):
             )
 
     def _act(self, environments: Sequence[int]) -> None:
-        """One whole episode of a random task in each of these environments (deviation 1)."""
+        """Play one whole episode of a random task in each of these environments (deviation 1)."""
         numbers = self.rng.integers(0, len(self.tasks), len(environments)).tolist()
         tasks = [self.tasks[i] for i in numbers]
-        policy = Policy(self.networks, self.scaling)
+        policy = AutoShardPolicy(self.networks, self.scaling)
         everything = policy.encode(self.catalogue.features)
         encodings = [everything[self.catalogue.rows[i]] for i in numbers]
         played = play(policy, tasks, encodings, self.rng, masked=self.settings.masked)
@@ -115,10 +118,10 @@ class AutoShardTraining(Training[Networks, Settings, Stage]):
         self._since.rewards += earned.reward.tolist()
         self._since.balances += earned.reward[earned.fits].tolist()
 
-    def stage(self) -> Stage:
-        """Means since the stage before."""
+    def stage(self) -> AutoShardStage:
+        """Average what happened since the stage before."""
         since, self._since = self._since, _Since()
-        return Stage(
+        return AutoShardStage(
             updates=self.updates,
             episodes=len(since.rewards),
             reward=_mean(since.rewards),
@@ -128,7 +131,7 @@ class AutoShardTraining(Training[Networks, Settings, Stage]):
         )
 
     def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """The optimiser's, the measured shards, and the episodes that are not yet learned from."""
+        """Give the optimiser's state, the measured shards, and the episodes that are not yet learned from."""
         stored, streams = len(self.shards), self.streams
         facts = {
             "added": self.shards.added,
@@ -163,7 +166,7 @@ class AutoShardTraining(Training[Networks, Settings, Stage]):
 
 @dataclass
 class _Since:
-    """What the stage so far will be told by."""
+    """Numbers of the episodes and updates since the stage before."""
 
     rewards: list[float] = field(default_factory=list)
     balances: list[float] = field(default_factory=list)

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
-from shardbench.model.strategy import Budget, Role
+from shardbench.model.strategy import Role
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
-    from shardbench.tasks.oracle import Oracle
-    from shardbench.tasks.task import TableSet, Task
+    from shardbench.tasks.task import TableSet
 
     from .training import DreamShardTraining
 
@@ -22,23 +21,14 @@ class DreamShard(Learner):
     # Its updates are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = None
 
-    def training(
-        self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
-    ) -> "DreamShardTraining":
-        """The paper's settings, or fewer updates in proportion to a small budget."""
-        from .settings import Settings, settings_for  # noqa: PLC0415
+    def training_type(self) -> "type[DreamShardTraining]":
+        """Import the class of its trainings."""
         from .training import DreamShardTraining  # noqa: PLC0415
 
-        return DreamShardTraining(tasks, oracle, seed, Settings() if budget is None else settings_for(budget))
-
-    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
-        """The policy's best device with room for every table, dearest table first."""
-        from .estimated_mdp import place  # noqa: PLC0415
-
-        return place(trained, tasks)
+        return DreamShardTraining
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
-        """Calls and iterations."""
+        """Give the oracle calls and the iterations."""
         return {"oracle_calls": trained.oracle_calls, "iterations": trained.updates}
 
 
@@ -61,17 +51,17 @@ class DreamShardSearch(DreamShard):
         self._rated = 0
 
     def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
-        """No placement is predicted to cost more than the policy's."""
+        """Improve the policy's placements: none is predicted to cost more than it did."""
         from .network_search import place_and_search  # noqa: PLC0415
 
         placements, self._rated = place_and_search(trained, tasks)
         return placements
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
-        """Placements that the cost network rated for the last plan, too."""
+        """Give the placements that the cost network rated for the last plan, too."""
         return {**super().notes(trained), "network_rated": self._rated}
 
 
 def strategies() -> Iterable[DreamShard]:
-    """DreamShard, its untrained control, and the variant that searches under its cost network."""
+    """Give DreamShard, its untrained control, and the variant that searches under its cost network."""
     return (DreamShard(), DreamShardUntrained(), DreamShardSearch())

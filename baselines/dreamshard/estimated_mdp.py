@@ -21,13 +21,13 @@ from shardbench.learning.weights import array_of, linear_arrays
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.task import TableSet
 
-from .networks import COSTS, HEAD, LATENT, Networks
+from .networks import COSTS, HEAD, LATENT, DreamShardNetworks
 
 
-class Policy:
+class DreamShardPolicy:
     """What acting needs of the networks, frozen at the time it is made."""
 
-    def __init__(self, networks: Networks, scaling: Scaling) -> None:
+    def __init__(self, networks: DreamShardNetworks, scaling: Scaling) -> None:
         self.networks, self.scaling = networks, scaling
         cost, policy = networks.cost, networks.policy
         self._hidden, self._hidden_bias = linear_arrays(cost.hidden)
@@ -87,7 +87,7 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Episodes:
+class DreamShardEpisodes:
     """What a batch of episodes did: the finished placing and the predicted costs after every step, [E, T, 3]."""
 
     placing: Placing
@@ -97,12 +97,12 @@ class Episodes:
 
 
 def play(
-    policy: Policy,
+    policy: DreamShardPolicy,
     tasks: Sequence[TableSet],
     encodings: Sequence[Floats32],
     orders: Sequence[Ints],
     rng: np.random.Generator | None,
-) -> Episodes:
+) -> DreamShardEpisodes:
     """Place all tables of one episode a task; samples with ``rng``, else takes the best legal device.
 
     ``encodings`` [tables, 64] and ``orders`` [tables] belong to ``tasks``, which may differ in size.
@@ -126,17 +126,17 @@ def play(
         costs[:, step] = policy.device_ms(sums)
         logits[rows, devices] = policy.logits(sums, costs[:, step])
     overall = policy.overall_ms(placing.sums, placing.held, placing.real)
-    return Episodes(placing=placing, costs_ms=costs, overall_ms=overall)
+    return DreamShardEpisodes(placing=placing, costs_ms=costs, overall_ms=overall)
 
 
 @one_thread()
-def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[DreamShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Device of every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room: in the
     order of predicted cost, and then, once more, largest table first (deviation 4).
     """
-    policy = Policy(trained.networks, trained.scaling)
+    policy = DreamShardPolicy(trained.networks, trained.scaling)
     encodings = [policy.encode(task.features) for task in tasks]
 
     def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:

@@ -12,8 +12,8 @@ from shardbench.learning.training import Trained
 from shardbench.learning.weights import linear_arrays
 from shardbench.tasks.task import TableSet
 
-from .estimated_mdp import Policy, place
-from .networks import LATENT, Networks
+from .estimated_mdp import DreamShardPolicy, place
+from .networks import LATENT, DreamShardNetworks
 
 RATED = 1_000_000
 """Placements that the network rates for a task at the most; a search is seldom longer than a tenth of it."""
@@ -30,9 +30,9 @@ class NetworkSearch:
     needs their new sums, and the largest of the others.
     """
 
-    def __init__(self, trained: Trained[Networks, Any, Any], task: TableSet, limit: int = RATED) -> None:
+    def __init__(self, trained: Trained[DreamShardNetworks, Any, Any], task: TableSet, limit: int = RATED) -> None:
         self.task, self.limit, self.rated = task, limit, 0
-        self._policy = policy = Policy(trained.networks, trained.scaling)
+        self._policy = policy = DreamShardPolicy(trained.networks, trained.scaling)
         self._encoded: Floats32 = np.ascontiguousarray(policy.encode(task.features)[:, LATENT:])
         self._empty: Floats32 = policy.empty[LATENT:]
         overall = trained.networks.cost.overall
@@ -164,8 +164,10 @@ def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
 
 
 @one_thread()
-def place_and_search(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> tuple[list[Ints], int]:
-    """The policy's placements int64 [tables] a task, each improved under the cost network; and what that rated in all.
+def place_and_search(
+    trained: Trained[DreamShardNetworks, Any, Any], tasks: Sequence[TableSet]
+) -> tuple[list[Ints], int]:
+    """Improve the policy's placements int64 [tables] a task under the cost network; gives what that rated in all too.
 
     Raises Infeasible as ``place`` does.
     """

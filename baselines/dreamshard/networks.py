@@ -59,7 +59,7 @@ class PolicyNetwork(nn.Module):
         return predicted.squeeze(-1)
 
 
-class Networks(nn.Module):
+class DreamShardNetworks(nn.Module):
     """Both networks, as one checkpoint holds them."""
 
     def __init__(self, seed: int) -> None:

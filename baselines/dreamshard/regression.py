@@ -12,8 +12,8 @@ import torch
 from scipy import sparse
 
 from shardbench.base.arrays import Bools, Floats32, Ints
+from shardbench.learning.adam import Adam
 
-from .adam import Adam
 from .measured_placements import MeasuredPlacements
 from .networks import COSTS, HEAD, CostNetwork
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from shardbench.base.arrays import Bools, Floats32, Ints
 
-from .estimated_mdp import Episodes
+from .estimated_mdp import DreamShardEpisodes
 from .networks import PolicyNetwork
 
 IMPOSSIBLE = -1e9
@@ -36,7 +36,7 @@ def advantages(overall_ms: Floats32, failed: Bools) -> Floats32:
 
 
 def policy_loss(
-    policy: PolicyNetwork, tables: Tensor, episodes: Episodes, empty_ms: Floats32, entropy_weight: float
+    policy: PolicyNetwork, tables: Tensor, episodes: DreamShardEpisodes, empty_ms: Floats32, entropy_weight: float
 ) -> Tensor:
     """REINFORCE loss of episodes of one task; ``tables`` float32 [T, 21] normalised, in the order of placing.
 

@@ -1,17 +1,19 @@
 """DreamShard's hyper-parameters, and how many updates it makes in a small fitting budget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
-from shardbench.learning import settings
-from shardbench.learning.settings import Count, NotNegative, Positive
+from shardbench.learning.settings import Count, NotNegative, Positive, TrainingSettings
 from shardbench.model.strategy import Budget
+from shardbench.tasks.task import Task
 
 FULL_FIT_S = 60.0
 """Fitting budget from which training is the paper's; below, it has proportionally fewer updates (deviation 6)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(settings.Settings):
+class DreamShardSettings(TrainingSettings):
     """The defaults are the paper's."""
 
     iterations: Count = 10
@@ -23,27 +25,27 @@ class Settings(settings.Settings):
     episodes: Count = 10
     """Episodes of a policy update, all of one task."""
     learning_rate: Positive = 5e-4
-    """Of the first iteration; it falls linearly, to a tenth in the last of ten."""
+    """The first iteration's rate; it falls linearly, to a tenth in the last of ten."""
     entropy_weight: NotNegative = 1e-3
     mean_width: Positive | None = None
     """What widths are divided to have as their mean over the training tables, a variant; None: they are fed raw."""
 
     @property
     def updates(self) -> int:
-        """An iteration is an update, in the skeleton's words."""
+        """Count an iteration as an update."""
         return self.iterations
 
     @property
     def stages(self) -> int:
-        """The state is kept after every iteration."""
+        """Keep the state after every iteration."""
         return self.iterations
 
-
-def settings_for(budget: Budget) -> Settings:
-    """The paper's settings, with updates cut to what a small fitting budget affords; all ten iterations stay."""
-    published, share = Settings(), min(1.0, budget.fit_s / FULL_FIT_S)
-    return replace(
-        published,
-        cost_updates=max(1, round(share * published.cost_updates)),
-        policy_updates=max(1, round(share * published.policy_updates)),
-    )
+    @classmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Cut the paper's updates to what a small fitting budget affords; all ten iterations stay."""
+        published, share = cls(), min(1.0, budget.fit_s / FULL_FIT_S)
+        return replace(
+            published,
+            cost_updates=max(1, round(share * published.cost_updates)),
+            policy_updates=max(1, round(share * published.policy_updates)),
+        )

@@ -8,18 +8,19 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats, Floats32
+from shardbench.learning.adam import NumpyAdam
 from shardbench.learning.training import Training
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
-from .adam import Adam
-from .estimated_mdp import Policy, play
+from .estimated_mdp import DreamShardPolicy, play
+from .estimated_mdp import place as place_tables
 from .measured_placements import MeasuredPlacements
-from .networks import Networks
+from .networks import DreamShardNetworks
 from .regression import CostLearner
 from .reinforce import policy_loss
-from .settings import Settings
+from .settings import DreamShardSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,36 +39,38 @@ class Iteration:
 SCORED = ("rows", "pooling", "size_gib")
 
 
-class DreamShardTraining(Training[Networks, Settings, Iteration]):
+class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iteration]):
     """An iteration is one update; where no sampled placement ever fits, the networks stay untrained."""
 
     kind = "dreamshard"
     version = 4
+    settings_type = DreamShardSettings
     stage_type = Iteration
+    place = staticmethod(place_tables)
 
-    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: DreamShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         self.scaled: Floats32 = self.scaling(self.catalogue.features)  # deviations 2 and 3
         # The paper's one Adam for everything keeps its moments, and counts its steps, by weight: two are the same
         # (deviation 7).
-        self.adams = {"cost": Adam(self.networks.cost), "policy": Adam(self.networks.policy)}
+        self.adams = {"cost": NumpyAdam(self.networks.cost), "policy": NumpyAdam(self.networks.policy)}
         self.measured = MeasuredPlacements(self.catalogue, max(task.devices for task in tasks))
         self._measured_ms, self._cost_loss, self._failed = 0.0, 0.0, 0
 
     def scaling_of(self, features: Floats) -> Scaling:
-        """Width raw, as published: it tells how many tables a device holds where all are alike (deviation 2)."""
+        """Leave the width raw, as published: where tables are alike it tells how many a device holds (deviation 2)."""
         scaling = Scaling.fit(features, SCORED)
         mean_width = self.settings.mean_width
         if mean_width is None:
             return scaling
         return replace(scaling, spread=(float(features[:, 0].mean()) / mean_width, *scaling.spread[1:]))
 
-    def draw(self, seed: int) -> Networks:
-        """Cost network and policy."""
-        return Networks(seed)
+    def draw(self, seed: int) -> DreamShardNetworks:
+        """Draw the cost network and the policy."""
+        return DreamShardNetworks(seed)
 
     def update(self) -> None:
-        """One iteration."""
+        """Make one iteration: measure, fit the cost network, improve the policy."""
         settings = self.settings
         self._measured_ms, self._failed = self._collect()
         losses: list[float] = []
@@ -80,15 +83,15 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
         self._cost_loss = float(np.mean(last)) if last else 0.0
 
     def stage(self) -> Iteration:
-        """Of the last update, which is an iteration."""
+        """Tell of the last update, which is an iteration."""
         return Iteration(
             number=self.updates, measured_ms=self._measured_ms, cost_loss=self._cost_loss, failed=self._failed
         )
 
     def _collect(self) -> tuple[float, int]:
-        """Measure sampled placements of random tasks; their mean cost, and how many did not fit."""
+        """Measure sampled placements of random tasks; gives their mean cost, and how many did not fit."""
         chosen = self.rng.integers(0, len(self.tasks), self.settings.measured)
-        policy = Policy(self.networks, self.scaling)
+        policy = DreamShardPolicy(self.networks, self.scaling)
         everything = policy.encode(self.catalogue.features)
         encodings = [everything[self.catalogue.rows[i]] for i in chosen]
         orders = [policy.order(encoded) for encoded in encodings]
@@ -108,10 +111,10 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
         return float(np.mean(costs_ms)) if costs_ms else 0.0, int(placing.failed.sum())
 
     def _improve(self) -> int:
-        """One policy update on the estimated costs of one random task; how many episodes did not fit."""
+        """Update the policy on the estimated costs of one random task; gives how many episodes did not fit."""
         number = int(self.rng.integers(0, len(self.tasks)))
         task, rows = self.tasks[number], self.catalogue.rows[number]
-        policy = Policy(self.networks, self.scaling)
+        policy = DreamShardPolicy(self.networks, self.scaling)
         encoded = policy.encode(task.features)
         order = policy.order(encoded)
         count = self.settings.episodes
@@ -119,13 +122,12 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
         empty_ms = policy.device_ms(policy.empty[None])[0]
         tables = torch.from_numpy(self.scaled[rows[order]])
         loss = policy_loss(self.networks.policy, tables, episodes, empty_ms, self.settings.entropy_weight)
-        self.adams["policy"].zero_grad()
         loss.backward()
         self.adams["policy"].step(self.rate)
         return int(episodes.placing.failed.sum())
 
     def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """The optimisers' and the measured placements."""
+        """Give the optimisers' state and the measured placements."""
         measured = self.measured
         arrays = {
             "measured.tasks": measured.tasks,
@@ -133,17 +135,15 @@ class DreamShardTraining(Training[Networks, Settings, Iteration]):
             "measured.device_ms": measured.device_ms,
             "measured.overall_ms": measured.overall_ms,
         }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for which, adam in self.adams.items():
-            arrays |= {f"adam.{which}.mean": adam.mean, f"adam.{which}.square": adam.square}
-        facts = {"steps": {which: adam.steps for which, adam in self.adams.items()}}
-        return facts, {name: torch.from_numpy(array) for name, array in arrays.items()}
+            tensors |= adam.state(which)
+        return {"steps": {which: adam.steps for which, adam in self.adams.items()}}, tensors
 
     def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Set what ``state`` gave."""
         for which, adam in self.adams.items():
-            adam.mean[:] = tensors[f"adam.{which}.mean"].numpy()
-            adam.square[:] = tensors[f"adam.{which}.square"].numpy()
-            adam.steps = int(facts["steps"][which])
+            adam.put_state(tensors, int(facts["steps"][which]), which)
         numbers = tensors["measured.tasks"].tolist()
         ends = np.cumsum([self.tasks[i].tables for i in numbers])[:-1]
         placements = np.split(tensors["measured.placements"].numpy(), ends)

@@ -1,21 +1,17 @@
 """NeuroShard (MLSys 2023): pre-trained cost networks, and a search on them over column splits and placements."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Role
 
-from .effort import Effort
+from .limits import SearchLimits
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
-    from shardbench.tasks.oracle import Oracle
-    from shardbench.tasks.task import TableSet, Task
 
     from .training import NeuroShardTraining
 
@@ -27,25 +23,16 @@ class NeuroShard(Learner):
     moves = frozenset({Move.TABLE, Move.COLUMNS})
     # Its samples are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = None
-    effort = Effort()
+    limits = SearchLimits()
 
-    def training(
-        self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
-    ) -> "NeuroShardTraining":
-        """The published settings, or what a fitting budget affords of those run here (deviation 2)."""
-        from .settings import Settings, settings_for  # noqa: PLC0415
+    def training_type(self) -> "type[NeuroShardTraining]":
+        """Import the class of its trainings."""
         from .training import NeuroShardTraining  # noqa: PLC0415
 
-        return NeuroShardTraining(tasks, oracle, seed, Settings() if budget is None else settings_for(budget))
-
-    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
-        """Devices of whole tables: the placement without any column split."""
-        from .planning import sharded  # noqa: PLC0415
-
-        return [sharded(trained, task, replace(self.effort, splits=0))[1].ranks for task in tasks]
+        return NeuroShardTraining
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The plan that the networks call the fastest; no randomness.
+        """Give the plan that the networks call the fastest; no randomness.
 
         Raises Infeasible where no column plan of the search fits, BadInput before ``fit`` and for another number of
         devices than that of the problems fitted on.
@@ -55,7 +42,7 @@ class NeuroShard(Learner):
         from .planning import segments, sharded  # noqa: PLC0415
 
         trained = self.fitted
-        shards, found = sharded(trained, table_set(problem), self.effort, budget.plan_s)
+        shards, found = sharded(trained, table_set(problem), self.limits, budget.plan_s)
         return Plan(
             world_size=problem.world_size,
             segments=segments(problem, shards, found),
@@ -63,7 +50,7 @@ class NeuroShard(Learner):
         )
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
-        """Table sets that the oracle was asked about, and epochs."""
+        """Give the table sets that the oracle was asked about, and the epochs."""
         return {"oracle_calls": trained.oracle_calls, "epochs": trained.updates}
 
 
@@ -81,9 +68,9 @@ class NeuroShardWhole(NeuroShard):
     name = "neuroshard-whole"
     role = Role.VARIANT
     moves = frozenset({Move.TABLE})
-    effort = Effort(splits=0)
+    limits = SearchLimits(splits=0)
 
 
 def strategies() -> Iterable[NeuroShard]:
-    """NeuroShard, its untrained control, and without column splits."""
+    """Give NeuroShard, its untrained control, and the variant without column splits."""
     return (NeuroShard(), NeuroShardUntrained(), NeuroShardWhole())

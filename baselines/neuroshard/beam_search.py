@@ -6,13 +6,13 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 
-from .effort import Effort
+from .limits import SearchLimits
 from .placement import Placer
 from .shards import NO_HALVES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class ColumnPlan:
     """The best plan found: numbers of shards and their ranks int64 [shards]; predicted ms, infinite where none fits."""
 
     shards: Ints
@@ -22,26 +22,26 @@ class Found:
     """Halvings of this plan."""
 
 
-def search(placer: Placer, effort: Effort, affordable: float = float("inf")) -> Found:
+def search(placer: Placer, limits: SearchLimits, affordable: float = float("inf")) -> ColumnPlan:
     """Halve one shard of each kept plan after the other; no randomness.
 
     No halving is begun with which more than ``affordable`` devices would have been rated (deviation 7).
     """
     beam = placer.shards.whole[None]
     placed = placer.place(beam)
-    best = Found(shards=beam[0], ranks=placed.ranks[0], ms=float(placed.ms[0]), splits=0)
+    best = ColumnPlan(shards=beam[0], ranks=placed.ranks[0], ms=float(placed.ms[0]), splits=0)
     rated = beam.size
-    for split in range(1, effort.splits + 1):
-        plans = halved(beam, placer, effort.candidates)
+    for split in range(1, limits.splits + 1):
+        plans = halved(beam, placer, limits.candidates)
         rated += plans.size
-        if not len(plans) or rated * len(effort.caps) * placer.devices > affordable:
+        if not len(plans) or rated * len(limits.caps) * placer.devices > affordable:
             break
         placed = placer.place(plans)
         # Of equals, and where nothing fits yet, the plan that was proposed first: that of the largest shard.
-        kept = np.argsort(placed.ms, kind="stable")[: effort.beams]
+        kept = np.argsort(placed.ms, kind="stable")[: limits.beams]
         beam, first = plans[kept], int(kept[0])
         if placed.ms[first] < best.ms:
-            best = Found(shards=plans[first], ranks=placed.ranks[first], ms=float(placed.ms[first]), splits=split)
+            best = ColumnPlan(shards=plans[first], ranks=placed.ranks[first], ms=float(placed.ms[first]), splits=split)
     return best
 
 

@@ -51,7 +51,7 @@ class ExchangeNetwork(nn.Module):
         return predicted
 
 
-class Networks(nn.Module):
+class NeuroShardNetworks(nn.Module):
     """All three, for one number of devices."""
 
     def __init__(self, seed: int, devices: int) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 
-from .effort import CAPS
-from .shards import Shards
+from .limits import CAPS
+from .shards import ColumnShards
 from .simulator import Simulator
 
 NO_CAP = (float("inf"),)
@@ -16,7 +16,7 @@ SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Placed:
+class ShardPlacements:
     """The best placement of each of some column plans: ``ranks`` int64 [plans, shards], predicted ``ms`` [plans].
 
     Infinite where none fits.
@@ -31,7 +31,7 @@ class Placer:
     """Places shards of one problem on its devices of ``capacity_bytes`` each."""
 
     simulator: Simulator
-    shards: Shards
+    shards: ColumnShards
     devices: int
     capacity_bytes: int
     caps: tuple[float, ...]
@@ -41,16 +41,21 @@ class Placer:
 
     @classmethod
     def of(
-        cls, simulator: Simulator, shards: Shards, devices: int, capacity_bytes: int, caps: tuple[float, ...] = CAPS
+        cls,
+        simulator: Simulator,
+        shards: ColumnShards,
+        devices: int,
+        capacity_bytes: int,
+        caps: tuple[float, ...] = CAPS,
     ) -> "Placer":
-        """With the shards' encodings."""
+        """Encode the shards of a problem once, for all placements."""
         encodings = simulator.encode(shards.features)
         return cls(
             simulator=simulator, shards=shards, devices=devices, capacity_bytes=capacity_bytes, caps=caps,
             encodings=encodings, alone_ms=simulator.set_ms(encodings + simulator.empty),
         )  # fmt: skip
 
-    def place(self, plans: Ints) -> Placed:
+    def place(self, plans: Ints) -> ShardPlacements:
         """Place column plans int64 [plans, shards] (numbers of shards), each by its best cap.
 
         Where no cap leaves room, once more without one; and where that fails too, largest shard first (deviation 5).
@@ -63,16 +68,16 @@ class Placer:
             if len(left):
                 tried = self._greedy(plans[left], order, caps)
                 found[left], ms[left] = tried.ranks, tried.ms
-        return Placed(ranks=found, ms=ms)
+        return ShardPlacements(ranks=found, ms=ms)
 
-    def _greedy(self, plans: Ints, weights: Floats, caps: tuple[float, ...]) -> Placed:
-        """Shards by ascending weight, each to the device with room whose kernels then take least."""
+    def _greedy(self, plans: Ints, weights: Floats, caps: tuple[float, ...]) -> ShardPlacements:
+        """ColumnShards by ascending weight, each to the device with room whose kernels then take least."""
         count, steps = plans.shape
         order = np.argsort(weights[plans], axis=1, kind="stable")
         ordered = np.repeat(np.take_along_axis(plans, order, axis=1), len(caps), axis=0)
         mean_width = self.shards.vectors[plans].sum(axis=1) / self.devices
         limits = (np.asarray(caps)[None, :] * np.where(mean_width > 0, mean_width, 1.0)[:, None]).reshape(-1)
-        state = _State(self, len(ordered))
+        state = _Filling(self, len(ordered))
         chosen = np.zeros(ordered.shape, dtype=np.int64)
         for step in range(steps):
             chosen[:, step] = state.put(ordered[:, step], limits)
@@ -82,10 +87,10 @@ class Placer:
         rows = np.arange(count)
         ranks = np.zeros(plans.shape, dtype=np.int64)
         np.put_along_axis(ranks, order, chosen.reshape(count, len(caps), steps)[rows, best], axis=1)
-        return Placed(ranks=ranks, ms=by_cap[rows, best])
+        return ShardPlacements(ranks=ranks, ms=by_cap[rows, best])
 
 
-class _State:
+class _Filling:
     """Devices of many placements while they are filled, [placements, devices]."""
 
     def __init__(self, placer: Placer, count: int) -> None:

@@ -1,16 +1,18 @@
-"""From tables and trained networks to a plan's segments."""
+"""The way from tables and trained networks to a plan's segments."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from shardbench.base.arrays import Ints
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import OnRank, Segment
 from shardbench.model.problem import Problem
 from shardbench.tasks.task import TableSet
 
-from .beam_search import Found, search
-from .effort import EVALUATIONS_A_SECOND, Effort
+from .beam_search import ColumnPlan, search
+from .limits import EVALUATIONS_A_SECOND, SearchLimits
 from .placement import Placer
-from .shards import Shards
+from .shards import ColumnShards
 from .simulator import Simulator
 
 if TYPE_CHECKING:
@@ -18,27 +20,32 @@ if TYPE_CHECKING:
 
 
 def sharded(
-    trained: "AnyTrained", tables: TableSet, effort: Effort, plan_s: float = float("inf")
-) -> tuple[Shards, Found]:
-    """The shards that tables can be cut into, and the plan of them that the networks call the fastest.
+    trained: "AnyTrained", tables: TableSet, limits: SearchLimits, plan_s: float = float("inf")
+) -> tuple[ColumnShards, ColumnPlan]:
+    """Give the shards that tables can be cut into, and the plan of them that the networks call the fastest.
 
     Raises Infeasible where no plan of the search fits, BadInput for another number of devices than was trained for.
     """
-    shards = Shards.of(tables)
+    shards = ColumnShards.of(tables)
     simulator = Simulator(trained, tables.devices)
-    placer = Placer.of(simulator, shards, tables.devices, tables.capacity_bytes, effort.caps)
-    found = search(placer, effort, EVALUATIONS_A_SECOND * plan_s)
+    placer = Placer.of(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
+    found = search(placer, limits, EVALUATIONS_A_SECOND * plan_s)
     if found.ms == float("inf"):
         raise Infeasible(
-            f"task {tables.problem.name}: no plan of at most {effort.splits} column splits fits: "
+            f"task {tables.problem.name}: no plan of at most {limits.splits} column splits fits: "
             f"{int(tables.sizes_bytes.sum())} bytes of tables, the largest of {int(tables.sizes_bytes.max())}, "
             f"on {tables.devices} devices of {tables.capacity_bytes}"
         )
     return shards, found
 
 
-def segments(problem: Problem, shards: Shards, found: Found) -> tuple[Segment, ...]:
-    """A table's shards side by side, in the order of the plan, each on its rank; none are joined (deviation 9)."""
+def place(trained: "AnyTrained", tasks: Sequence[TableSet]) -> list[Ints]:
+    """Place the whole tables of tasks, int64 [tables] a task: the search without any column split."""
+    return [sharded(trained, task, SearchLimits(splits=0))[1].ranks for task in tasks]
+
+
+def segments(problem: Problem, shards: ColumnShards, found: ColumnPlan) -> tuple[Segment, ...]:
+    """Lay a table's shards side by side, in the order of the plan, each on its rank; none are joined (deviation 9)."""
     starts = [0] * len(problem.tables)
     made = []
     for shard, rank in zip(found.shards.tolist(), found.ranks.tolist()):

@@ -1,21 +1,25 @@
 """NeuroShard's hyper-parameters of pre-training, and how much of it a fitting budget affords."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
-from shardbench.learning import settings
-from shardbench.learning.settings import Count, Positive, Share, affordable_updates
+from shardbench.learning.settings import Count, Positive, Share, TrainingSettings, affordable_updates
 from shardbench.model.strategy import Budget
+from shardbench.tasks.task import Task
 
+EPOCHS_HERE = 60
+"""Epochs of what is run here (deviation 2): study ``networks`` shows what more samples and epochs would change."""
 UPDATE_S = 0.012
 """CPU seconds of an update of the three networks on 512 samples: measured on one core, rounded up."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(settings.Settings):
+class NeuroShardSettings(TrainingSettings):
     """The defaults are the published ones."""
 
     samples: Count = 100_000
-    """Of each of the three networks: table sets, and exchanges."""
+    """Samples for each of the three networks: table sets, and exchanges."""
     epochs: Count = 1000
     batch: Count = 512
     learning_rate: Positive = 1e-3
@@ -24,27 +28,23 @@ class Settings(settings.Settings):
 
     @property
     def updates(self) -> int:
-        """An epoch is an update, in the skeleton's words."""
+        """Count an epoch as an update."""
         return self.epochs
 
     @property
     def stages(self) -> int:
-        """How often the state is kept."""
+        """Keep the state ten times, or after every epoch."""
         return min(10, self.epochs)
 
     @property
     def learned_from(self) -> int:
-        """Samples of each network that its weights are fitted to."""
+        """Count the samples of each network that its weights are fitted to."""
         return self.samples - 2 * max(1, round(0.5 * self.held_out * self.samples))
 
-
-RUN_HERE = Settings(epochs=60)
-"""What is run here (deviation 2): study ``networks`` shows what more samples and epochs would change."""
-
-
-def settings_for(budget: Budget) -> Settings:
-    """What is run here, with fewer samples where the budget has no room for so many updates; epochs stay."""
-    wanted = RUN_HERE
-    updates = -(-wanted.learned_from // wanted.batch) * wanted.epochs
-    share = affordable_updates(budget, UPDATE_S, updates) / updates
-    return replace(wanted, samples=max(100, round(share * wanted.samples)))
+    @classmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Give what is run here, with fewer samples where the budget has no room for so many updates; epochs stay."""
+        wanted = cls(epochs=EPOCHS_HERE)
+        updates = -(-wanted.learned_from // wanted.batch) * wanted.epochs
+        share = affordable_updates(budget, UPDATE_S, updates) / updates
+        return replace(wanted, samples=max(100, round(share * wanted.samples)))

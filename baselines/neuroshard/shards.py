@@ -17,7 +17,7 @@ WIDTH = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shards:
+class ColumnShards:
     """Every kind of shard of a problem's tables: whole, half, quarter and so on; a plan is a list of their numbers.
 
     ``table``, ``columns``, ``bytes`` (weights and optimiser state) and ``half`` (number of the shard that it halves
@@ -34,8 +34,8 @@ class Shards:
     whole: Ints
 
     @classmethod
-    def of(cls, tables: TableSet) -> "Shards":
-        """Of all tables of a problem; halves are multiples of four columns."""
+    def of(cls, tables: TableSet) -> "ColumnShards":
+        """List the shards of all tables of a problem; halves are multiples of four columns."""
         problem = tables.problem
         found: list[tuple[int, int, int, float]] = []
         half, whole = [], []
@@ -64,10 +64,10 @@ class Shards:
 
 
 def shard_bytes(problem: Problem, table: Table, columns: int) -> int:
-    """Bytes of weights and optimiser state of some of a table's columns."""
+    """Count the bytes of weights and optimiser state of some of a table's columns."""
     return table.rows * (columns * problem.precision.bytes + problem.optimizer.state_bytes(columns))
 
 
 def vectors(table: Table, profile: AccessProfile, columns: int) -> float:
-    """Numbers that a sample's vectors of a table have in all: of a pooled table its columns, once a feature."""
+    """Count the numbers of a sample's vectors of a table: a pooled table has its columns, once a feature."""
     return columns * (float(table.features) if table.pooling is Pooling.SUM else profile.mean_pooling)

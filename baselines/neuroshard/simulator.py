@@ -9,7 +9,7 @@ from shardbench.base.arrays import Floats, Floats32
 from shardbench.base.errors import BadInput
 from shardbench.learning.weights import array_of, linear_arrays
 
-from .networks import INPUTS, Networks
+from .networks import INPUTS, NeuroShardNetworks
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
@@ -19,7 +19,7 @@ class Simulator:
     """The networks of one training, as arrays; raises BadInput for another number of devices than they are for."""
 
     def __init__(self, trained: "AnyTrained", devices: int) -> None:
-        networks: Networks = trained.networks
+        networks: NeuroShardNetworks = trained.networks
         if networks.devices != devices:
             raise BadInput(
                 f"neuroshard's exchange networks are for {networks.devices} devices, not for {devices}: "

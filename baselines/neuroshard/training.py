@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.base.errors import BadInput
+from shardbench.learning.adam import Adam
 from shardbench.learning.training import Training
 from shardbench.tasks.column_shards import augmented
 from shardbench.tasks.features import FEATURES, Scaling
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
-from .adam import Adam
 from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
-from .networks import INPUTS, Networks
-from .settings import Settings
+from .networks import INPUTS, NeuroShardNetworks
+from .planning import place as place_tables
+from .settings import NeuroShardSettings
 from .shards import WIDTH, vectors
 
 NETWORKS = ("compute", "forward_exchange", "backward_exchange")
@@ -29,25 +30,27 @@ LEARNING = "learning."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """Where pre-training is."""
+class NeuroShardStage:
+    """What pre-training has reached so far."""
 
     epochs: int
-    """So far."""
+    """Epochs that are done so far."""
     compute_ms2: float
     forward_exchange_ms2: float
     backward_exchange_ms2: float
     """Smallest mean squared error on the validation samples so far, of each network."""
 
 
-class NeuroShardTraining(Training[Networks, Settings, Stage]):
+class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroShardStage]):
     """An epoch is an update; of each network the weights with the smallest validation error are kept."""
 
     kind = "neuroshard"
     version = 1
-    stage_type = Stage
+    settings_type = NeuroShardSettings
+    stage_type = NeuroShardStage
+    place = staticmethod(place_tables)
 
-    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: NeuroShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         check_alike(tasks)
         self.learning = self.draw(seed)
@@ -57,34 +60,34 @@ class NeuroShardTraining(Training[Networks, Settings, Stage]):
 
     @cached_property
     def tables(self) -> Task:
-        """Every different table at every width."""
+        """Give every different table at every width."""
         return augmented(self.tasks, self.widths)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The published ones, and the tables' own."""
+        """Give the published widths, and the tables' own."""
         own = {table.dim for task in self.tasks for table in task.problem.tables}
         return tuple(sorted({*WIDTHS, *own}))
 
     def scaling_of(self, features: Floats) -> Scaling:
-        """All inputs z-scored over the augmented tables, the bins too."""
+        """Score all inputs by z over the augmented tables, the bins too."""
         widened = np.repeat(features, len(self.widths), axis=0)
         widened[:, WIDTH] = np.tile(self.widths, len(features))
         return Scaling.fit(widened, FEATURES)
 
-    def draw(self, seed: int) -> Networks:
-        """All three, for the tasks' number of devices."""
-        return Networks(seed, self.tasks[0].devices)
+    def draw(self, seed: int) -> NeuroShardNetworks:
+        """Draw all three, for the tasks' number of devices."""
+        return NeuroShardNetworks(seed, self.tasks[0].devices)
 
     @cached_property
     def data(self) -> "CostData":
-        """All samples: drawn from the seed alone, so that a training that is taken up again has the same."""
+        """Draw all samples, from the seed alone, so that a training that is taken up again has the same."""
         rng = np.random.default_rng([self.seed, 3])
         most = max(SET_TABLES, *(-(-task.tables // task.devices) for task in self.tasks))
         return collect(self.tables, self.scaling, self.oracle, most=most, count=self.settings.samples, rng=rng)
 
     def update(self) -> None:
-        """One epoch of each network."""
+        """Make one epoch of each network."""
         if not self.updates:
             self.calls += self.settings.samples
             self._scale()
@@ -102,18 +105,18 @@ class NeuroShardTraining(Training[Networks, Settings, Stage]):
                 _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
 
     def split(self) -> tuple[Ints, Ints, Ints]:
-        """Numbers of the samples to learn from, to choose the epoch by, and to test on."""
+        """Give the numbers of the samples to learn from, to choose the epoch by, and to test on."""
         learned = self.settings.learned_from
         middle = (learned + self.settings.samples) // 2
         everything = np.arange(self.settings.samples)
         return everything[:learned], everything[learned:middle], everything[middle:]
 
-    def stage(self) -> Stage:
-        """The best so far."""
-        return Stage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
+    def stage(self) -> NeuroShardStage:
+        """Tell of the best networks so far."""
+        return NeuroShardStage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The networks as they are, their optimiser, and the errors of the best ones; samples are drawn again."""
+        """Give the networks as they are, their optimiser, and the errors of the best ones; samples are drawn again."""
         tensors = {f"{LEARNING}{name}": value for name, value in self.learning.state_dict().items()}
         return {"best": self.best, "steps": self.adam.steps}, tensors | self.adam.state()
 
@@ -125,7 +128,7 @@ class NeuroShardTraining(Training[Networks, Settings, Stage]):
         self.adam.put_state(tensors, int(facts["steps"]))
 
     def _scale(self) -> None:
-        """Inputs of the exchanges are divided by their means over the samples."""
+        """Set the scales of the exchanges' inputs to their means over the samples."""
         exchanges = self.data.exchanges
         width, late = float(exchanges.widths.mean()) or 1.0, float(exchanges.late_ms.mean()) or 1.0
         devices = self.learning.devices
@@ -143,7 +146,7 @@ class CostData:
     sets: TableSets
     exchanges: Exchanges
 
-    def predicted(self, networks: Networks, chosen: Ints) -> dict[str, tuple[Tensor, Tensor]]:
+    def predicted(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, tuple[Tensor, Tensor]]:
         """Predictions and truths of chosen samples int64 [chosen], in ms, by network."""
         sets = self.sets.some(chosen)
         # Of the tables, those that the sets hold are encoded, once each.
@@ -160,7 +163,7 @@ class CostData:
             "backward_exchange": (networks.backward_exchange(widths), _tensor(exchanges.backward_ms[chosen])),
         }
 
-    def losses(self, networks: Networks, chosen: Ints) -> dict[str, Tensor]:
+    def losses(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, Tensor]:
         """Mean squared error of each network on chosen samples, ms^2."""
         found = self.predicted(networks, chosen)
         return {name: (ours - truth).square().mean() for name, (ours, truth) in found.items()}
@@ -187,7 +190,7 @@ def check_alike(tasks: Sequence[Task]) -> None:
         raise BadInput("neuroshard learns the costs of one machine and batch: fit it on problems that share them")
 
 
-def _network(networks: Networks, name: str) -> nn.Module:
+def _network(networks: NeuroShardNetworks, name: str) -> nn.Module:
     found: nn.Module = getattr(networks, name)
     return found
 

@@ -15,7 +15,7 @@ from shardbench.learning.training import Trained
 from shardbench.learning.weights import array_of, linear_arrays
 from shardbench.tasks.task import TableSet
 
-from .networks import ENCODED, HIDDEN, Networks
+from .networks import ENCODED, HIDDEN, RnnNetworks
 
 
 def _sigmoid(values: Floats32) -> Floats32:
@@ -26,7 +26,7 @@ def _sigmoid(values: Floats32) -> Floats32:
 class Decoder:
     """The decoder's weights for a number of devices, frozen at the time it is made."""
 
-    def __init__(self, networks: Networks, devices: int) -> None:
+    def __init__(self, networks: RnnNetworks, devices: int) -> None:
         weights = {name: array_of(value) for name, value in networks.decoder.named_parameters()}
         inputs = weights["weight_ih_l0"].T
         bias = weights["bias_ih_l0"] + weights["bias_hh_l0"]
@@ -54,7 +54,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Played:
+class RnnEpisodes:
     """Finished episodes of one task."""
 
     placing: Placing
@@ -62,8 +62,14 @@ class Played:
 
 
 def play(
-    networks: Networks, task: TableSet, scaled: Floats32, order: Ints, *, episodes: int, rng: np.random.Generator | None
-) -> Played:
+    networks: RnnNetworks,
+    task: TableSet,
+    scaled: Floats32,
+    order: Ints,
+    *,
+    episodes: int,
+    rng: np.random.Generator | None,
+) -> RnnEpisodes:
     """Place all tables of ``task`` in ``order``, on devices with room only; samples with ``rng``, else the best.
 
     ``scaled`` float32 [tables, 21] are the task's normalised features.
@@ -87,11 +93,11 @@ def play(
             scores += noise[step]
         before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
         placing.put(before)
-    return Played(placing=placing, order=order)
+    return RnnEpisodes(placing=placing, order=order)
 
 
 @one_thread()
-def place(trained: Trained[Networks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Device of every table of every task, int64 [tables] a task, by the decoder's best devices.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room, in the

@@ -24,7 +24,7 @@ class Encoded:
     keys: Tensor
 
 
-class Networks(nn.Module):
+class RnnNetworks(nn.Module):
     """Bidirectional LSTM encoder, attentive LSTM decoder, one head and device embedding per number of devices."""
 
     def __init__(self, devices: Iterable[int], seed: int) -> None:

@@ -1,10 +1,12 @@
 """The RNN baseline's hyper-parameters, and how long it trains in a fitting budget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
-from shardbench.learning import settings
-from shardbench.learning.settings import Count, NotNegative, Positive, Share, affordable_updates
+from shardbench.learning.settings import Count, NotNegative, Positive, Share, TrainingSettings, affordable_updates
 from shardbench.model.strategy import Budget
+from shardbench.tasks.task import Task
 
 UPDATE_S = 0.015
 TABLE_UPDATE_S = 5e-4
@@ -12,7 +14,7 @@ TABLE_UPDATE_S = 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(settings.Settings):
+class RnnSettings(TrainingSettings):
     """DreamShard's policy updates, each with the oracle's costs in place of estimated ones.
 
     The baseline's own were never published (deviation 1). The oracle is asked about ``updates`` x
@@ -25,11 +27,11 @@ class Settings(settings.Settings):
     learning_rate: Positive = 2e-3
     entropy_weight: NotNegative = 1e-3
     decay: Share = 0.9
-    """Of the moving average of a task's returns."""
+    """The share that the moving average of a task's returns keeps in an update."""
     stages: Count = 10
 
-
-def settings_for(budget: Budget, tables: int) -> Settings:
-    """The default settings for tasks of up to so many tables, with no more updates than surely fit the budget."""
-    wanted = Settings()
-    return replace(wanted, updates=affordable_updates(budget, UPDATE_S + TABLE_UPDATE_S * tables, wanted.updates))
+    @classmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Give the default settings for tasks as long as these, with no more updates than surely fit the budget."""
+        wanted, tables = cls(), max(task.tables for task in tasks)
+        return replace(wanted, updates=affordable_updates(budget, UPDATE_S + TABLE_UPDATE_S * tables, wanted.updates))

@@ -15,17 +15,18 @@ from shardbench.learning.training import Training
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
-from .decoder import Played, play
-from .networks import Networks
-from .settings import Settings
+from .decoder import RnnEpisodes, play
+from .decoder import place as place_tables
+from .networks import RnnNetworks
+from .settings import RnnSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class RnnStage:
     """What happened since the stage before."""
 
     updates: int
-    """Updates so far."""
+    """Updates that were made so far."""
     measured_ms: float | None
     """Mean cost of the placements measured; None if none fitted."""
     failed: int
@@ -33,7 +34,7 @@ class Stage:
 
 
 def reinforce_loss(
-    networks: Networks, scaled: Tensor, played: Played, advantages: Floats, entropy_weight: float
+    networks: RnnNetworks, scaled: Tensor, played: RnnEpisodes, advantages: Floats, entropy_weight: float
 ) -> Tensor:
     """REINFORCE loss of episodes of one task: mean over episodes, sum over steps; ``scaled`` [tables, 21] in order.
 
@@ -53,14 +54,16 @@ def reinforce_loss(
     return -((taken * weight + entropy_weight * entropy) * used).mean()
 
 
-class RnnTraining(Training[Networks, Settings, Stage]):
+class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
     """Every update samples placements of one task and has them all measured."""
 
     kind = "rnn-rl"
     version = 3
-    stage_type = Stage
+    settings_type = RnnSettings
+    stage_type = RnnStage
+    place = staticmethod(place_tables)
 
-    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: Settings) -> None:
+    def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: RnnSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         self.average: Floats = np.full(len(tasks), np.nan)
         """Moving average of each task's returns; NaN before the first."""
@@ -69,15 +72,15 @@ class RnnTraining(Training[Networks, Settings, Stage]):
 
     @cached_property
     def adam(self) -> torch.optim.Adam:
-        """Of all weights."""
+        """Give one Adam of all weights."""
         return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
-    def draw(self, seed: int) -> Networks:
-        """Encoder and decoder, with output layers for the tasks' numbers of devices."""
-        return Networks((task.devices for task in self.tasks), seed)
+    def draw(self, seed: int) -> RnnNetworks:
+        """Draw encoder and decoder, with output layers for the tasks' numbers of devices."""
+        return RnnNetworks((task.devices for task in self.tasks), seed)
 
     def update(self) -> None:
-        """Sample, measure, learn."""
+        """Sample placements of a random task, have them measured, and learn from that."""
         number = int(self.rng.integers(0, len(self.tasks)))
         task = self.tasks[number]
         scaled, order = self.scaling(task.features), np.arange(task.tables)
@@ -91,8 +94,8 @@ class RnnTraining(Training[Networks, Settings, Stage]):
             loss.backward()
             self.adam.step()
 
-    def measured(self, number: int, played: Played) -> Floats:
-        """Advantages of the episodes, [E]: minus the root of the cost, minus the task's average; zero where failed."""
+    def measured(self, number: int, played: RnnEpisodes) -> Floats:
+        """Measure episodes; gives their advantages [E]: minus the cost's root, over the task's average; 0 if failed."""
         task, failed = self.tasks[number], played.placing.failed
         self._failed += int(failed.sum())
         advantages = np.zeros(len(failed))
@@ -111,15 +114,15 @@ class RnnTraining(Training[Networks, Settings, Stage]):
         self.average[number] = decay * self.average[number] + (1.0 - decay) * returns.mean()
         return advantages
 
-    def stage(self) -> Stage:
-        """Means since the stage before."""
+    def stage(self) -> RnnStage:
+        """Average what happened since the stage before."""
         mean_ms = float(np.mean(self._costs_ms)) if self._costs_ms else None
-        stage = Stage(updates=self.updates, measured_ms=mean_ms, failed=self._failed)
+        stage = RnnStage(updates=self.updates, measured_ms=mean_ms, failed=self._failed)
         self._costs_ms, self._failed = [], 0
         return stage
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The optimiser's, and the moving averages."""
+        """Give the optimiser's state and the moving averages."""
         return {}, adam_tensors(self.adam) | {"average": torch.from_numpy(self.average)}
 
     def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

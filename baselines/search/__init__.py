@@ -11,7 +11,7 @@ from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
-from .local_search import Effort, search
+from .local_search import WorkLimit, search
 from .tables import TIERS, Tables
 
 CANDIDATES = 2_000_000
@@ -33,7 +33,7 @@ class Search(Strategy):
 
         They also say what ended the search, and how many changes it rated. Raises Infeasible where no start fits.
         """
-        effort = Effort(candidates=CANDIDATES, deadline=time.monotonic() + CLOCK_SHARE * budget.plan_s)
+        effort = WorkLimit(candidates=CANDIDATES, deadline=time.monotonic() + CLOCK_SHARE * budget.plan_s)
         tables = Tables(problem)
         floor_ms = whole_table_bound_ms(tables.loads, problem, self.moves)
         found = search(tables, effort, seed, floor_ms * (1.0 + 1e-6))

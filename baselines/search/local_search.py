@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 
 from .starts import starts
-from .tables import State, Tables
+from .tables import TablePlacement, Tables
 
 CHUNK = 4096
 """Changes that are rated at once; the best of the first chunk with an improvement is taken."""
@@ -31,7 +31,7 @@ Change = list[tuple[int, int, int]]
 """Tables with their new rank and tier."""
 
 
-class Effort:
+class WorkLimit:
     """The work that may be done, in rated changes, and a deadline as the safety net alone."""
 
     def __init__(self, candidates: int, deadline: float) -> None:
@@ -63,8 +63,8 @@ class Targets:
 
 
 def descend(
-    state: State, effort: Effort, *, limit: int, enough_ms: float = 0.0, powers: Sequence[int] = POWERS
-) -> State:
+    state: TablePlacement, effort: WorkLimit, *, limit: int, enough_ms: float = 0.0, powers: Sequence[int] = POWERS
+) -> TablePlacement:
     """From ``state`` on, by moves and swaps, the placement with the fastest slowest device; never slower than that.
 
     At most ``limit`` changes are rated, an equal part for each power; what one leaves over is for the next. Below the
@@ -78,10 +78,10 @@ def descend(
         while effort.rated < stop and best_ms > enough_ms and not effort.spent and _step(state, power, effort):
             if state.slowest_ms < best_ms:
                 best_ms, best = state.slowest_ms, (state.rank.copy(), state.tier.copy())
-    return State(state.tables, *best)
+    return TablePlacement(state.tables, *best)
 
 
-def _step(state: State, power: int, effort: Effort) -> bool:
+def _step(state: TablePlacement, power: int, effort: WorkLimit) -> bool:
     """One change, in place; whether there was one."""
     for giver in np.argsort(-state.ms, kind="stable")[:GIVERS].tolist():
         for targets in _neighbours(state, giver):
@@ -94,7 +94,7 @@ def _step(state: State, power: int, effort: Effort) -> bool:
     return False
 
 
-def _neighbours(state: State, giver: int) -> Iterator[Targets]:
+def _neighbours(state: TablePlacement, giver: int) -> Iterator[Targets]:
     """Moves of a device's tables, which are few, then swaps, by the tiers that they leave and reach."""
     tiers, devices = range(state.tables.tiers), np.arange(state.tables.world)
     kinds = [(leaves, comes, inside) for leaves in tiers for comes in tiers for inside in (False, True)]
@@ -108,7 +108,7 @@ def _neighbours(state: State, giver: int) -> Iterator[Targets]:
         yield Targets(leaves=leaves, comes=comes, rank=state.rank[back], back=back, inside=inside)
 
 
-def _first_better(state: State, giver: int, targets: Targets, power: int, effort: Effort) -> Change:
+def _first_better(state: TablePlacement, giver: int, targets: Targets, power: int, effort: WorkLimit) -> Change:
     """Best change of the first chunk that has any which helps; empty where none does."""
     mine, count = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves)), len(targets.rank)
     if not count or not len(mine):
@@ -130,7 +130,7 @@ def _first_better(state: State, giver: int, targets: Targets, power: int, effort
     return []
 
 
-def _best(state: State, giver: int, around: "Surroundings", out: Ints, power: int) -> int | None:
+def _best(state: TablePlacement, giver: int, around: "Surroundings", out: Ints, power: int) -> int | None:
     """The change, as a number in [out, targets], that lowers the sum of powers most; None where none does."""
     here, there = around.after(out)
     top = state.slowest_ms
@@ -145,7 +145,7 @@ def _best(state: State, giver: int, around: "Surroundings", out: Ints, power: in
 class Surroundings:
     """Sums and room of a device and of each target's device but for the tables of the former that go there."""
 
-    def __init__(self, state: State, giver: int, targets: Targets) -> None:
+    def __init__(self, state: TablePlacement, giver: int, targets: Targets) -> None:
         tables = state.tables
         self.numbers, self.targets, self.sizes = tables.numbers, targets, tables.sizes
         self.values, has = tables.values, targets.back >= 0
@@ -178,7 +178,7 @@ class Surroundings:
         return self.numbers.ms(self.here[:, None, :] - leaving), self.numbers.ms(self.there[:, None, :] + coming)
 
 
-def kicked(state: State, rng: np.random.Generator) -> State:
+def kicked(state: TablePlacement, rng: np.random.Generator) -> TablePlacement:
     """Another placement: a few random pairs of tables of different devices changed places, as far as they fit."""
     tables, other = state.tables, state.copy()
     count = max(2, round(KICK_SHARE * len(tables)))
@@ -192,15 +192,15 @@ def kicked(state: State, rng: np.random.Generator) -> State:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class SearchResult:
     """The best placement of a search, the first start's slowest device, and what ended it."""
 
-    best: State
+    best: TablePlacement
     start_ms: float
     ended: str
 
 
-def search(tables: Tables, effort: Effort, seed: int, enough_ms: float) -> Found | None:
+def search(tables: Tables, effort: WorkLimit, seed: int, enough_ms: float) -> SearchResult | None:
     """Best placement of descents from all starts and from kicks of the best; None where no start fits.
 
     Stops at ``enough_ms``, which no plan can beat.
@@ -219,8 +219,8 @@ def search(tables: Tables, effort: Effort, seed: int, enough_ms: float) -> Found
         best = _better(found, best)
         other = kicked(best, rng)
     ended = "clock" if effort.timed_out else "bound" if best.slowest_ms <= enough_ms else "work"
-    return Found(best=best, start_ms=begun[0].slowest_ms, ended=ended)
+    return SearchResult(best=best, start_ms=begun[0].slowest_ms, ended=ended)
 
 
-def _better(one: State, other: State) -> State:
+def _better(one: TablePlacement, other: TablePlacement) -> TablePlacement:
     return one if one.slowest_ms < other.slowest_ms else other

@@ -6,10 +6,10 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 
-from .tables import SPILL, State, Tables
+from .tables import SPILL, TablePlacement, Tables
 
 
-def starts(tables: Tables) -> Iterator[State]:
+def starts(tables: Tables) -> Iterator[TablePlacement]:
     """Different placements that fit, the first of them greedy by time."""
     by_size = tables.sizes.astype(np.float64)
     rows, gradients = tables.numbers.working_sets(tables.values)
@@ -47,7 +47,7 @@ class _Room:
         return False
 
 
-def greedy(tables: Tables, order: Ints) -> State | None:
+def greedy(tables: Tables, order: Ints) -> TablePlacement | None:
     """Tables in ``order`` to the device with the smallest sum of single-table times.
 
     HBM where any device has room, else host memory; None where a table fits nowhere.
@@ -57,10 +57,10 @@ def greedy(tables: Tables, order: Ints) -> State | None:
         if not room.put(table, 0, total):
             return None
         total[room.rank[table]] += tables.alone[room.tier[table], table]
-    return State(tables, room.rank, room.tier)
+    return TablePlacement(tables, room.rank, room.tier)
 
 
-def pieces(tables: Tables, keys: tuple[Floats, ...]) -> State | None:
+def pieces(tables: Tables, keys: tuple[Floats, ...]) -> TablePlacement | None:
     """Tables sorted by working set and cut into a piece a device, of equal cost; None where a table fits nowhere.
 
     ``keys`` [tiers, tables] each; the last one sorts first. Tables whose repeats have alike working sets share a cache
@@ -85,7 +85,7 @@ def pieces(tables: Tables, keys: tuple[Floats, ...]) -> State | None:
             if not room.put(table, tier, np.abs(devices - piece).astype(np.float64)):
                 return None
         np.add.at(total, room.rank[order], tables.alone[room.tier[order], order])
-    return State(tables, room.rank, room.tier)
+    return TablePlacement(tables, room.rank, room.tier)
 
 
 def _tiers(tables: Tables) -> Ints:

@@ -49,7 +49,7 @@ class Tables:
         return float(embedding_ms(sums, self.problem.machine.constants).max())
 
 
-class State:
+class TablePlacement:
     """A placement: rank and tier of every table, [tables] each, and what they sum up to on every device."""
 
     def __init__(self, tables: Tables, rank: Ints, tier: Ints) -> None:
@@ -78,6 +78,6 @@ class State:
             self.sums[:, device] = self.tables.values[:, self.tier[held], held].sum(axis=1)
         self.ms = self.tables.numbers.ms(self.sums)
 
-    def copy(self) -> "State":
+    def copy(self) -> "TablePlacement":
         """Another one that is alike."""
-        return State(self.tables, self.rank.copy(), self.tier.copy())
+        return TablePlacement(self.tables, self.rank.copy(), self.tier.copy())

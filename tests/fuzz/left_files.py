@@ -41,7 +41,6 @@ from shardbench.report.results import load_results
 from shardbench.report.tables import suite_tables as tables
 from shardbench.report.tables import terminal
 from shardbench.studies.submission import check_submission
-from shardbench.tasks import recorded_oracle
 from shardbench.torchrec import export, inexpressible
 from shardbench.torchrec.exported import Exported
 
@@ -208,18 +207,6 @@ def _written_tables(path: Path) -> object:
     return load_results(path.parents[2])
 
 
-def _recorded_costs(_: Path) -> list[bytes]:
-    lines = (ROOT / "results" / "costs" / "dlrm20-test.jsonl").read_bytes().splitlines(keepends=True)
-    return [b"".join(lines[:4])]
-
-
-def _one_line(data: bytes, random: Random) -> bytes:
-    lines = data.splitlines()
-    at = random.randrange(len(lines))
-    lines[at] = mutations.as_json(lines[at], random)
-    return b"\n".join(lines) + b"\n"
-
-
 LEFT = (
     Parser(name="plan", file="plan.json", make=_plans, change=mutations.as_json, read=_plan, weight=30),
     Parser(
@@ -288,13 +275,5 @@ LEFT = (
         change=mutations.lines,
         read=_written_tables,
         weight=2,
-    ),
-    Parser(
-        name="recorded costs",
-        file="costs.jsonl",
-        make=_recorded_costs,
-        change=_one_line,
-        read=recorded_oracle.read,
-        weight=25,
     ),
 )

@@ -9,8 +9,8 @@ from shardbench.base.arrays import Floats
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contest_tasks import best_of, ratios
 
-GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
-OURS, UNTRAINED = "autoshard", "autoshard-untrained"
+from .names import GREEDIES, OURS, UNTRAINED
+
 HUNDREDS = 400
 OWN_ROW = "Auto-80 (8)"
 

@@ -9,14 +9,14 @@ from shardbench.learning.training import Trained
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task, one_hot
 
-from ..networks import Networks
-from ..policy import Policy
+from ..networks import AutoShardNetworks
+from ..policy import AutoShardPolicy
 from ..rewards import kernel_ms
 
 
-def kernel_errors(trained: Trained[Networks, Any, Any], task: Task, placements: Ints) -> Floats:
+def kernel_errors(trained: Trained[AutoShardNetworks, Any, Any], task: Task, placements: Ints) -> Floats:
     """Relative errors of the predicted kernel ms of every device with tables, one after the other."""
-    policy = Policy(trained.networks, trained.scaling)
+    policy = AutoShardPolicy(trained.networks, trained.scaling)
     holds = one_hot(placements, task.devices).astype(np.float32)
     sums = holds @ policy.encode(task.features) + policy.dummy
     predicted = policy.device_ms(sums.reshape(-1, sums.shape[-1]))

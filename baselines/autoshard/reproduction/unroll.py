@@ -8,18 +8,13 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Ints
-from shardbench.model.discovery import get_strategy
-from shardbench.model.strategy import Budget
-from shardbench.studies.contest import Placed, cheapest, judge, place_all, tasks_of
-from shardbench.studies.contest_study import FIT_S
+from shardbench.studies.contest import SPLITS, beside, judge, tasks_of, trained_with
 from shardbench.studies.study import Cell, Row, Study
-from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS
 
 from .. import AutoShard
+from .names import GREEDIES, OURS, RANDOM
 
-GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
-RANDOM = "shuffle"
 ROWS = MappingProxyType({row.name: row for row in DLRM_ROWS if row.tables > 100})
 """Rows of more tables than the published unroll has steps; study ``equal`` has them with longer unrolls."""
 SEEDS = range(1)
@@ -30,41 +25,33 @@ class Unroll(Study):
     """AutoShard with unrolls of 100 steps, as published, on rows of more than 100 tables; ``equal`` has longer ones."""
 
     name = "unroll"
-    uses = ("autoshard", *GREEDIES, RANDOM)
+    uses = (OURS, *GREEDIES, RANDOM)
     columns = ("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row and seed; none in a quick run, which is for minutes."""
+        """Give one cell a row and seed; none in a quick run, which is for minutes."""
         return [{"task": name, "seed": seed} for name in (() if quick else ROWS) for seed in SEEDS]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train by the published settings as they are; kernel time of the plans for test tasks."""
-        from ..settings import Settings  # noqa: PLC0415
-        from ..training import AutoShardTraining  # noqa: PLC0415 - needs torch, which listing does not
-
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
-        tasks = {split: tasks_of(row, split, folder) for split in ("train", "test")}
-        training = AutoShardTraining(tasks["train"], SimulatedOracle(), seed, Settings())
-        trained = training.train(folder=folder / "training")
+        tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
+        trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder)
         placements = AutoShard().place(trained, tasks["test"])
-        ours = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), tasks["test"])
-        shuffled = place_all(get_strategy(RANDOM), tasks["test"], Budget(fit_s=FIT_S), seed)
-        best, best_ms = cheapest(GREEDIES, tasks["test"], "kernel_ms")
+        ours = judge(placements, tasks["test"])
         return [
             {
                 "backend": "simulated",
-                "steps": training.settings.unroll,
+                "steps": trained.settings.unroll,
                 "kernel_ms": ours["kernel_ms"],
                 "balance": ours["balance"],
                 "largest_share_pct": float(np.mean([_largest_share_pct(placed) for placed in placements])),
-                "random_ms": judge(shuffled, tasks["test"])["kernel_ms"],
-                "best_greedy": best,
-                "best_greedy_ms": best_ms,
+                **beside(RANDOM, GREEDIES, tasks["test"], "kernel_ms", seed),
             }
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a row of tasks; ``worse_than_random`` counts seeds whose mean is above random placement's."""
+        """Make one row a row of tasks; ``worse_than_random`` counts seeds whose mean is above random placement's."""
         made = []
         for task, part in rows.groupby("task", sort=False):
             made.append(
@@ -87,5 +74,5 @@ class Unroll(Study):
 
 
 def _largest_share_pct(placement: Ints) -> float:
-    """Of a task's tables, those on the device that has most of them, in per cent."""
+    """Give the share of a task's tables that the device with most of them has, in per cent."""
     return 100.0 * float(np.bincount(placement).max()) / len(placement)

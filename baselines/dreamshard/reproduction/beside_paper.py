@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from shardbench.base.statistics import log_mean
-from shardbench.studies.contest_tasks import best_of, ratios
+from shardbench.studies.contest_tasks import best_of, gain_pct, ratios
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 
 from .names import BASELINES, LOOKUP, OURS, RANDOM, RNN
@@ -19,7 +18,7 @@ COMPARED = ("strongest", RANDOM, RNN)
 
 
 def row_table(tasks: pd.DataFrame) -> pd.DataFrame:
-    """One row a set of test tasks: our milliseconds and gains in percent, and the paper's.
+    """Make one row a set of test tasks: our milliseconds and gains in percent, and the paper's.
 
     ``gain_*_pct`` are 100 (theirs / ours - 1), the geometric mean over the tasks with its 95 % interval by t over the
     tasks, seeds averaged; the paper's are quotients of its printed means. The strongest baseline is the one with the
@@ -52,27 +51,19 @@ def row_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def strongest_published(task: str) -> str:
-    """The paper's baseline with the smallest mean on a row's test tasks."""
+    """Name the paper's baseline with the smallest mean on a row's test tasks."""
     known = {name: ms for name in BASELINES if (ms := published_ms(task, SPLIT, name)) is not None}
     return min(known, key=known.__getitem__)
 
 
 def _gain(part: pd.DataFrame, theirs: str, compared: str) -> dict[str, object]:
-    found = ratios(part, theirs, OURS)
-    if not len(found):
-        return {f"gain_{compared}_{what}": None for what in ("pct", "low_pct", "high_pct", "tasks")}
-    average = log_mean(found.tolist())
-    low, high = (None if end is None else 100.0 * (end - 1.0) for end in (average.low, average.high))
-    return {
-        f"gain_{compared}_pct": 100.0 * (average.value - 1.0),
-        f"gain_{compared}_low_pct": low,
-        f"gain_{compared}_high_pct": high,
-        f"gain_{compared}_tasks": average.n,
-    }
+    value, low, high, tasks = gain_pct(ratios(part, theirs, OURS))
+    names = (f"gain_{compared}_{what}" for what in ("pct", "low_pct", "high_pct", "tasks"))
+    return dict(zip(names, (value, low, high, tasks or None)))
 
 
 def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """How far our rows are the paper's: all of them, and by number of devices where several rows share one.
+    """Tell how far our rows agree with the paper's: all of them, and those that share a number of devices.
 
     ``spearman`` is the rank correlation over the rows; ``ours`` and ``paper`` are means (geometric: of milliseconds, or
     of ratios and then in percent), ``*_ahead_pct`` the share of rows in which DreamShard gains.
@@ -99,7 +90,7 @@ def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def spearman(ours: Sequence[float], paper: Sequence[float]) -> float | None:
-    """Rank correlation, ties at their mean rank; None where either does not vary."""
+    """Compute the rank correlation, ties at their mean rank; None where either does not vary."""
     ranks = [pd.Series(values).rank().to_numpy() for values in (ours, paper)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None
@@ -123,7 +114,7 @@ def _agreement(group: str, ours: pd.Series, paper: pd.Series) -> dict[str, objec
 
 
 def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a machine and number of devices: ours over the paper's milliseconds of lookup-greedy on test tasks."""
+    """Make one row a machine and number of devices: our lookup-greedy's milliseconds over the paper's on test tasks."""
     paper_ms = [published_ms(task, SPLIT, LOOKUP) or float("nan") for task in rows["task"]]
     quotients = rows.assign(devices=rows["task"].map(DEVICES), quotient=rows["cost_ms"] / paper_ms)
     made = []

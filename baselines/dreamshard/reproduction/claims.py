@@ -15,7 +15,7 @@ LARGEST = "Mixed-80 (8)"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Ratios theirs / ours: one for the i-th task of all rows, or one a row where claims say so."""
+    """Give ratios theirs / ours: one for the i-th task of all rows, or one a row where claims say so."""
     tables = evidence.tables
     equal, mixed = tables.get("table_tasks"), tables.get("mixed_tasks")
     found: dict[str, Sequence[float]] = {}
@@ -44,30 +44,30 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
 
 
 def _split(tasks: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Tasks of a split on rows where DreamShard is."""
+    """Select the tasks of a split on rows where DreamShard is."""
     part = tasks[tasks["split"] == split]
     return part[part["task"].isin(part.dropna(subset=[OURS])["task"])] if OURS in part else part.iloc[:0]
 
 
 def _strongest(tasks: pd.DataFrame) -> dict[str, str]:
-    """Of every row the paper's baseline with the smallest mean."""
+    """Name the paper's baseline with the smallest mean on each row."""
     found = {str(row): best_of(part, BASELINES) for row, part in tasks.groupby("task", sort=False)}
     return {row: name for row, name in found.items() if name is not None}
 
 
 def _all(tasks: pd.DataFrame, name: str) -> dict[str, str]:
-    """Of every row that has it."""
+    """Name one strategy for each row that has it."""
     known = tasks.dropna(subset=[name]) if name in tasks else tasks.iloc[:0]
     return {str(row): name for row in known["task"].unique()}
 
 
 def _held_up(test: pd.DataFrame, train: pd.DataFrame) -> list[float]:
-    """Gain over random on the i-th test task over that on the i-th training task, both means over rows."""
+    """Divide the gain over random on the i-th test task by that on the i-th training task, both means over rows."""
     both = [over_rows(part, _all(part, RANDOM), OURS) for part in (test, train)]
     return [on_test / on_train for on_test, on_train in zip(*both)]
 
 
 def _transferred(transfer: pd.DataFrame) -> list[float]:
-    """Cost of the policy trained on a row over that of one trained elsewhere, one number a pair of rows."""
+    """Divide the cost of a row's own policy by that of one trained elsewhere, one number a pair of rows."""
     used = transfer[(transfer["task_set"] == "test") & (transfer["trained_on"] != transfer["used_on"])]
     return [1.0 / (1.0 + pct / 100.0) for pct in used["over_trained_there_pct"].dropna()]

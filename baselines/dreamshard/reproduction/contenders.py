@@ -1,23 +1,23 @@
-"""Who takes part in the study of equal effort, and with what: one function a contender, all by one interface."""
+"""Who takes part in the study of equal given, and with what: one function a contender, all by one interface."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
-from shardbench.studies.contest import place_all
+from shardbench.studies.contest import learner_of, place_all, trained_with
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 
+from .. import DreamShard
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
 from .oracle_search import oracle_search
 
@@ -35,7 +35,7 @@ UNLIMITED = "search-unlimited"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Effort:
+class Given:
     """What a contender is given: tasks to learn from, tasks to place, and oracle calls."""
 
     train: tuple[Task, ...]
@@ -43,11 +43,11 @@ class Effort:
     calls: int
     seed: int
     folder: Path
-    """Where trainings are kept by content key: contenders that need the same one share it."""
+    """Trainings are kept in it by content key: contenders that need the same one share it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spent:
+class Contribution:
     """Placements of the test tasks, int64 [tables] each, and what they took."""
 
     placements: Sequence[Ints]
@@ -59,59 +59,57 @@ class Spent:
     """Placements that a learned network rated for a test task, in the mean."""
 
 
-def dreamshard_trained(effort: Effort) -> "AnyTrained":
-    """DreamShard's networks after its ten iterations, each of a tenth of the calls; all else as published."""
-    from ..settings import Settings  # noqa: PLC0415
-    from ..training import DreamShardTraining  # noqa: PLC0415 - needs torch, which listing does not
-
-    settings = Settings()
-    settings = replace(settings, measured=effort.calls // settings.iterations)
-    return DreamShardTraining(effort.train, SimulatedOracle(), effort.seed, settings).train(folder=effort.folder)
+def dreamshard_trained(given: Given) -> "AnyTrained":
+    """Train DreamShard in its ten iterations, each of a tenth of the calls; all else is as published."""
+    iterations = DreamShard().training_type().settings_type().iterations
+    calls = given.calls // iterations
+    trained, _ = trained_with(DreamShard(), given.train, given.seed, given.folder, measured=calls)
+    return trained
 
 
-def heuristic(name: str) -> "Callable[[Effort], Spent]":
-    """A strategy that learns nothing and draws nothing; ``greedy-cost`` rates every table of a task alone."""
+def heuristic(name: str) -> "Callable[[Given], Contribution]":
+    """Make a contender of a strategy that learns and draws nothing; ``greedy-cost`` rates every table alone."""
 
-    def place(effort: Effort) -> Spent:
+    def place(given: Given) -> Contribution:
         # Joint reads the model's terms, again and again, and never has a placement rated: its calls are not counted.
         rated = None if name == JOINT_WHOLE else 0.0
         if name == COST_GREEDY:
-            rated = sum(task.tables for task in effort.test) / len(effort.test)
-        return Spent(placements=_placed(name, effort.test), task_calls=rated)
+            rated = sum(task.tables for task in given.test) / len(given.test)
+        return Contribution(placements=_placed(name, given.test), task_calls=rated)
 
     return place
 
 
-def policy(effort: Effort) -> Spent:
-    """DreamShard as it is."""
-    from .. import DreamShard  # noqa: PLC0415
-
-    trained = dreamshard_trained(effort)
-    return Spent(placements=DreamShard().place(trained, effort.test), learning_calls=trained.oracle_calls)
+def policy(given: Given) -> Contribution:
+    """Place with DreamShard as it is."""
+    trained = dreamshard_trained(given)
+    return Contribution(placements=DreamShard().place(trained, given.test), learning_calls=trained.oracle_calls)
 
 
-def policy_then_network(effort: Effort) -> Spent:
-    """``dreamshard-search``: its network rates moves and swaps from its policy's plan on."""
+def policy_then_network(given: Given) -> Contribution:
+    """Place as ``dreamshard-search``: its network rates moves and swaps from its policy's plan on."""
     from ..network_search import place_and_search  # noqa: PLC0415
 
-    trained = dreamshard_trained(effort)
-    placements, rated = place_and_search(trained, effort.test)
-    return Spent(placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(effort.test))
+    trained = dreamshard_trained(given)
+    placements, rated = place_and_search(trained, given.test)
+    return Contribution(
+        placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(given.test)
+    )
 
 
-def greedy_then_network(effort: Effort) -> Spent:
-    """The same network and search without the policy: from lookup-greedy's plan on."""
-    trained, starts = dreamshard_trained(effort), iter(_placed(LOOKUP, effort.test))
-    return _searched(trained, effort.test, lambda search: next(starts))
+def greedy_then_network(given: Given) -> Contribution:
+    """Search under the same network without the policy: from lookup-greedy's plan on."""
+    trained, starts = dreamshard_trained(given), iter(_placed(LOOKUP, given.test))
+    return _searched(trained, given.test, lambda search: next(starts))
 
 
-def joint_under_network(effort: Effort) -> Spent:
-    """Joint's way, with the learned network where joint has the cost model: packed by it, then moves and swaps."""
-    return _searched(dreamshard_trained(effort), effort.test, lambda search: search.packed())
+def joint_under_network(given: Given) -> Contribution:
+    """Go joint's way with the learned network in place of the cost model: pack by it, then move and swap."""
+    return _searched(dreamshard_trained(given), given.test, lambda search: search.packed())
 
 
-def _searched(trained: "AnyTrained", tasks: Sequence[Task], start: "Callable[[NetworkSearch], Ints]") -> Spent:
-    """A descent under the network a task, from where ``start`` says."""
+def _searched(trained: "AnyTrained", tasks: Sequence[Task], start: "Callable[[NetworkSearch], Ints]") -> Contribution:
+    """Descend under the network on each task, from where ``start`` says."""
     from ..network_search import NetworkSearch  # noqa: PLC0415
 
     placements, rated = [], 0
@@ -119,46 +117,42 @@ def _searched(trained: "AnyTrained", tasks: Sequence[Task], start: "Callable[[Ne
         search = NetworkSearch(trained, task)
         placements.append(search.descend(start(search)))
         rated += search.rated
-    return Spent(placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(tasks))
+    return Contribution(placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(tasks))
 
 
-def autoshard(effort: Effort) -> Spent:
-    """AutoShard with as many episodes as calls, of which each asks once; no unroll is shorter than a task."""
-    learner = get_strategy(AUTOSHARD)
-    if not isinstance(learner, Learner):
-        raise BadInput(f"{AUTOSHARD} does not learn: it has no calls to be held to")
-    published = learner.training(effort.train, SimulatedOracle(), effort.seed)
-    tables = max(task.tables for task in effort.train)
-    settings: Any = published.settings
-    settings = replace(settings, unroll=max(settings.unroll, tables), total_steps=effort.calls * tables)
-    trained = type(published)(effort.train, SimulatedOracle(), effort.seed, settings).train(folder=effort.folder)
-    return Spent(placements=learner.place(trained, effort.test), learning_calls=trained.oracle_calls)
+def autoshard(given: Given) -> Contribution:
+    """Train AutoShard in as many episodes as calls, each of which asks once; no unroll is shorter than a task."""
+    learner, tables = learner_of(AUTOSHARD), max(task.tables for task in given.train)
+    unroll = max(learner.training_type().settings_type().unroll, tables)
+    changes = {"unroll": unroll, "total_steps": given.calls * tables}
+    trained, _ = trained_with(learner, given.train, given.seed, given.folder, **changes)
+    return Contribution(placements=learner.place(trained, given.test), learning_calls=trained.oracle_calls)
 
 
-def search(effort: Effort, calls: int) -> Spent:
-    """A search under the cost model itself, from lookup-greedy's plan on, with so many calls a task."""
+def search(given: Given, calls: int) -> Contribution:
+    """Search under the cost model itself, from lookup-greedy's plan on, with so many calls a task."""
     oracle = SimulatedOracle()
     placements = [
-        oracle_search(task, start, oracle, calls, effort.seed * len(effort.test) + number)
-        for number, (task, start) in enumerate(zip(effort.test, _placed(LOOKUP, effort.test)))
+        oracle_search(task, start, oracle, calls, given.seed * len(given.test) + number)
+        for number, (task, start) in enumerate(zip(given.test, _placed(LOOKUP, given.test)))
     ]
-    return Spent(placements=placements, task_calls=oracle.spent.calls / len(effort.test))
+    return Contribution(placements=placements, task_calls=oracle.spent.calls / len(given.test))
 
 
-def unlimited(effort: Effort) -> Spent:
-    """The best that moves and swaps find under the cost model, on training profiles: a mark, no contender."""
-    return Spent(placements=[best_found(task, counted=False) for task in effort.test], task_calls=None)
+def unlimited(given: Given) -> Contribution:
+    """Give the best that moves and swaps find under the cost model, on training profiles: a mark, no contender."""
+    return Contribution(placements=[best_found(task, counted=False) for task in given.test], task_calls=None)
 
 
 def _placed(name: str, tasks: Sequence[Task]) -> list[Ints]:
-    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), 0).placements
+    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), 0).judged
     placements = [np.asarray(placement) for placement in found if placement is not None]
     if len(placements) < len(tasks):
         raise BadInput(f"{name} leaves a table without room in a task of the study: choose a row that fits")
     return placements
 
 
-Contender = Callable[[Effort], Spent]
+Contender = Callable[[Given], Contribution]
 FIXED: Mapping[str, Contender] = MappingProxyType(
     {
         LOOKUP: heuristic(LOOKUP),
@@ -167,7 +161,7 @@ FIXED: Mapping[str, Contender] = MappingProxyType(
         UNLIMITED: unlimited,
     }
 )
-"""Without a budget and without randomness: they run once a row."""
+"""Contenders without a budget and without randomness: they run once a row."""
 BUDGETED: Mapping[str, Contender] = MappingProxyType(
     {
         OURS: policy,
@@ -175,9 +169,9 @@ BUDGETED: Mapping[str, Contender] = MappingProxyType(
         NETWORK_SEARCH: greedy_then_network,
         JOINT_NETWORK: joint_under_network,
         AUTOSHARD: autoshard,
-        SEARCH_IN_ALL: lambda effort: search(effort, effort.calls // len(effort.test)),
-        SEARCH_A_TASK: lambda effort: search(effort, effort.calls),
+        SEARCH_IN_ALL: lambda given: search(given, given.calls // len(given.test)),
+        SEARCH_A_TASK: lambda given: search(given, given.calls),
     }
 )
-"""Held to the same oracle calls; a further contender is one more line here."""
+"""Contenders that are held to the same oracle calls; a further one is one more line here."""
 CONTENDERS: Mapping[str, Contender] = MappingProxyType({**FIXED, **BUDGETED})

@@ -17,17 +17,15 @@ from .paper_table import published_as, published_ms
 
 STRATEGIES = (OURS, RANDOM, *GREEDIES, UNTRAINED, COST_GREEDY, BEST_FOUND, AUTOSHARD, RNN)
 """The paper's, and controls: untrained networks, greedy on single-table costs, AutoShard, the best found."""
-ASKING = (COST_GREEDY, BEST_FOUND)
-"""Learn nothing, but ask the cost model about every task that they place: their calls are left empty."""
 DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", UNTRAINED, OURS, COST_GREEDY, BEST_FOUND)
-"""In plots; a strategy far below random would flatten all others."""
+"""Plots show these; a strategy far below random would flatten all others."""
 ROWS = {row.name: row for row in (*DLRM_ROWS, *MIXED_ROWS)}
 RNN_ROWS = tuple(row.name for row in DLRM_ROWS if row.tables <= 40)
 SMALLER_ROWS = tuple(row.name for row in DLRM_ROWS if row.tables <= 100)
 QUICK_ROWS = ("DLRM-20 (4)", "DLRM-40 (4)", "Mixed-20 (2)")
 
 
-class Contest(ContestStudy):
+class PaperContest(ContestStudy):
     """Every strategy on the paper's rows: mean cost over 50 tasks, mean and spread over seeds, beside the paper's."""
 
     quick_rows = QUICK_ROWS
@@ -36,19 +34,36 @@ class Contest(ContestStudy):
     # Their trainings take three to ten times ours. What is compared are tasks, on which seeds are averaged.
     seeds: Mapping[str, Sequence[int]] = MappingProxyType({RNN: SEEDS[:1], AUTOSHARD: SEEDS[:1]})
 
+    random = RANDOM
+    asking = (COST_GREEDY, BEST_FOUND)
+
+    def own_columns(self, task: str, split: str, strategy: str, part: pd.DataFrame) -> Mapping[str, object]:
+        """Give the paper's numbers, and the relation to the bound."""
+        paper, paper_random = published_ms(task, split, strategy), published_ms(task, split, RANDOM)
+        cost_ms, bound_ms = float(part["cost_ms"].mean()), float(part["bound_ms"].mean())
+        return {
+            "published_as": published_as(task),
+            "paper_ms": paper,
+            "paper_vs_random_pct": 100.0 * (paper_random / paper - 1.0) if paper and paper_random else None,
+            "bound_ms": bound_ms,
+            "over_bound_pct": 100.0 * (cost_ms / bound_ms - 1.0),
+            "kernel_ms_mean": float(part["kernel_ms"].mean()),
+            "balance_mean": float(part["balance"].mean()),
+        }
+
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task set, split and strategy; every task; rows beside the paper's, and how they agree."""
+        """Make tables of means, of every task, and of rows beside the paper's and how they agree."""
         of_tasks = task_table(rows)
         beside = row_table(of_tasks[of_tasks["split"] == JUDGED_SPLIT])
         return {
-            self.name: contest_table(rows),
+            self.name: self.means(rows),
             f"{self.name}_tasks": of_tasks,
             f"{self.name}_rows": beside,
             f"{self.name}_agreement": agreement_table(beside),
         }
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Gain over random and distance to the bound of the strategies that matter, all of them in the table."""
+        """Plot gain over random and distance to the bound of the strategies that matter; all are in the table."""
         return [
             Plot(
                 title="Speed-up over random placement on test and training tasks, in percent.",
@@ -61,7 +76,7 @@ class Contest(ContestStudy):
         ]  # fmt: skip
 
 
-class EqualWidths(Contest):
+class EqualWidths(PaperContest):
     """The paper's rows on open tables (width 16): mean cost over 50 tasks, mean and std over seeds."""
 
     name = "table"
@@ -72,49 +87,8 @@ class EqualWidths(Contest):
     only = MappingProxyType({RNN: RNN_ROWS, BEST_FOUND: SMALLER_ROWS})
 
 
-class MixedWidths(Contest):
+class MixedWidths(PaperContest):
     """Stand-ins for the paper's production rows: widths 16 to 128 drawn for every open table."""
 
     name = "mixed"
     task_rows = MappingProxyType({row.name: row for row in MIXED_ROWS})
-
-
-def contest_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, the relation to random and to the bound, and the paper's numbers."""
-    made = []
-    random_ms = rows[rows["strategy"] == RANDOM].groupby(["task", "split"])["cost_ms"].mean().to_dict()
-    for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
-        mean_ms = float(part["cost_ms"].mean())
-        ours = random_ms.get((task, split))
-        paper = published_ms(task, split, strategy)
-        paper_random = published_ms(task, split, RANDOM)
-        bound = float(part["bound_ms"].mean())
-        made.append(
-            {
-                "task": task,
-                "devices": ROWS[task].devices,
-                "split": split,
-                "strategy": strategy,
-                "backend": "simulated",
-                "cost_ms_mean": mean_ms,
-                "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
-                "n": len(part),
-                "vs_random_pct": 100.0 * (ours / mean_ms - 1.0) if ours else None,
-                "published_as": published_as(task),
-                "paper_ms": paper,
-                "paper_vs_random_pct": 100.0 * (paper_random / paper - 1.0) if paper and paper_random else None,
-                "bound_ms": bound,
-                "over_bound_pct": 100.0 * (mean_ms / bound - 1.0),
-                "kernel_ms_mean": float(part["kernel_ms"].mean()),
-                "balance_mean": float(part["balance"].mean()),
-                "tasks": int(part["tasks"].min()),
-                "infeasible": int(part["infeasible"].max()),
-                "oracle_calls": None if strategy in ASKING else int(part["oracle_calls"].max()),
-                "fit_cpu_s": float(part["fit_cpu_s"].mean()),
-                "plan_cpu_s": float(part["plan_cpu_s"].mean()),
-            }
-        )
-    order = {name: number for number, name in enumerate(ROWS)}
-    return pd.DataFrame(made).sort_values(
-        ["task", "split", "cost_ms_mean"], key=lambda c: c.map(order) if c.name == "task" else c, kind="stable"
-    )

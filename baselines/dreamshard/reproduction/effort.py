@@ -5,29 +5,27 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.base.statistics import log_mean
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contest import JUDGED_SPLIT, Placed, judge_tasks, tasks_of
+from shardbench.studies.contest import JUDGED_SPLIT, judge_tasks, tasks_of
 from shardbench.studies.contest_study import SEEDS
-from shardbench.studies.contest_tasks import over_rows, task_table
+from shardbench.studies.contest_tasks import gain_pct, over_rows, task_table
 from shardbench.studies.study import Cell, Study
 
-from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE
-from .contenders import Effort as Given
+from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE, Given
 from .contests import ROWS
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
 
 EFFORT_ROWS = ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")
-"""Both numbers of devices of the paper's rows, in the middle of their numbers of tables, and mixed widths; few, so that
-all seeds of all contenders take minutes."""
+"""Rows of either number of devices, in the middle of the paper's numbers of tables, and of mixed widths; few, so
+that all seeds of all contenders take minutes."""
 CALLS = (100, 1000)
-"""As many as DreamShard's published training asks, and ten times as many: AutoShard's asks more than that."""
+"""Calls: as many as DreamShard's published training asks, and ten times as many; AutoShard's asks even more."""
 EFFORT_TASKS = 20
-"""Test tasks of a row, the first of its 50; training tasks are all 50."""
+"""Test tasks of a row: the first of its 50; training tasks are all 50."""
 ALL_ROWS = "all rows"
 
 
-class Effort(Study):
+class EqualEffort(Study):
     """DreamShard, its search, AutoShard, joint and plain searches at equal oracle calls, on unseen tasks."""
 
     name = "effort"
@@ -35,7 +33,7 @@ class Effort(Study):
     columns = ("backend", "cost_ms", "bound_ms", "learning_calls", "task_calls", "network_rated")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Rows, contenders, budgets and seeds; those without a budget once a row."""
+        """Give rows, contenders, budgets and seeds; contenders without a budget run once a row."""
         rows = EFFORT_ROWS[:1] if quick else EFFORT_ROWS
         fixed: list[Cell] = [{"task": row, "contender": name, "calls": 0, "seed": 0} for row in rows for name in FIXED]
         return fixed + [
@@ -55,10 +53,10 @@ class Effort(Study):
             test=test,
             calls=calls,
             seed=int(cell["seed"] or 0),
-            folder=folder / "training",
+            folder=folder,
         )
         spent = CONTENDERS[str(cell["contender"])](given)
-        judged = judge_tasks(Placed(placements=tuple(spent.placements), plan_cpu_s=0.0), test)
+        judged = judge_tasks(spent.placements, test)
         return [
             {
                 "backend": "simulated",
@@ -71,7 +69,7 @@ class Effort(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a budget, row of tasks and contender: milliseconds, and over DreamShard's policy of that budget."""
+        """Make one row a budget, row of tasks and contender: milliseconds, and over DreamShard's policy."""
         made = []
         for calls in CALLS:
             part = rows[rows["calls"].isin((0, calls))]
@@ -81,14 +79,14 @@ class Effort(Study):
 
 
 def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
-    """Paired over tasks, seeds averaged first; of all rows the i-th task's geometric mean over them is the unit."""
+    """Compare paired over tasks, seeds averaged first; over all rows, the i-th task's geometric mean is the unit."""
     tasks = task_table(rows.assign(split=JUDGED_SPLIT, strategy=rows["contender"]))
     groups = {str(name): rows[rows["task"] == name] for name in dict.fromkeys(rows["task"])}
     made: list[dict[str, object]] = []
     for task, group in {**groups, ALL_ROWS: rows}.items():
         held_against = list(groups) if task == ALL_ROWS else [task]
         for contender, part in group.groupby("contender", sort=False):
-            over = log_mean(over_rows(tasks, dict.fromkeys(held_against, str(contender)), OURS))
+            over, low, high, n = gain_pct(over_rows(tasks, dict.fromkeys(held_against, str(contender)), OURS))
             cost_ms, bound_ms = (None if task == ALL_ROWS else float(part[x].mean()) for x in ("cost_ms", "bound_ms"))
             made.append(
                 {
@@ -98,10 +96,10 @@ def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
                     "backend": "simulated",
                     "cost_ms": cost_ms,
                     "over_bound_pct": 100.0 * (cost_ms / bound_ms - 1.0) if cost_ms and bound_ms else None,
-                    "over_policy_pct": 100.0 * (over.value - 1.0),
-                    "over_policy_low_pct": None if over.low is None else 100.0 * (over.low - 1.0),
-                    "over_policy_high_pct": None if over.high is None else 100.0 * (over.high - 1.0),
-                    "n": over.n,
+                    "over_policy_pct": over,
+                    "over_policy_low_pct": low,
+                    "over_policy_high_pct": high,
+                    "n": n,
                     "seeds": part["seed"].nunique(),
                     "learning_calls": float(part["learning_calls"].mean()),
                     "task_calls": float(part["task_calls"].mean()),

@@ -1,8 +1,4 @@
-"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine, or by what they took.
-
-What the kernels took is kept as ``costs/dlrm20-{train,test}.jsonl`` beside the results: committed, a
-``RecordedOracle`` gives the same table on a machine that measures nothing.
-"""
+"""DreamShard on real kernel times: trained and judged by FBGEMM's kernels on this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +8,11 @@ import numpy as np
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
-from shardbench.studies.contest import Placed, place_all, shared_pools
+from shardbench.studies.contest import place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.tasks.measured_oracle import MeasuredOracle
-from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.oracle import Oracle, SimulatedOracle
 from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
-from shardbench.tasks.recorded_oracle import SetOracle, write
 from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Split
 
@@ -33,26 +28,17 @@ STRATEGIES = (*HEURISTICS, TRAINED, UNTRAINED)
 
 
 def measured_rows(seed: int, folder: Path) -> list[Row]:
-    """One row a strategy and test task: kernels measured, exchanges modelled, and what the cost model says of all.
+    """Make one row a strategy and test task: kernels measured, exchanges modelled, and what the cost model says of all.
 
-    ``folder`` is ``<results>/cache/<owner>``; the times go to ``<results>/costs`` once all are measured.
+    ``folder`` keeps what the kernels took, so that a killed run goes on where it was.
     """
-    learned_from, judged = _oracle(Split.TRAIN, folder), _oracle(Split.TEST, folder)
-    rows = timed_rows(seed, folder, learned_from, judged)
-    for split, oracle in ((Split.TRAIN, learned_from), (Split.TEST, judged)):
-        write(costs_path(folder.parents[1], split), oracle.sets.conditions, oracle.sets.times)
-    return rows
-
-
-def costs_path(results: Path, split: Split) -> Path:
-    """Where the times of a split's table sets are committed."""
-    return results / "costs" / f"dlrm20-{split.value}.jsonl"
+    return timed_rows(seed, folder, _oracle(Split.TRAIN, folder), _oracle(Split.TEST, folder))
 
 
 def timed_rows(
-    seed: int, folder: Path, learned_from: SetOracle, judged: SetOracle, strategies: Sequence[str] = STRATEGIES
+    seed: int, folder: Path, learned_from: Oracle, judged: Oracle, strategies: Sequence[str] = STRATEGIES
 ) -> list[Row]:
-    """See ``measured_rows``: DreamShard learns from one oracle, the other judges all plans."""
+    """Make these rows where DreamShard learns from one oracle and the other judges the plans of all strategies."""
     pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
@@ -73,8 +59,8 @@ def timed_rows(
     ]
 
 
-def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judged: SetOracle) -> list[Row]:
-    """One row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
+def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judged: Oracle) -> list[Row]:
+    """Make one row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
     modelled = SimulatedOracle(counted=True)
     rows: list[Row] = []
     for number, (task, placement) in enumerate(zip(tasks, plans, strict=True)):
@@ -100,5 +86,5 @@ def _oracle(split: Split, folder: Path) -> MeasuredOracle:
 
 
 def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
-    found: Placed = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed)
-    return [placement for placement in found.placements if placement is not None]
+    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed).judged
+    return [placement for placement in found if placement is not None]

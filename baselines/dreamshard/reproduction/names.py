@@ -8,7 +8,7 @@ LOOKUP = "greedy-lookup"
 GREEDIES = ("greedy-size", "greedy-dim", LOOKUP, "greedy-size-lookup")
 RNN = "rnn-rl"
 COST_GREEDY = "greedy-cost"
-"""On the oracle's own costs of single tables."""
+"""It looks at the oracle's own costs of single tables."""
 AUTOSHARD = "autoshard"
 BASELINES = (RANDOM, *GREEDIES, RNN)
 """The paper's: the strongest of them is what a margin is over."""

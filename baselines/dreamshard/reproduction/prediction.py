@@ -9,13 +9,13 @@ from shardbench.learning.training import Trained
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task, one_hot
 
-from ..estimated_mdp import Policy
-from ..networks import Networks
+from ..estimated_mdp import DreamShardPolicy
+from ..networks import DreamShardNetworks
 
 
-def cost_errors(trained: Trained[Networks, Any, Any], task: Task, placements: Ints) -> Floats:
+def cost_errors(trained: Trained[DreamShardNetworks, Any, Any], task: Task, placements: Ints) -> Floats:
     """Relative errors of the predicted overall cost, [placements]."""
-    policy = Policy(trained.networks, trained.scaling)
+    policy = DreamShardPolicy(trained.networks, trained.scaling)
     holds = one_hot(placements, task.devices).astype(np.float32)
     sums = holds @ policy.encode(task.features)
     held = holds.sum(axis=2).astype(np.int64)

@@ -9,95 +9,45 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.model.strategy import Budget
-from shardbench.studies.contest import (
-    JUDGED_SPLIT,
-    SPLITS,
-    TASKS,
-    Placed,
-    cheapest,
-    fitted,
-    judge,
-    place_all,
-    tasks_of,
-)
-from shardbench.studies.contest_study import FIT_S, SEEDS
+from shardbench.studies.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
+from shardbench.studies.contest_study import SEEDS
 from shardbench.studies.study import Cell, Plot, Row, Study
 from shardbench.studies.training_study import TrainingStudy
-from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.studies.transfer_study import TransferStudy
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.tasks.task import Task
 
 from .. import DreamShard
 from .beside_paper import machine_table
 from .contests import ROWS, EqualWidths, MixedWidths
-from .effort import Effort
+from .effort import EqualEffort
 from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
-from .region import Region
+from .region import DreamShardRegion
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
 MEAN_WIDTH = 4.0
-"""Of the variant with relative widths: of the size of the other scores."""
+"""The variant with relative widths has this mean: it is of the size of the other scores."""
 CURVES = ("DLRM-40 (4)",)
 """Rows whose trainings are looked at stage by stage."""
 
 
-class Transfer(Study):
+class DreamShardTransfer(TransferStudy):
     """DreamShard trained on one row and used on another, and on tasks with a share of unseen tables, untuned."""
 
-    name = "transfer"
     uses = GREEDIES
     version = 3
     columns = ("backend", "split", "cost_ms")
-    NAMES = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-40 (8)", "DLRM-160 (8)")
-    UNSEEN_ROW = "DLRM-40 (4)"
-    SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a training row and seed; each is used on all rows."""
-        if quick:
-            return [{"trained_on": self.NAMES[0], "seed": 0}]
-        return [{"trained_on": name, "seed": seed} for name in self.NAMES for seed in SEEDS]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train once; cost on the test tasks of every row, and by share of unseen tables on one of them.
-
-        Tasks of two shares differ only in the tables that were replaced.
-        """
-        seed, budget = int(cell["seed"] or 0), Budget(fit_s=FIT_S)
-        trained_on = ROWS[str(cell["trained_on"])]
-        strategy, _ = fitted(OURS, tasks_of(trained_on, "train", folder), budget, seed, folder)
-        sets: list[tuple[str, float | None, tuple[Task, ...]]] = [
-            (name, None, tasks_of(ROWS[name], "test", folder)) for name in self.NAMES
-        ]
-        sets += [
-            (self.UNSEEN_ROW, share, tasks_of(ROWS[self.UNSEEN_ROW], "train", folder, TASKS, share))
-            for share in self.SHARES
-        ]
-        rows: list[Row] = []
-        for name, share, tasks in sets:
-            ours = judge(place_all(strategy, tasks, budget, seed), tasks)
-            best, best_ms = cheapest(GREEDIES, tasks, "cost_ms")
-            rows.append(
-                {
-                    "backend": "simulated",
-                    "used_on": name,
-                    "unseen_tables_pct": 100.0 if share is None else 100.0 * share,
-                    "cost_ms": ours["cost_ms"],
-                    "bound_ms": ours["bound_ms"],
-                    "best_greedy": best,
-                    "best_greedy_ms": best_ms,
-                    "infeasible": ours["infeasible"],
-                    "task_set": "test" if share is None else "shares",
-                }
-            )
-        return rows
+    strategy = OURS
+    measure, beside = "cost_ms", "bound_ms"
+    trained_on = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-40 (8)", "DLRM-160 (8)")
+    task_rows = MappingProxyType({name: ROWS[name] for name in trained_on})
+    unseen_on = "DLRM-40 (4)"
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a pair of rows: cost, against training on the row itself, and against lookup-greedy."""
+        """Make one row a pair of rows: cost, against training on the row itself, and against lookup-greedy."""
         own = rows[(rows["trained_on"] == rows["used_on"]) & (rows["task_set"] == "test")]
         own_ms = own.groupby("used_on")["cost_ms"].mean().to_dict()
         made = []
@@ -126,7 +76,7 @@ class Transfer(Study):
         return {self.name: pd.DataFrame(made)}
 
 
-class Training(TrainingStudy):
+class DreamShardCurve(TrainingStudy):
     """Cost of the policy's plans and error of the cost network after each iteration of training."""
 
     version = 3
@@ -142,7 +92,7 @@ class Training(TrainingStudy):
         of_test: Mapping[str, float | int],
         policy_errors: Floats,
     ) -> Row:
-        """Means over tasks; ``policy_bias_pct`` is ``policy_error_pct`` with its sign."""
+        """Average over tasks; ``policy_bias_pct`` is ``policy_error_pct`` with its sign."""
         return {
             "iteration": trained.updates,
             "train_cost_ms": of_train["cost_ms"],
@@ -153,13 +103,13 @@ class Training(TrainingStudy):
         }
 
     def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-        """Of the placements' overall costs."""
+        """Give the errors of the placements' overall costs."""
         from .prediction import cost_errors  # noqa: PLC0415 - needs torch, which listing does not
 
         return cost_errors(trained, task, placements)
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Learning curves."""
+        """Plot the learning curves by iteration."""
         return [
             Plot(
                 title="Mean cost (ms) of the policy's plans for test tasks after each iteration; 0 is untrained.",
@@ -180,7 +130,7 @@ class Widths(Study):
     columns = ("backend", "train_cost_ms", "test_cost_ms", "best_greedy_train_ms", "best_greedy_test_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Rows of mixed widths, both ways, all seeds; none in a quick run."""
+        """Give rows of mixed widths, both ways, with all seeds; none in a quick run."""
         if quick:
             return []
         return [
@@ -192,17 +142,12 @@ class Widths(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train with widths so, all else as published; cost on training and test tasks, and the best heuristic's."""
-        from ..settings import Settings  # noqa: PLC0415
-        from ..training import DreamShardTraining  # noqa: PLC0415 - needs torch, which listing does not
-
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
         tasks = {split: tasks_of(row, split, folder) for split in SPLITS}
         greedy_ms = {f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS}
-        settings = Settings(mean_width=None if cell["width"] == "raw" else MEAN_WIDTH)
-        training = DreamShardTraining(tasks["train"], SimulatedOracle(), seed, settings)
-        trained = training.train(folder=folder / "training")
-        fit_cpu_s = training.clock.seconds
-        placed = {s: Placed(placements=tuple(DreamShard().place(trained, tasks[s])), plan_cpu_s=0.0) for s in SPLITS}
+        mean_width = None if cell["width"] == "raw" else MEAN_WIDTH
+        trained, fit_cpu_s = trained_with(DreamShard(), tasks["train"], seed, folder, mean_width=mean_width)
+        placed = {split: DreamShard().place(trained, tasks[split]) for split in SPLITS}
         return [
             {
                 "backend": "simulated",
@@ -214,7 +159,7 @@ class Widths(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a set of tasks and kind of width: margins over the best greedy, means over seeds."""
+        """Make one row a set of tasks and kind of width: margins over the best greedy, means over seeds."""
         made = []
         for (task, width), part in rows.groupby(["task", "width"], sort=False):
             made.append(
@@ -246,18 +191,18 @@ class Machines(Study):
     MACHINES = ("2080ti-1x4", "v100-32gb-1x8")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Rows and machines."""
+        """Give all rows on both machines."""
         rows = DLRM_ROWS[:1] if quick else DLRM_ROWS
         return [{"task": row.name, "machine": machine} for machine in self.MACHINES for row in rows]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Mean cost of lookup-greedy's placements of the test tasks: it needs no training, and is the paper's best."""
+        """Average the cost of lookup-greedy on the test tasks: it needs no training, and is the paper's best."""
         row = replace(ROWS[str(cell["task"])], machine=str(cell["machine"]))
         _, cost_ms = cheapest((LOOKUP,), tasks_of(row, JUDGED_SPLIT, folder), "cost_ms")
         return [{"backend": "simulated", "cost_ms": cost_ms}]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Least, geometric mean and most of ours over the paper's milliseconds, by number of devices and machine."""
+        """Give least, geometric mean and most of ours over the paper's milliseconds, by devices and machine."""
         return {self.name: machine_table(rows)}
 
 
@@ -271,7 +216,7 @@ class MeasuredKernels(Study):
     columns = ("strategy", "test_task", "backend", *PARTS)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One training; none in a quick run, since it takes minutes of kernels."""
+        """Give one training; none in a quick run, since it takes minutes of kernels."""
         return [] if quick else [{"task": "DLRM-20 (4)", "batch_size": 1024, "seed": 0}]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
@@ -281,22 +226,22 @@ class MeasuredKernels(Study):
         return measured_rows(int(cell["seed"] or 0), folder)
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a strategy: means over test tasks, and how much slower than DreamShard on the same tasks."""
+        """Make one row a strategy: means over test tasks, and how much slower than DreamShard on the same tasks."""
         cell = {name: rows[name].iloc[0] for name in ("task", "batch_size", "seed")}
         made = paired_table(rows.drop(columns=list(cell))).assign(**cell)
         return {self.name: made[[*cell, *made.columns.drop(list(cell))]]}
 
 
 def studies() -> Iterable[Study]:
-    """In the order they run."""
+    """Give the studies in the order in which they run."""
     return (
         EqualWidths(),
         MixedWidths(),
-        Transfer(),
-        Training(),
+        DreamShardTransfer(),
+        DreamShardCurve(),
         Widths(),
         Machines(),
-        Effort(),
-        Region(),
+        EqualEffort(),
+        DreamShardRegion(),
         MeasuredKernels(),
     )

@@ -26,7 +26,7 @@ CPU_ONLY = "cpu-only"  # deviation 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class FaeCondition:
     """A workload, the log's rate, and whether the budget is filled."""
 
     workload: str
@@ -34,7 +34,7 @@ class Condition:
     fill: bool
 
     def row(self) -> Row:
-        """See ``gains``."""
+        """Return the row of this condition's gains, simulated."""
         logged = round(EPOCHS[self.workload] * self.sample_pct / 100.0)
         source, batches = _drawn(self.workload, BATCH_SIZES[self.workload], logged)
         problem = Problem.of(
@@ -46,7 +46,7 @@ class Condition:
 
 
 def gains(question: CountedQuestion, fae: Fae) -> Row:
-    """Mean step of FAE, hybrid and CPU-only training, FAE's speed-up over each, and its hot share."""
+    """Return the mean step of FAE, hybrid and CPU-only training, FAE's speed-up over each, and its hot share."""
     answer = answer_of(question, fae)
     plan, found = answer.plan, answer.judged
     row: Row = {

@@ -1,4 +1,4 @@
-"""Where FAE's gain holds: all knobs at once that no source fixes, on Criteo Kaggle's tables in small."""
+"""The region in which FAE's gain holds: all knobs at once that no source fixes, on Criteo Kaggle's tables in small."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ PART = 16
 TEST_INPUTS = 32_768
 
 
-class Region(RegionStudy):
+class FaeRegion(RegionStudy):
     """FAE, the hybrid and CPU-only training over skew, log, budget, batch, links, dense model and dependence."""
 
     knobs = (
@@ -91,7 +91,7 @@ class Region(RegionStudy):
     uses = (HYBRID, CPU_ONLY)
 
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """FAE's gains over the other two, and its share of hot inputs."""
+        """Return FAE's gains over the other two, and its share of hot inputs."""
         knobs = {knob.name: float(cell[knob.name] or 0) for knob in self.knobs}
         rate = knobs["sample_pct"] / 100.0
         source = SmallKaggle(
@@ -136,7 +136,7 @@ class SmallKaggle(CriteoLike):
 
 
 def skewed(law: HeadTailLaw, rows: int, power: float) -> HeadTailLaw:
-    """The first ``rows`` ranks of a law with all frequencies to a power; its tail begins where the head ends."""
+    """Return the first ``rows`` ranks of a law with all frequencies to a power; its tail begins where the head ends."""
     head = law.head[:rows] ** power
     if law.tail is None or rows <= len(law.head):
         return HeadTailLaw(head=head, tail=None, tail_weight=0.0)

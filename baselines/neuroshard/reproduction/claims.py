@@ -13,7 +13,7 @@ from .names import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Ratios theirs / NeuroShard's: one a task that both placed, or one a strategy."""
+    """Give ratios theirs / NeuroShard's: one a task that both placed, or one a strategy."""
     found: dict[str, Sequence[float]] = {}
     if (tasks := evidence.tables.get("table_tasks")) is not None:
         found["largest-margin"] = _over_strongest(tasks)

@@ -3,15 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats
 from shardbench.base.statistics import log_mean
-from shardbench.studies.contest_tasks import best_of, ratios
+from shardbench.studies.contest_tasks import best_of, gain_pct, ratios
 
 from .names import OTHERS, OURS
 
 
 def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
-    """One row a strategy, cheapest first: means over the tasks that it placed, and against ``ours``.
+    """Make one row a strategy, cheapest first: means over the tasks that it placed, and against ``ours``.
 
     ``over_ours_pct`` is 100 (its cost / ours - 1), the geometric mean over the ``pairs`` tasks that both placed, with
     its 95 % interval by t over them; seeds are averaged first. ``over_bound_pct`` is the same over the proven bound on
@@ -21,7 +20,7 @@ def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.Da
     for name, part in rows.groupby("strategy", sort=False):
         strategy = str(name)
         own = np.asarray(tasks[strategy], dtype=np.float64)
-        over_ours = ratios(tasks, strategy, ours)
+        value, low, high, pairs = gain_pct(ratios(tasks, strategy, ours) if strategy != ours else ())
         bounds = np.array(part["task_bound_ms"].iloc[0], dtype=np.float64)
         made.append(
             {
@@ -30,7 +29,10 @@ def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.Da
                 "cost_ms": float(np.nanmean(own)),
                 "kernel_ms": float(part["kernel_ms"].mean()),
                 "balance_min_over_max": float(part["balance"].mean()),
-                **gain(over_ours if strategy != ours else np.zeros(0)),
+                "over_ours_pct": value,
+                "low_pct": low,
+                "high_pct": high,
+                "pairs": pairs,
                 "over_bound_pct": 100.0 * (log_mean((own / bounds)[~np.isnan(own)].tolist()).value - 1.0),
                 "tasks": int((~np.isnan(own)).sum()),
                 "infeasible": int(np.isnan(own).sum()),
@@ -44,16 +46,7 @@ def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.Da
     return pd.DataFrame(made).sort_values("over_ours_pct", kind="stable", na_position="first")
 
 
-def gain(found: Floats) -> dict[str, float | int | None]:
-    """Geometric mean of ratios in percent over one, with its interval; empty for none."""
-    if not len(found):
-        return {"over_ours_pct": None, "low_pct": None, "high_pct": None, "pairs": 0}
-    average = log_mean(found.tolist())
-    low, high = (None if end is None else 100.0 * (end - 1.0) for end in (average.low, average.high))
-    return {"over_ours_pct": 100.0 * (average.value - 1.0), "low_pct": low, "high_pct": high, "pairs": average.n}
-
-
 def strongest(tasks: pd.DataFrame) -> str | None:
-    """Of the paper's other strategies the one with the smallest mean over the tasks that all of them placed."""
+    """Name the paper's other strategy with the smallest mean over the tasks that all of them placed."""
     known = [name for name in OTHERS if name in tasks]
     return best_of(tasks.dropna(subset=known), known) if known else None

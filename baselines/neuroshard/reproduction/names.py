@@ -5,7 +5,7 @@ UNTRAINED = "neuroshard-untrained"
 WHOLE = "neuroshard-whole"
 RANDOM = "shuffle"
 COST_GREEDY = "greedy-cost"
-"""On the oracle's own costs of single tables."""
+"""It looks at the oracle's own costs of single tables."""
 OTHERS = (
     RANDOM, "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "autoshard", "dreamshard",
     "torchrec-table-wise",

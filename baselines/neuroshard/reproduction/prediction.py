@@ -22,7 +22,7 @@ SAMPLES = 5000
 
 
 def unseen_errors(trained: "AnyTrained", tasks: Sequence[Task]) -> Row:
-    """Of each network its error on fresh samples of the tasks' tables at all widths, under training profiles.
+    """Give each network's error on fresh samples of the tasks' tables at all widths, under training profiles.
 
     ``*_ms2`` mean squared, ``*_error_pct`` mean absolute over mean, ``*_spearman`` rank correlation over all samples
     and devices.
@@ -41,6 +41,6 @@ def unseen_errors(trained: "AnyTrained", tasks: Sequence[Task]) -> Row:
 
 
 def spearman(ours: Floats, truth: Floats) -> float:
-    """Rank correlation of numbers without ties to speak of."""
+    """Compute the rank correlation of numbers without ties to speak of."""
     first, second = (np.argsort(np.argsort(values)).astype(np.float64) for values in (ours, truth))
     return float(np.corrcoef(first, second)[0, 1])

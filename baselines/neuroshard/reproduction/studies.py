@@ -9,16 +9,15 @@ import pandas as pd
 
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contest import fitted
+from shardbench.studies.contest import fitted, trained_with
 from shardbench.studies.contest_study import FIT_S, PLAN_S, SEEDS
 from shardbench.studies.contest_tasks import task_table
 from shardbench.studies.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study
-from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 
 from .. import NeuroShard
-from ..effort import Effort
+from ..limits import SearchLimits
 from .comparison import compared
 from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
 from .tasks import PRODUCTION, TaskSet, production, published, test_bags
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
 FEWER_TASKS = 20
-"""Of the 100, where every plan takes seconds to count: the first ones."""
+"""Tasks where every plan takes seconds to count: the first of the 100."""
 SOME_TASKS = 20
 
 
@@ -38,17 +37,17 @@ class SplitContest(Study):
     strategies: tuple[str, ...]
     quick: tuple[str, ...] = ("greedy-lookup", OURS)
     tasks: int | None = None
-    """How many of the test tasks; None for all."""
+    """Number of test tasks, the first ones; None for all."""
     seeds: Sequence[int] = SEEDS
     plan_s: Mapping[str, float] = MappingProxyType({})
-    """Planning budgets of a task that are not PLAN_S: of what searches for as long as it may."""
+    """Planning budgets of a task that are not PLAN_S, for strategies that search as long as they may."""
 
     def task_set(self, folder: Path) -> TaskSet:
-        """What is learned from and judged on."""
+        """Draw the tasks to learn from and to judge on."""
         return published(folder)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a strategy and seed."""
+        """Give one cell a strategy and seed."""
         return [
             {"strategy": name, "seed": seed}
             for name in self.strategies
@@ -65,12 +64,12 @@ class SplitContest(Study):
         return [{"split": "test", "task": self.name, **row} for row in rows]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a strategy, beside NeuroShard task by task; and every task."""
+        """Make one row a strategy, beside NeuroShard task by task; and every task."""
         of_tasks = task_table(rows)
         return {self.name: compared(rows, of_tasks), f"{self.name}_tasks": of_tasks}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Cost of others over NeuroShard's."""
+        """Plot the cost of others over NeuroShard's."""
         return [
             Plot(
                 title="Cost over NeuroShard's on the tasks that both place, in percent (geometric mean).",
@@ -79,7 +78,7 @@ class SplitContest(Study):
         ]  # fmt: skip
 
 
-class Published(SplitContest):
+class PublishedTasks(SplitContest):
     """The paper's 100 tasks: cost of the slowest device's kernels and exchanges, beside NeuroShard's."""
 
     name = "table"
@@ -104,11 +103,11 @@ class Production(SplitContest):
     seeds = SEEDS[:1]
 
     def task_set(self, folder: Path) -> TaskSet:
-        """See SplitContest."""
+        """Draw the stand-in for the production model."""
         return production(folder)
 
 
-class Networks(Study):
+class PreTraining(Study):
     """How much pre-training is enough: errors on unseen tables' sets and exchanges, and cost of the plans."""
 
     name = "networks"
@@ -118,30 +117,26 @@ class Networks(Study):
     """Samples and epochs: what is run, fewer of either, and twice the epochs."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a size."""
+        """Give one cell a size."""
         return [{"samples": n, "epochs": epochs} for n, epochs in (self.SIZES[:1] if quick else self.SIZES)]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
         """Pre-train, predict samples of the test pool's tables, place the first test tasks."""
-        from ..settings import Settings  # noqa: PLC0415
-        from ..training import NeuroShardTraining  # noqa: PLC0415 - needs torch, which listing does not
-        from .prediction import unseen_errors  # noqa: PLC0415
+        from .prediction import unseen_errors  # noqa: PLC0415 - needs torch, which listing does not
 
         tasks = published(folder)
-        settings = Settings(samples=int(cell["samples"] or 0), epochs=int(cell["epochs"] or 0))
-        training = NeuroShardTraining(tasks.train, SimulatedOracle(), 0, settings)
-        trained = training.train(folder=folder / "training")
-        fit_cpu_s = training.clock.seconds
-        row = placed(trained, Effort(), tasks.test[:SOME_TASKS], folder)
+        samples, epochs = int(cell["samples"] or 0), int(cell["epochs"] or 0)
+        trained, fit_cpu_s = trained_with(NeuroShard(), tasks.train, 0, folder, samples=samples, epochs=epochs)
+        row = placed(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
         best = {f"validation_{name}": loss for name, loss in vars(trained.history[-1]).items() if name != "epochs"}
         return [{**row, **best, **unseen_errors(trained, tasks.test), "fit_cpu_s": fit_cpu_s}]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a size."""
+        """Leave out the tasks: one row a size."""
         return {self.name: rows[[name for name in rows if not name.startswith("task_")]]}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Learning curves by size."""
+        """Plot the learning curves by size."""
         return [
             Plot(
                 title="Mean squared error (ms^2) of the compute network on sets of unseen tables.",
@@ -150,53 +145,53 @@ class Networks(Study):
         ]  # fmt: skip
 
 
-EFFORTS = MappingProxyType({
-    "as published": Effort(),
-    "no halving": Effort(splits=0),
-    "2 halvings": Effort(splits=2),
-    "5 halvings": Effort(splits=5),
-    "20 halvings": Effort(splits=20),
-    "1 beam": Effort(beams=1),
-    "3 candidates": Effort(candidates=3),
-    "no caps": Effort(caps=(float("inf"),)),
+SEARCHES = MappingProxyType({
+    "as published": SearchLimits(),
+    "no halving": SearchLimits(splits=0),
+    "2 halvings": SearchLimits(splits=2),
+    "5 halvings": SearchLimits(splits=5),
+    "20 halvings": SearchLimits(splits=20),
+    "1 beam": SearchLimits(beams=1),
+    "3 candidates": SearchLimits(candidates=3),
+    "no caps": SearchLimits(caps=(float("inf"),)),
 })  # fmt: skip
 
 
-class Ablation(Study):
+class SearchAblation(Study):
     """What each part of the search adds: halvings, beams, candidates and caps, on the same networks."""
 
     name = "ablation"
     uses = (OURS,)
     columns = ("backend", "cost_ms", "tasks", "infeasible")
     TASKS = 50
-    """Of the 100 the first ones: eight searches take as long as the whole contest."""
+    """Number of test tasks, the first of the 100: eight searches take as long as the whole contest."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One an effort."""
-        return [{"search": name} for name in (list(EFFORTS)[:2] if quick else EFFORTS)]
+        """Give one cell a search."""
+        return [{"search": name} for name in (list(SEARCHES)[:2] if quick else SEARCHES)]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
-        """The networks of seed 0 on the first test tasks."""
+        """Search the first test tasks with the networks of seed 0."""
         tasks = published(folder)
         strategy, _ = fitted(OURS, tasks.train, Budget(fit_s=FIT_S), 0, folder)
         if not isinstance(strategy, NeuroShard):
             raise TypeError(f"{OURS} is a {type(strategy).__name__}")
-        return [placed(strategy.fitted, EFFORTS[str(cell["search"])], tasks.test[: self.TASKS], folder)]
+        return [placed(strategy.fitted, SEARCHES[str(cell["search"])], tasks.test[: self.TASKS], folder)]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row an effort: what it costs over the published one, on the tasks that both place."""
+        """Make one row a search: what it costs over the published one, on the tasks that both place."""
         whole = rows.assign(strategy=rows["search"], split="test", task=self.name, seed=0)
         return {self.name: compared(whole, task_table(whole), "as published").rename(columns={"strategy": "search"})}
 
 
-def placed(trained: "AnyTrained", effort: Effort, tasks: Sequence[Task], folder: Path) -> SeriesRow:
-    """What the search makes of tasks with these networks."""
+def placed(trained: "AnyTrained", limits: SearchLimits, tasks: Sequence[Task], folder: Path) -> SeriesRow:
+    """Place tasks by a search with these networks."""
     strategy = NeuroShard()
-    strategy.trained, strategy.effort = trained, effort
+    strategy.trained, strategy.limits = trained, limits
     (row,) = judged_rows(strategy, tasks, test_bags(folder), Budget(plan_s=PLAN_S), 0)
     return row
 
 
 def studies() -> Iterable[Study]:
-    """In the order they run."""
-    return (Networks(), Published(), Ablation(), MoreMoves(), Production())
+    """Give the studies in the order in which they run."""
+    return (PreTraining(), PublishedTasks(), SearchAblation(), MoreMoves(), Production())

@@ -22,7 +22,7 @@ TASK_SEED = 0
 PRODUCTION = "production"
 PRODUCTION_MACHINE = "a100-40gb-2x8"
 PRODUCTION_TASKS = 5
-"""Draws of widths."""
+"""Tasks, each by another draw of widths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class TaskSet:
 
 @lru_cache(maxsize=2)
 def published(folder: Path) -> TaskSet:
-    """The published tasks. Those to learn from hold no table larger than a device, for others place whole tables."""
+    """Draw the published tasks; those to learn from hold no table larger than a device: others place whole tables."""
     pools = {side: load_pool(side, shared_pools(folder)) for side in ("train", "test")}
     return TaskSet(
         train=draw_split_tasks(pools["train"], TRAINING_TASKS, seed=TASK_SEED, whole=True),
@@ -45,7 +45,7 @@ def published(folder: Path) -> TaskSet:
 
 @lru_cache(maxsize=2)
 def production(folder: Path) -> TaskSet:
-    """All tables of a pool at once, on 16 devices of two nodes; a task is a draw of widths.
+    """Draw tasks of all tables of a pool on 16 devices of two nodes; a task is a draw of widths.
 
     The production model is not public, nor what it runs on. Many tables of unlike widths on devices with room are what
     is known of such models; its terabytes are not here.
@@ -62,12 +62,12 @@ def production(folder: Path) -> TaskSet:
 
 
 def production_machine() -> Machine:
-    """Two nodes of eight A100, whose host memory holds no tables."""
+    """Describe two nodes of eight A100, whose host memory holds no tables."""
     machine = load_machine(PRODUCTION_MACHINE)
     return replace(machine, topology=replace(machine.topology, uvm_bytes=0, host_bytes=0))
 
 
 @lru_cache(maxsize=1)
 def test_bags(folder: Path) -> Callable[[Table], Bags]:
-    """Lookups of any pool's table in the batch that plans are judged on."""
+    """Read the lookups of any pool's table in the batch that plans are judged on."""
     return pool_bags(Split.TEST, shared_pools(folder))[0]

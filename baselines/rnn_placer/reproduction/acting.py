@@ -16,7 +16,7 @@ from shardbench.tasks.subsets import part
 from shardbench.tasks.task import Task
 
 from ..decoder import play
-from ..networks import Networks
+from ..networks import RnnNetworks
 
 DIM, POOLING = SCALARS.index("dim"), SCALARS.index("pooling")
 
@@ -32,7 +32,7 @@ def by_cost(task: Task) -> Task:
 
 @one_thread()
 def sampled(
-    trained: Trained[Networks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
+    trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
 ) -> list[Ints]:
     """``count`` placements a task drawn from the policy, int64 [at most count, tables]: those in which all tables fit.
 

@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Ints
-from shardbench.model.discovery import get_strategy
-from shardbench.model.strategy import Budget
-from shardbench.studies.contest import Placed, cheapest, judge, place_all, tasks_of
-from shardbench.studies.contest_study import FIT_S
+from shardbench.studies.contest import SPLITS, beside, judge, tasks_of, trained_with
 from shardbench.studies.study import Cell, Plot, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS
 from shardbench.tasks.task import Task, random_placements
+
+from .. import RnnPlacer
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
@@ -32,7 +31,7 @@ ROWS = MappingProxyType(
 )
 """Two numbers of tables on each number of devices; larger rows take minutes a training."""
 SEEDS = MappingProxyType({name: range(3) if name == "DLRM-20 (4)" else range(1) for name in ROWS})
-"""How seeds differ is asked where a training is shortest."""
+"""Seeds by row: how they differ is asked where a training is shortest."""
 
 
 class Acting(Study):
@@ -43,7 +42,7 @@ class Acting(Study):
     columns = ("backend", "acting", "cost_ms", "random_ms", "best_greedy", "best_greedy_ms")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a row, order of tables and seed."""
+        """Give one cell a row, order of tables and seed."""
         return [
             {"task": name, "strategy": OURS, "order": order, "seed": seed}
             for name in (list(ROWS)[:1] if quick else ROWS)
@@ -53,30 +52,21 @@ class Acting(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train once, then one row a way of acting."""
-        from ..settings import Settings  # noqa: PLC0415
-        from ..training import RnnTraining  # noqa: PLC0415 - needs torch, which listing does not
-        from .acting import by_cost  # noqa: PLC0415
+        from .acting import by_cost  # noqa: PLC0415 - needs torch, which listing does not
 
         row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
-        given = {split: tasks_of(row, split, folder) for split in ("train", "test")}
-        best, best_ms = cheapest(GREEDIES, given["test"], "cost_ms")
-        shuffled = place_all(get_strategy(RANDOM), given["test"], Budget(fit_s=FIT_S), seed)
-        beside = {
-            "random_ms": judge(shuffled, given["test"])["cost_ms"],
-            "best_greedy": best,
-            "best_greedy_ms": best_ms,
-        }
+        given = {split: tasks_of(row, split, folder) for split in SPLITS}
+        others = beside(RANDOM, GREEDIES, given["test"], "cost_ms", seed)
         if cell["order"] == BY_COST:
             given = {split: tuple(map(by_cost, tasks)) for split, tasks in given.items()}
-        training = RnnTraining(given["train"], SimulatedOracle(), seed, Settings())
-        trained = training.train(folder=folder / "training")
+        trained, _ = trained_with(RnnPlacer(), given["train"], seed, folder)
         return [
-            {"backend": "simulated", "acting": acting, **numbers, **beside}
+            {"backend": "simulated", "acting": acting, **numbers, **others}
             for acting, numbers in acted(trained, given["test"], seed).items()
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """One row a task, order and way of acting: mean and spread over seeds."""
+        """Make one row a task, order and way of acting: mean and spread over seeds."""
         made = []
         for (task, order, acting), part in rows.groupby(["task", "order", "acting"], sort=False):
             mean_ms = float(part["cost_ms"].mean())
@@ -100,7 +90,7 @@ class Acting(Study):
         return {self.name: pd.DataFrame(made)}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Cost by way of acting."""
+        """Plot the cost by way of acting."""
         return [
             Plot(
                 title="Cost (ms) of the RNN's plans for test tasks by how it acts; means over seeds.",
@@ -110,7 +100,7 @@ class Acting(Study):
 
 
 def acted(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
-    """Mean cost over test tasks, and how like round robin the plans are, by way of acting.
+    """Give the mean cost over test tasks, and how like round robin the plans are, by way of acting.
 
     ``in_turn_pct`` as ``acting.in_turn_pct``; ``different_plans`` of as many tasks; ``oracle_calls_a_task`` in placing.
     """
@@ -132,7 +122,7 @@ def acted(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, 
 def _row(tasks: Sequence[Task], placements: Sequence[Ints], calls: int) -> Row:
     from .acting import in_turn_pct  # noqa: PLC0415
 
-    judged = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), tasks)
+    judged = judge(placements, tasks)
     return {
         "cost_ms": judged["cost_ms"],
         "in_turn_pct": float(np.mean([in_turn_pct(*each) for each in zip(tasks, placements, strict=True)])),
@@ -142,12 +132,12 @@ def _row(tasks: Sequence[Task], placements: Sequence[Ints], calls: int) -> Row:
 
 
 def _row_of_all(tasks: Sequence[Task], draws: Sequence[Ints]) -> Row:
-    """Expected cost of one sample: the mean over all of them."""
+    """Give the expected cost of one sample: the mean over all of them."""
     oracle = SimulatedOracle(counted=True)
     means = [float(oracle.measure(task, each).overall_ms.mean()) for task, each in zip(tasks, draws, strict=True)]
     return {**_row(tasks, [each[0] for each in draws], 0), "cost_ms": float(np.mean(means))}
 
 
 def studies() -> Iterable[Study]:
-    """The one study."""
+    """Give the one study of this folder."""
     return (Acting(),)

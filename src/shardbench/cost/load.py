@@ -15,7 +15,7 @@ ROWWISE_STATE_BYTES = 4
 """Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
 
 
-class Column:
+class LoadField:
     """One field of a load: a view, [...], of one number of all of its devices."""
 
     def __init__(self, at: int) -> None:
@@ -33,13 +33,13 @@ class TierRows:
     values: Floats
     """float64 [..., fields], in the order below, which tasks' keys depend on."""
 
-    lookups = Column(0)
-    lookup_bytes = Column(1)
-    distinct = Column(2)
-    distinct_bytes = Column(3)
-    repeat_set_bytes2 = Column(4)
+    lookups = LoadField(0)
+    lookup_bytes = LoadField(1)
+    distinct = LoadField(2)
+    distinct_bytes = LoadField(3)
+    repeat_set_bytes2 = LoadField(4)
     """Sum over tables of repeated bytes x distinct bytes: over the repeated bytes, the mean working set of a repeat."""
-    state_bytes = Column(5)
+    state_bytes = LoadField(5)
     """Optimiser state of distinct rows that is in this tier; small state of rows in UVM is in HBM."""
 
 
@@ -57,21 +57,21 @@ class Load(TierRows):
     is written to one is written to the load.
     """
 
-    bags = Column(2 * _TIER)
-    bag_bytes = Column(2 * _TIER + 1)
-    gradient_bytes = Column(2 * _TIER + 2)
+    bags = LoadField(2 * _TIER)
+    bag_bytes = LoadField(2 * _TIER + 1)
+    gradient_bytes = LoadField(2 * _TIER + 2)
     """fp32 gradient bytes read, one row a lookup."""
-    gradient_first_bytes = Column(2 * _TIER + 3)
+    gradient_first_bytes = LoadField(2 * _TIER + 3)
     """Those that are read for the first time: a table's bags, or its lookups where there are fewer."""
-    gradient_set_bytes2 = Column(2 * _TIER + 4)
+    gradient_set_bytes2 = LoadField(2 * _TIER + 4)
     """Sum over tables of gradient bytes read again x those read first."""
-    tables = Column(2 * _TIER + 5)
+    tables = LoadField(2 * _TIER + 5)
     """Tables, or parts of tables, that a kernel goes through: those with any bag, once a feature."""
-    pages = Column(2 * _TIER + 6)
+    pages = LoadField(2 * _TIER + 6)
     """Memory pages that the distinct rows lie on, were they spread evenly over their table's part."""
-    sequence_rows = Column(2 * _TIER + 7)
+    sequence_rows = LoadField(2 * _TIER + 7)
     """Distinct rows of unpooled tables."""
-    longest_bag = Column(2 * _TIER + 8)
+    longest_bag = LoadField(2 * _TIER + 8)
     """Lookups of the longest single bag; zero where only expected values are known."""
 
     @classmethod

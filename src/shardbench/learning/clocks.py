@@ -7,24 +7,24 @@ from contextlib import contextmanager
 import torch
 
 
-class CpuClock:
+class TrainingClock:
     """CPU seconds of a training that may go on over several processes."""
 
     def __init__(self) -> None:
         self._begun = time.process_time()
         self.earlier_s = 0.0
-        """Seconds of the processes that it was taken up from."""
+        """CPU seconds of the processes that the training was taken up from."""
 
     @property
     def seconds(self) -> float:
-        """CPU seconds so far, earlier ones included."""
+        """Give the CPU seconds so far, earlier ones included."""
         return self.earlier_s + time.process_time() - self._begun
 
 
 class Limit:
-    """CPU seconds that updates may take after the first one; None: as many as they do.
+    """CPU seconds that updates may take after the first one; None is no limit.
 
-    Not counted before: the first update imports what torch needs for its optimisers, which takes
+    The first update is not counted: it imports what torch needs for its optimisers, which takes
     seconds on a slow machine, and would make other networks there.
     """
 
@@ -33,13 +33,13 @@ class Limit:
         self._begun: float | None = None
 
     def begin(self) -> None:
-        """An update is done; the first call starts the clock."""
+        """Start the clock, once the first update is done; later calls change nothing."""
         if self._begun is None:
             self._begun = time.process_time()
 
     @property
     def over(self) -> bool:
-        """Whether the time is up."""
+        """Tell whether the time is up."""
         if self._cpu_s is None or self._begun is None:
             return False
         return time.process_time() - self._begun >= self._cpu_s
@@ -47,7 +47,7 @@ class Limit:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread: these arrays are too small to share, and one thread adds up in one order."""
+    """Use one torch thread: these arrays are too small to share, and one thread adds up in one order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

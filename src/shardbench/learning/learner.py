@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from shardbench.tasks.oracle import Oracle
     from shardbench.tasks.task import TableSet, Task
 
-# Imported late, below and by strategies: torch takes a second to import, and listing strategies must stay cheap.
-
 SUBSETS = 49
 """Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
 
@@ -26,51 +24,57 @@ SUBSETS = 49
 class Learner(Strategy):
     """A strategy whose ``fit`` is a training that can be watched, killed and taken up again.
 
-    ``fit`` has no argument for either: set ``folder`` and ``progress`` before it. A subclass gives
-    the training, and the placing with what was trained.
+    ``fit`` has no argument for either: set ``folder`` and ``progress`` before it. A subclass names
+    the class of its trainings.
     """
 
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE})
     requires = ("torch",)
     trains: ClassVar[bool] = True
-    """Not in a control, which places with its networks as they are drawn."""
+    """A control does not train: it places with its networks as they are drawn."""
     limit_share: ClassVar[float | None] = 0.8
     """Share of the fitting budget, in CPU seconds, after which training stops where it is; None: it never does."""
 
     folder: Path | None = None
-    """Where ``fit`` keeps its state by content key, and goes on from; None keeps nothing."""
+    """``fit`` keeps its state here by content key, and goes on from it; None keeps nothing."""
     progress: Callable[[str], None] | None = None
-    """Is given one line after every stage of a training, such as ``print``; None for silence."""
+    """It is given one line after every stage of a training, such as ``print``; None for silence."""
     fit_cpu_s: float = 0.0
     """CPU seconds that the last ``fit``'s training took in all, those of earlier processes included."""
 
     def __init__(self) -> None:
         self.trained: AnyTrained | None = None
-        """What ``plan`` uses; set by ``fit``, or by hand."""
+        """The networks that ``plan`` uses; set by ``fit``, or by hand."""
 
     @property
     def fitted(self) -> "AnyTrained":
-        """What ``fit`` gave; raises BadInput before."""
+        """Give what ``fit`` learned; raises BadInput before it."""
         if self.trained is None:
             raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
         return self.trained
 
     @abstractmethod
+    def training_type(self) -> "type[AnyTraining]":
+        """Import the class of its trainings, late: torch takes a second to import, and listing must stay cheap."""
+
     def training(
         self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
     ) -> "AnyTraining":
-        """A training that is yet to begin, as long as the fitting budget allows; as published without one."""
+        """Give a training that is yet to begin: as published, or as much of it as the fitting budget allows."""
+        kind = self.training_type()
+        settings = kind.settings_type() if budget is None else kind.settings_type.within(budget, tasks)
+        return kind(tasks, oracle, seed, settings)
 
-    @abstractmethod
     def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
-        """Device of every table of every task, int64 [tables] a task; nothing is measured, nothing is random.
+        """Place every table of every task, int64 [tables] a task; nothing is measured, nothing is random.
 
         Raises Infeasible where a table finds no device with room.
         """
+        return self.training_type().place(trained, tasks)
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
-        """What the plan's notes tell of the training."""
+        """Give what the plan's notes tell of the training."""
         return {
             "oracle_calls": trained.oracle_calls,
             "training": "ran out of time" if trained.out_of_time else "complete",
@@ -95,7 +99,7 @@ class Learner(Strategy):
         self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The networks' best device with room for every table; no randomness.
+        """Give every table the networks' best device with room; no randomness.
 
         Raises Infeasible where they leave a table without room, BadInput before ``fit``.
         """

@@ -1,17 +1,19 @@
 """Hyper-parameters of learned strategies: numbers that are checked where they are stated."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 from pydantic import Field
 
 from shardbench.base.serialise import from_data
 from shardbench.model.strategy import Budget
+from shardbench.tasks.task import Task
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
-"""How many, where none at all is a choice."""
+"""A number of things, where none at all is a choice."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -21,11 +23,11 @@ PLANNED_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ABC):
-    """What every training is told. BadInput, in one line that names the field, where a value is not of its type."""
+class TrainingSettings(ABC):
+    """What every training is told; raises BadInput that names the field where a value is not of its type."""
 
     learning_rate: Positive
-    """Of the first update."""
+    """The first update has this rate; see ``Training.rate`` for the others."""
 
     def __post_init__(self) -> None:
         # Here, so that ``dataclasses.replace`` is checked as well.
@@ -37,16 +39,21 @@ class Settings(ABC):
     @property
     @abstractmethod
     def updates(self) -> int:
-        """Updates in all."""
+        """Count the updates of a whole training."""
 
     @property
     @abstractmethod
     def stages(self) -> int:
-        """How often the state is kept, and progress told, in a training."""
+        """Tell how often a training keeps its state and tells of its progress."""
+
+    @classmethod
+    @abstractmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Give the published settings, or less work where the fitting budget has no room for it on these tasks."""
 
 
 def affordable_updates(budget: Budget, update_s: float, wanted: int) -> int:
-    """At most ``wanted`` updates of ``update_s`` seconds, as many as surely fit the fitting budget; at least one.
+    """Give ``wanted`` updates of ``update_s`` seconds, or as many as surely fit the fitting budget; at least one.
 
     Decided beforehand and not by the clock, so that the same budget gives the same networks.
     """

@@ -15,17 +15,17 @@ from shardbench.base.code import class_code, code_hash
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.learning.checkpoint import Checkpoint, load, network_tensors, path_of, put_networks, save
-from shardbench.learning.clocks import CpuClock, Limit, one_thread
-from shardbench.learning.settings import Settings
+from shardbench.learning.clocks import Limit, TrainingClock, one_thread
+from shardbench.learning.settings import TrainingSettings
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.tasks.task import TableSet, Task
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 N = TypeVar("N", bound=torch.nn.Module)
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=TrainingSettings)
 L = TypeVar("L", bound="DataclassInstance")
 
 
@@ -50,13 +50,13 @@ class Trained(Generic[N, S, L]):
     scaling: Scaling
     settings: S
     history: tuple[L, ...]
-    """What each stage did."""
+    """The stages in order, each with what it did."""
     updates: int
     oracle_calls: int
     out_of_time: bool
-    """Whether the training was stopped before its end."""
+    """True where the training was stopped before its end."""
     earlier_cpu_s: float
-    """CPU seconds of the training that earlier processes spent: it was taken up from a folder."""
+    """CPU seconds that earlier processes spent on the training, which was taken up from a folder."""
 
 
 class Training(ABC, Generic[N, S, L]):
@@ -68,9 +68,10 @@ class Training(ABC, Generic[N, S, L]):
     """
 
     kind: ClassVar[str]
-    """Of its checkpoints: the strategy's name."""
+    """The strategy's name, by which its checkpoints are told apart."""
     version: ClassVar[int]
-    """Of its checkpoints: raise it where weights, features or an update change their meaning."""
+    """The version of its checkpoints: raise it where weights, features or an update change their meaning."""
+    settings_type: type[S]
     stage_type: type[L]
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: S) -> None:
@@ -85,30 +86,35 @@ class Training(ABC, Generic[N, S, L]):
         self.history: list[L] = []
         self.updates = self.calls = 0
         self._out_of_time = False
-        self.clock = CpuClock()
+        self.clock = TrainingClock()
 
     def scaling_of(self, features: Floats) -> Scaling:
-        """How the networks' inputs are normalised, from the raw features float64 [tables, 21] of the training tables.
+        """Fit how the networks' inputs are normalised to the training tables' raw features float64 [tables, 21].
 
         All scalars are z-scored unless a subclass says otherwise.
         """
         return Scaling.fit(features)
 
+    @staticmethod
+    @abstractmethod
+    def place(trained: Trained[N, S, L], tasks: Sequence[TableSet]) -> list[Ints]:
+        """Place the tables of tasks with trained networks; ``Learner.place`` says how."""
+
     @abstractmethod
     def draw(self, seed: int) -> N:
-        """Networks before any training."""
+        """Draw the networks as they are before any training."""
 
     @abstractmethod
     def update(self) -> None:
-        """Act, ask the oracle, learn: one update, at learning rate ``rate``. Adds to ``calls`` what it asked."""
+        """Make one update at learning rate ``rate``: act, ask the oracle, learn; add to ``calls`` what it asked."""
 
     @abstractmethod
     def stage(self) -> L:
-        """What happened since the stage before; the next one begins."""
+        """Tell what happened since the stage before; the next one begins."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """What else the next update depends on, between two stages: JSON-able facts, and tensors by name."""
+        """Give what else the next update depends on, between two stages: JSON-able facts, and tensors by name."""
 
     @abstractmethod
     def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -116,20 +122,20 @@ class Training(ABC, Generic[N, S, L]):
 
     @property
     def done(self) -> bool:
-        """Whether every update was made."""
+        """Tell whether every update was made."""
         return self.updates >= self.settings.updates
 
     @property
     def rate(self) -> float:
-        """Learning rate of the next update; it falls linearly, and would be zero after the last."""
+        """Give the learning rate of the next update; it falls linearly, and would be zero after the last."""
         return self.settings.learning_rate * (1.0 - self.updates / self.settings.updates)
 
     def untrained(self) -> Trained[N, S, L]:
-        """The networks that training starts from: a control."""
+        """Give the networks that training starts from, as a control."""
         return self._trained(self.draw(self.seed), (), 0, 0)
 
     def result(self) -> Trained[N, S, L]:
-        """What was learned so far."""
+        """Give what was learned so far."""
         return self._trained(self.networks, self.history, self.updates, self.calls)
 
     def train(
@@ -161,7 +167,7 @@ class Training(ABC, Generic[N, S, L]):
         return self.result()
 
     def step(self) -> L | None:
-        """One update; gives the stage that ends with it, if one does."""
+        """Make one update; gives the stage that ends with it, if one does."""
         self.update()
         self.updates += 1
         if not self._ends_stage(self.updates):
@@ -170,7 +176,7 @@ class Training(ABC, Generic[N, S, L]):
         return self.history[-1]
 
     def snapshots(self, folder: Path) -> list[Trained[N, S, L]]:
-        """What was learned by the end of each stage so far, of a training kept in ``folder``.
+        """Read what was learned by the end of each stage so far, of a training kept in ``folder``.
 
         Raises BadInput where one is not there, or is none of ours.
         """
@@ -199,7 +205,7 @@ class Training(ABC, Generic[N, S, L]):
 
     @property
     def _state_kind(self) -> str:
-        """One file, replaced at every stage: what a training that is not over needs."""
+        """Name the one file, replaced at every stage, that a training needs to go on."""
         return f"{self.kind}-state"
 
     def _key_at(self, updates: int) -> str:
@@ -255,7 +261,7 @@ AnyTraining = Training[Any, Any, Any]
 
 
 def training_key(training: AnyTraining) -> str:
-    """Hash of everything that a training depends on, its code included: what is kept under it is for it alone."""
+    """Hash everything that a training depends on, its code included: what is kept under it is for it alone."""
     told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     code = class_code(training, Training), code_hash(__package__, "shardbench.tasks", "shardbench.cost")
     return content_hash(training.kind, training.version, code, *told)

@@ -36,7 +36,7 @@ class Relation(StrEnum):
     """No number: only which side of no effect."""
 
 
-class Scale(StrEnum):
+class NumberKind(StrEnum):
     """What the numbers behind a statement are, and how they are printed."""
 
     RATIO = "ratio"
@@ -51,13 +51,13 @@ class Scale(StrEnum):
     @property
     def is_ratio(self) -> bool:
         """Whether numbers are averaged by their logarithms."""
-        return self is not Scale.DIFFERENCE
+        return self is not NumberKind.DIFFERENCE
 
     def shown(self, number: float) -> float:
         """A number in the unit of print; never falls where the number rises."""
-        if self is Scale.GAIN:
+        if self is NumberKind.GAIN:
             return 100.0 * (number - 1.0)
-        if self is Scale.SAVING:
+        if self is NumberKind.SAVING:
             return 100.0 * (1.0 - 1.0 / number)
         return number
 
@@ -70,7 +70,7 @@ class Strength(StrEnum):
     SIMULATED = "simulated"
 
 
-class Region(pydantic.BaseModel):
+class RegionTable(pydantic.BaseModel):
     """Where a region study's table has a claim's ratio, point by point."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -106,7 +106,7 @@ class Claim(pydantic.BaseModel):
     better: Literal["higher", "lower"] = "higher"
     unit: str
     """Of print: ``x``, ``%``, ..."""
-    scale: Scale
+    scale: NumberKind
     neutral: float
     """No effect, in the unit of print."""
     n_unit: str
@@ -117,7 +117,7 @@ class Claim(pydantic.BaseModel):
     part: Literal["embedding", "exchanges", "step", ""] = ""
     """Of simulated numbers, whose model error stands beside them."""
     data: Literal["made up", "drawn from published statistics", "recorded", ""] = ""
-    region: Region | None = None
+    region: RegionTable | None = None
     judged_by: tuple[str, ...] = ()
     """``suite`` and names of studies."""
     not_testable: str = ""

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,15 +15,18 @@ from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Strategy
-from shardbench.records.cell import Series, SeriesRow
+from shardbench.records.cell import Row, Series, SeriesRow
 from shardbench.records.trial import Outcome
 from shardbench.runs.evaluate import Answer, Question, evaluate
 from shardbench.runs.planning import fit, learns
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.bound import placement_bound_ms
-from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.oracle import Costs, SimulatedOracle
 from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
 from shardbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from shardbench.learning.training import AnyTrained
 
 J = TypeVar("J")
 
@@ -36,7 +39,7 @@ SIDES: tuple[Side, ...] = ("train", "test")
 JUDGED_SPLIT = "test"
 BEST_FOUND = "best-found"
 PROGRESS = "progress.log"
-"""In the folder of trainings: a line after every stage of each."""
+"""A file in the folder of trainings, which gets a line after every stage of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,47 +47,40 @@ class Asked(Generic[J]):
     """What a strategy answered to some questions."""
 
     answers: tuple[Answer[J] | None, ...]
-    """None where the strategy found it infeasible."""
+    """One answer a question; None where the strategy found it infeasible."""
     plan_cpu_s: float
     """CPU seconds a question that was answered or refused."""
 
     @property
+    def judged(self) -> tuple[J | None, ...]:
+        """Give what each answer was judged to be; None where there is none."""
+        return tuple(None if answer is None else answer.judged for answer in self.answers)
+
+    @property
     def notes(self) -> Mapping[str, object]:
-        """Of the first plan; empty without any."""
+        """Give the notes of the first plan; they are empty without any."""
         return next((answer.plan.notes for answer in self.answers if answer is not None), {})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """What a strategy made of some tasks."""
-
-    placements: tuple[Ints | None, ...]
-    """Device of every table, int64 [tables] a task; None where the strategy found it infeasible."""
-    plan_cpu_s: float
-    """CPU seconds a task that was placed or refused."""
-    notes: Mapping[str, object] = field(default_factory=dict)
-    """Of the first plan."""
 
 
 @lru_cache(maxsize=32)
 def tasks_of(
     row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
 ) -> tuple[Task, ...]:
-    """The row's tasks of a split; with ``unseen`` that share (0..1) of each task's tables is from the test pool."""
-    pools: dict[str, Pool] = {side: _pool(side, folder, row.widths) for side in SIDES}
+    """Draw the row's tasks of a split; with ``unseen`` that share (0..1) of each's tables is from the test pool."""
+    pools: dict[str, Pool] = {side: pool_of(side, folder, row.widths) for side in SIDES}
     if unseen is not None:
         return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
     return draw_tasks(row, pools[split], count, seed=TASK_SEED)
 
 
 @lru_cache(maxsize=8)
-def _pool(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
-    """A pool, once a process: what names it is a sample of its lookups, which takes longer than most cells."""
+def pool_of(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
+    """Load a pool once a process: what names it is a sample of its lookups, which takes longer than most cells."""
     return load_pool(side, shared_pools(folder), widths=widths)
 
 
 def shared_pools(folder: Path) -> Path:
-    """Where all baselines keep the pools, beside their own folders: drawing them takes minutes."""
+    """Name the folder in which all baselines keep the pools, beside their own: drawing them takes minutes."""
     return folder.parent / "pools"
 
 
@@ -95,7 +91,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
-    """A strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
+    """Give a strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
 
     Trainings are kept in ``training`` under ``folder``: a killed one goes on, and a finished one is
     not made again. The seconds are then those that it took. Their stages are lines of a file there.
@@ -110,16 +106,44 @@ def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: 
     return strategy, strategy.fit_cpu_s if isinstance(strategy, Learner) else spent.fit_cpu_s
 
 
+def learner_of(name: str) -> Learner:
+    """Find a strategy that learns; raises BadInput for one that does not."""
+    strategy = get_strategy(name)
+    if not isinstance(strategy, Learner):
+        raise BadInput(f"{name} does not learn: name a strategy that has a training")
+    return strategy
+
+
+def trained_with(
+    learner: Learner, tasks: Sequence[Task], seed: int, folder: Path | None, **changes: Any
+) -> tuple["AnyTrained", float]:
+    """Train as published, but for ``changes`` of the settings, on the simulated oracle; gives the CPU seconds too.
+
+    With ``folder`` the training is kept in ``training`` under it, as ``fitted`` keeps it.
+    """
+    kind = learner.training_type()
+    training = kind(tasks, SimulatedOracle(), seed, replace(kind.settings_type(), **changes))
+    trained = training.train(folder=None if folder is None else folder / "training")
+    return trained, training.clock.seconds
+
+
 @lru_cache(maxsize=32)
 def cheapest(names: tuple[str, ...], tasks: tuple[Task, ...], measure: str) -> tuple[str, float]:
-    """Of strategies that learn nothing and draw nothing the one with the smallest ``measure``, and that.
+    """Find the strategy with the smallest ``measure``, and that, of some that learn nothing and draw nothing.
 
     ``measure`` is a key of ``judge``: means over tasks are compared, as in the papers' tables.
     """
     budget = Budget(fit_s=1.0)
-    found = {name: judge(place_all(get_strategy(name), tasks, budget, 0), tasks)[measure] for name in names}
+    found = {name: judge(place_all(get_strategy(name), tasks, budget, 0).judged, tasks)[measure] for name in names}
     best = min(found, key=found.__getitem__)
     return best, float(found[best])
+
+
+def beside(random: str, others: tuple[str, ...], tasks: tuple[Task, ...], measure: str, seed: int) -> Row:
+    """Give columns to hold a learner against: random placement's ``measure``, and the best of ``others`` and its."""
+    shuffled = place_all(get_strategy(random), tasks, Budget(fit_s=1.0), seed)
+    best, best_ms = cheapest(others, tasks, measure)
+    return {"random_ms": judge(shuffled.judged, tasks)[measure], "best_greedy": best, "best_greedy_ms": best_ms}
 
 
 class PlacementQuestion(Question[Ints]):
@@ -130,7 +154,7 @@ class PlacementQuestion(Question[Ints]):
         self.task = task
 
     def judge(self, plan: Plan) -> Ints:
-        """Device of every table, int64 [tables]; raises BadInput where a table is not whole on one device."""
+        """Give the device of every table, int64 [tables]; raises BadInput for a table that is not whole on one."""
         home = {s.table: s.placement.rank for s in plan.segments if isinstance(s.placement, OnRank)}
         if len(plan.segments) != self.task.tables or len(home) != self.task.tables:
             raise BadInput(f"task {self.problem.name}: the plan splits tables; these tasks place whole ones")
@@ -138,7 +162,7 @@ class PlacementQuestion(Question[Ints]):
 
 
 def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget, seed: int) -> Asked[J]:
-    """Answers of a strategy that has learned what it learns, each by a seed of its own.
+    """Ask a strategy that has learned what it learns, each question by a seed of its own.
 
     Raises BadInput where it fails otherwise than by declining.
     """
@@ -159,15 +183,13 @@ def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget
     return Asked(answers=tuple(answers), plan_cpu_s=plan_cpu_s / len(questions))
 
 
-def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Placed:
-    """Placements by a strategy that has learned what it learns; raises BadInput for any other kind of plan."""
-    asked = ask_all(strategy, [PlacementQuestion(task) for task in tasks], budget, seed)
-    placements = tuple(None if answer is None else answer.judged for answer in asked.answers)
-    return Placed(placements=placements, plan_cpu_s=asked.plan_cpu_s, notes=asked.notes)
+def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Asked[Ints]:
+    """Have a strategy that has learned what it learns place tasks; raises BadInput for any other kind of plan."""
+    return ask_all(strategy, [PlacementQuestion(task) for task in tasks], budget, seed)
 
 
 def learning_calls(strategy: Strategy, notes: Mapping[str, object]) -> int:
-    """Oracle calls that a strategy states, in a plan's notes, to have spent on learning; none where it learns not."""
+    """Count the oracle calls that a strategy's plan states to have gone into learning; none where it learns not."""
     return int(str(notes.get("oracle_calls", 0))) if learns(strategy) else 0
 
 
@@ -185,8 +207,20 @@ class Judged:
     balance: Floats
     bound_ms: Floats
 
+    @classmethod
+    def of(cls, costs: Sequence[Costs | None], bound_ms: Sequence[float]) -> "Judged":
+        """Judge costs [1, devices] of one placement a task, None where there is none; BadInput where all are None."""
+        found = np.full((3, len(costs)), np.nan)
+        for number, cost in enumerate(costs):
+            if cost is not None:
+                device_ms = (cost.forward_ms + cost.backward_ms)[0]
+                found[:, number] = cost.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
+        if np.isnan(found[0]).all():
+            raise BadInput("no task was placed: all are infeasible for the strategy")
+        return cls(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=np.array(bound_ms))
+
     def means(self) -> dict[str, float | int]:
-        """Over the tasks that were placed, and how many those are."""
+        """Average over the tasks that were placed, and count them."""
         placed = ~np.isnan(self.cost_ms)
         return {
             "cost_ms": float(self.cost_ms[placed].mean()),
@@ -198,49 +232,30 @@ class Judged:
         }
 
     def of_tasks(self) -> dict[str, Series]:
-        """Costs task by task, so that strategies can be compared in pairs; to a nanosecond."""
+        """Give costs task by task, so that strategies can be compared in pairs; to a nanosecond."""
         return {
             f"task_{name}": tuple(None if np.isnan(ms) else round(float(ms), 6) for ms in values)
             for name, values in (("cost_ms", self.cost_ms), ("kernel_ms", self.kernel_ms))
         }
 
 
-def judge_tasks(placed: Placed, tasks: Sequence[Task]) -> Judged:
-    """Costs of placements on a counted batch; raises BadInput where none was placed."""
+def judge_tasks(placements: Sequence[Ints | None], tasks: Sequence[Task]) -> Judged:
+    """Judge placements int64 [tables] on a counted batch; raises BadInput where no task was placed."""
     oracle = SimulatedOracle(counted=True)
-    found = np.full((4, len(tasks)), np.nan)
-    for number, (placement, task) in enumerate(zip(placed.placements, tasks, strict=True)):
-        if placement is None:
-            continue
-        measured = oracle.measure(task, placement[None])
-        device_ms = (measured.forward_ms + measured.backward_ms)[0]
-        slowest_ms = device_ms.max()
-        bound_ms = placement_bound_ms(task, counted=True)
-        found[:, number] = measured.overall_ms[0], slowest_ms, device_ms.min() / slowest_ms, bound_ms
-    if np.isnan(found[0]).all():
-        raise BadInput("no task was placed: all are infeasible for the strategy")
-    return Judged(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=found[3])
+    each = zip(placements, tasks, strict=True)
+    costs = [None if placement is None else oracle.measure(task, placement[None]) for placement, task in each]
+    return Judged.of(costs, [placement_bound_ms(task, counted=True) for task in tasks])
 
 
-def judge(placed: Placed, tasks: Sequence[Task]) -> dict[str, float | int]:
-    """Mean costs over the tasks that were placed, and mean bound over the same; milliseconds."""
-    return judge_tasks(placed, tasks).means()
+def judge(placements: Sequence[Ints | None], tasks: Sequence[Task]) -> dict[str, float | int]:
+    """Average costs over the tasks that were placed, and bounds over the same; milliseconds."""
+    return judge_tasks(placements, tasks).means()
 
 
-def best_found_rows(row: TaskRow, folder: Path) -> list[SeriesRow]:
-    """The best that local search finds on a row's test tasks: it knows the very batch that it is judged on."""
-    tasks = tasks_of(row, JUDGED_SPLIT, folder)
-    start = time.process_time()
-    found = tuple(best_found(task, counted=True) for task in tasks)
-    spent = (time.process_time() - start) / len(tasks)
-    judged = judge_tasks(Placed(placements=found, plan_cpu_s=spent), tasks)
-    return [_row(JUDGED_SPLIT, judged, fit_cpu_s=0.0, plan_cpu_s=spent, oracle_calls=0)]
-
-
-def _row(split: str, judged: Judged, *, fit_cpu_s: float, plan_cpu_s: float, oracle_calls: int) -> SeriesRow:
+def contest_row(judged: Judged, *, fit_cpu_s: float, plan_cpu_s: float, oracle_calls: int) -> SeriesRow:
+    """Give the columns that a row of any contest has."""
     return {
         "backend": "simulated",
-        "split": split,
         **judged.means(),
         **judged.of_tasks(),
         "fit_cpu_s": fit_cpu_s,
@@ -249,19 +264,30 @@ def _row(split: str, judged: Judged, *, fit_cpu_s: float, plan_cpu_s: float, ora
     }
 
 
+def _best_found_row(row: TaskRow, folder: Path) -> SeriesRow:
+    """Judge the best that local search finds on a row's test tasks: it knows the very batch that it is judged on."""
+    tasks = tasks_of(row, JUDGED_SPLIT, folder)
+    start = time.process_time()
+    found = [best_found(task, counted=True) for task in tasks]
+    plan_cpu_s = (time.process_time() - start) / len(tasks)
+    judged = judge_tasks(found, tasks)
+    return {"split": JUDGED_SPLIT, **contest_row(judged, fit_cpu_s=0.0, plan_cpu_s=plan_cpu_s, oracle_calls=0)}
+
+
 def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) -> list[SeriesRow]:
-    """One strategy and seed on a row: fitted on its training tasks, judged on training and test tasks.
+    """Fit one strategy on a row's training tasks by one seed, and judge it on its training and test tasks.
 
     ``BEST_FOUND`` is no strategy, but the best that local search finds, on test tasks only.
     """
     if name == BEST_FOUND:
-        return best_found_rows(row, folder)
+        return [_best_found_row(row, folder)]
     strategy, fit_cpu_s = fitted(name, tasks_of(row, "train", folder), budget, seed, folder)
     rows: list[SeriesRow] = []
     for split in SPLITS:
         tasks = tasks_of(row, split, folder)
-        placed = place_all(strategy, tasks, budget, seed)
-        calls = learning_calls(strategy, placed.notes)
-        judged = judge_tasks(placed, tasks)
-        rows.append(_row(split, judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=placed.plan_cpu_s, oracle_calls=calls))
+        asked = place_all(strategy, tasks, budget, seed)
+        calls = learning_calls(strategy, asked.notes)
+        judged = judge_tasks(asked.judged, tasks)
+        more = contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=asked.plan_cpu_s, oracle_calls=calls)
+        rows.append({"split": split, **more})
     return rows

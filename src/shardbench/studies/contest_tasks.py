@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats
+from shardbench.base.statistics import log_mean
 
 KEYS = ("task", "split", "number")
 """Columns of a task table before those of the strategies: row of tasks, split, and which of the row's tasks."""
 
 
 def task_table(rows: pd.DataFrame, measure: str = "cost_ms") -> pd.DataFrame:
-    """One row a task, a column a strategy: milliseconds, means over seeds; empty where a seed did not place it.
+    """Make one row a task, a column a strategy: milliseconds, means over seeds; empty where a seed did not place it.
 
     ``rows`` are a contest's (by ``task``, ``split``, ``strategy``), ``measure`` is one of ``Judged.of_tasks``.
     """
@@ -34,20 +35,32 @@ def task_table(rows: pd.DataFrame, measure: str = "cost_ms") -> pd.DataFrame:
 
 
 def best_of(tasks: pd.DataFrame, names: Sequence[str]) -> str | None:
-    """Of strategies the one with the smallest mean on these tasks, as the papers' tables compare; None of none."""
+    """Name the strategy with the smallest mean on these tasks, as the papers' tables compare; None of none."""
     known = [name for name in names if name in tasks and tasks[name].notna().all()]
     return min(known, key=lambda name: float(tasks[name].mean())) if known else None
 
 
 def ratios(tasks: pd.DataFrame, theirs: str, ours: str) -> Floats:
-    """Theirs over ours task by task, for the tasks that both placed."""
+    """Divide theirs by ours task by task, for the tasks that both placed."""
     if theirs not in tasks or ours not in tasks:
         return np.zeros(0)
     return np.asarray((tasks[theirs] / tasks[ours]).dropna(), dtype=np.float64)
 
 
+def gain_pct(found: Sequence[float] | Floats) -> tuple[float | None, float | None, float | None, int]:
+    """Give how far ratios are above one in percent: geometric mean, the ends of its 95 % interval, and their number.
+
+    Without any ratio there is no mean, and with one there is no interval: None.
+    """
+    if not len(found):
+        return None, None, None, 0
+    average = log_mean(list(found))
+    value, low, high = (None if x is None else 100.0 * (x - 1.0) for x in (average.value, average.low, average.high))
+    return value, low, high, average.n
+
+
 def over_rows(tasks: pd.DataFrame, theirs: Mapping[str, str], ours: str) -> list[float]:
-    """Theirs over ours, one number for the i-th task of all rows: the geometric mean over the rows.
+    """Divide theirs by ours, one number for the i-th task of all rows: the geometric mean over the rows.
 
     ``theirs`` names the strategy of each row that ours is held against; other rows do not count. A number i that some
     row lacks, because either did not place the task, is left out.

@@ -1,15 +1,12 @@
 """The region of a learned placement policy: widths, tables a device, device and training, each point trained anew."""
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
 
-from shardbench.base.arrays import Ints
 from shardbench.records.cell import Cell, Scalar
-from shardbench.studies.contest import Placed, cheapest, judge, shared_pools
+from shardbench.studies.contest import SIDES, cheapest, judge, learner_of, pool_of, trained_with
 from shardbench.studies.region import Knob, RegionStudy
-from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
+from shardbench.tasks.pools import TaskRow, draw_tasks
 from shardbench.tasks.task import Task
 
 DEVICES = 4
@@ -51,29 +48,32 @@ class PlacementRegion(RegionStudy):
     outcomes = ("margin_x",)
     columns = ("backend", "margin_x", "ours_ms", "best_greedy", "best_greedy_ms", "oracle_calls")
     judged: str
-    """What is compared, a key of ``judge``: ``cost_ms`` or ``kernel_ms``."""
-
-    @abstractmethod
-    def placed(self, train: Sequence[Task], test: Sequence[Task], effort: float, seed: int) -> tuple[list[Ints], int]:
-        """Placements int64 [tables] of the test tasks after that share of the published training; its oracle calls."""
+    """The number that is compared, a key of ``judge``: ``cost_ms`` or ``kernel_ms``."""
+    strategy: str
+    """The learned policy; all its settings are as published, but for ``scaled``."""
+    scaled: tuple[str, ...]
+    """Settings of which a point has the share ``effort`` of the published number."""
 
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """Mean milliseconds over the test tasks, the best heuristic's over ours; that heuristic is best in the mean."""
+        """Hold the best heuristic's mean milliseconds over the test tasks against ours; it is best in the mean."""
         train, test = point_tasks(cell, folder)
-        placements, calls = self.placed(train, test, float(cell["effort"] or 0.0), int(cell["point"] or 0))
-        ours = judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), test)[self.judged]
+        learner, effort = learner_of(self.strategy), float(cell["effort"] or 0.0)
+        published = learner.training_type().settings_type()
+        changes = {name: max(1, round(effort * getattr(published, name))) for name in self.scaled}
+        trained, _ = trained_with(learner, train, int(cell["point"] or 0), None, **changes)
+        ours = judge(learner.place(trained, test), test)[self.judged]
         best, best_ms = cheapest(tuple(self.uses), test, self.judged)
         return {
             "margin_x": best_ms / ours,
             "ours_ms": ours,
             "best_greedy": best,
             "best_greedy_ms": best_ms,
-            "oracle_calls": calls,
+            "oracle_calls": trained.oracle_calls,
         }
 
 
 def point_tasks(cell: Cell, folder: Path) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Training tasks and test tasks of a point, of disjoint pools."""
+    """Draw training tasks and test tasks of a point, of disjoint pools."""
     tables = DEVICES * int(cell["tables_a_device"] or 0)
     row = TaskRow(
         name=f"region-{tables}",
@@ -83,11 +83,6 @@ def point_tasks(cell: Cell, folder: Path) -> tuple[tuple[Task, ...], tuple[Task,
         machine=str(cell["device"]),
         cap_bytes=ROOMY_BYTES,
     )
-    seed, pools = int(cell["point"] or 0), shared_pools(folder)
-    train, test = (draw_tasks(row, _pool(side, pools, row.widths), TASKS, seed=seed) for side in ("train", "test"))
+    seed = int(cell["point"] or 0)
+    train, test = (draw_tasks(row, pool_of(side, folder, row.widths), TASKS, seed=seed) for side in SIDES)
     return train, test
-
-
-@lru_cache(maxsize=2 * len(WIDTHS))
-def _pool(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
-    return load_pool(side, folder, widths=widths)

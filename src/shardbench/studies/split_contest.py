@@ -17,7 +17,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import SeriesRow
 from shardbench.runs.evaluate import Question
-from shardbench.studies.contest import Judged, ask_all, learning_calls
+from shardbench.studies.contest import Judged, ask_all, contest_row, learning_calls
 from shardbench.tasks.bound import shards_bound_ms
 from shardbench.tasks.oracle import Costs
 from shardbench.tasks.task import Task
@@ -43,27 +43,27 @@ class UncutLookups:
         self._world, self._name = task.devices, task.problem.tables[table].name
 
     def by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Give the lookups of each rank's samples: even parts of all."""
         return np.full(self._world, self._total / self._world)
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Give the distinct rows of the one device that has all rows."""
         return np.full(1, self._distinct) if ways == 1 else self._refuse()
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Give the longest bag of the one device that has all rows."""
         return np.full((1, 1), self._longest) if (groups, ways) == (1, 1) else self._refuse()
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Refuse: rows that are dealt to several devices were not counted."""
         self._refuse()
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Refuse: distinct rows were not counted by rank."""
         self._refuse()
 
     def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Refuse: distinct rows were not counted by node."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -82,7 +82,7 @@ class SplitQuestion(Question[Costs]):
         self.task, self._bags = task, bags
 
     def judge(self, plan: Plan) -> Costs:
-        """Costs, [1, devices]; raises Unsupported for rows outside of device memory and for batch schedules."""
+        """Cost a plan, [1, devices]; raises Unsupported for rows outside of device memory and for batch schedules."""
         if plan.schedule is not None or any(_elsewhere(segment) for segment in plan.segments):
             raise Unsupported("these tasks' costs are of tables in device memory, without a batch schedule")
         segments = plan.by_table()
@@ -105,7 +105,7 @@ def _has_all_rows(segment: Segment, table: Table) -> bool:
 
 
 def costs_of_traffic(traffic: Traffic, machine: Machine) -> Costs:
-    """An oracle's costs, [1, devices], of any traffic: exchanges of vectors and gradients, none of lookups.
+    """Cost any traffic as an oracle does, [1, devices]: exchanges of vectors and gradients, none of lookups.
 
     The all-reduce of copied tables counts with the backward exchange.
     """
@@ -131,31 +131,19 @@ def judged_rows(
     *,
     fit_cpu_s: float = 0.0,
 ) -> list[SeriesRow]:
-    """One row of a strategy that has learned what it learns: means over the tasks that it placed, and task by task.
+    """Judge a strategy that has learned what it learns, in one row: means over the tasks that it placed, and each.
 
     ``bound_ms`` holds for column shards, and so for whole tables, but not for other plans. Raises BadInput where a
     strategy fails otherwise than by declining, or declines all tasks.
     """
     asked = ask_all(strategy, [SplitQuestion(task, bags) for task in tasks], budget, seed)
-    found, segments = np.full((3, len(tasks)), np.nan), []
-    for number, (task, answer) in enumerate(zip(tasks, asked.answers)):
-        if answer is not None:
-            device_ms = (answer.judged.forward_ms + answer.judged.backward_ms)[0]
-            found[:, number] = answer.judged.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
-            segments.append(len(answer.plan.segments) / task.tables)
-    if np.isnan(found[0]).all():
-        raise BadInput(f"{strategy.name} declined all {len(tasks)} tasks")
-    bounds = np.array([shards_bound_ms(task, counted=True) for task in tasks])
-    judged = Judged(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=bounds)
+    judged = Judged.of(asked.judged, [shards_bound_ms(task, counted=True) for task in tasks])
+    answered = [(task, answer) for task, answer in zip(tasks, asked.answers) if answer is not None]
+    calls = learning_calls(strategy, asked.notes)
     return [
         {
-            "backend": "simulated",
-            **judged.means(),
-            **judged.of_tasks(),
-            "task_bound_ms": tuple(round(float(ms), 6) for ms in bounds),
-            "segments_a_table": float(np.mean(segments)),
-            "fit_cpu_s": fit_cpu_s,
-            "plan_cpu_s": asked.plan_cpu_s,
-            "oracle_calls": learning_calls(strategy, asked.notes),
+            **contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=asked.plan_cpu_s, oracle_calls=calls),
+            "task_bound_ms": tuple(round(float(ms), 6) for ms in judged.bound_ms),
+            "segments_a_table": float(np.mean([len(a.plan.segments) / task.tables for task, a in answered])),
         }
     ]

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.base.errors import BadInput
-from shardbench.learning.learner import Learner
-from shardbench.model.discovery import get_strategy
-from shardbench.studies.contest import SPLITS, Placed, judge, tasks_of
+from shardbench.studies.contest import SPLITS, judge, learner_of, tasks_of
 from shardbench.studies.contest_study import SEEDS
 from shardbench.studies.study import Cell, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
@@ -34,7 +31,7 @@ class TrainingStudy(Study):
     quick_rows: tuple[str, ...]
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """A few rows, all seeds."""
+        """Give a few rows with all seeds."""
         names = self.quick_rows if quick else self.task_rows
         return [{"task": name, "seed": seed} for name in names for seed in (SEEDS[:1] if quick else SEEDS)]
 
@@ -47,15 +44,13 @@ class TrainingStudy(Study):
     def learning_curve(
         self, train_tasks: Sequence[Task], test_tasks: Sequence[Task], seed: int, folder: Path
     ) -> list[Row]:
-        """One row a stage, the first one untrained.
+        """Make one row a stage, the first one untrained.
 
         ``random_error_pct`` and ``policy_error_pct``: mean absolute relative error of what the cost
         network predicts, against the oracle that it learns from, on random placements of test tasks
         and on the policy's own.
         """
-        learner = get_strategy(self.strategy)
-        if not isinstance(learner, Learner):
-            raise BadInput(f"{self.strategy} does not learn: a study of its training has nothing to show")
+        learner = learner_of(self.strategy)
         training = learner.training(train_tasks, SimulatedOracle(), seed)
         training.train(folder=folder)
         rng = np.random.default_rng([seed, 2])
@@ -64,7 +59,7 @@ class TrainingStudy(Study):
         for trained in (training.untrained(), *training.snapshots(folder)):
             own = learner.place(trained, test_tasks)
             of_train, of_test = (
-                judge(Placed(placements=tuple(placements), plan_cpu_s=0.0), tasks)
+                judge(placements, tasks)
                 for placements, tasks in ((learner.place(trained, train_tasks), train_tasks), (own, test_tasks))
             )
             of_random = self._all_errors(trained, test_tasks, randoms)
@@ -88,11 +83,11 @@ class TrainingStudy(Study):
         of_test: Mapping[str, float | int],
         policy_errors: Floats,
     ) -> Row:
-        """The strategy's own columns: which stage, and what matters of its plans as ``judge`` has it, by split."""
+        """Give the strategy's own columns: which stage, and what matters of its plans as ``judge`` has it, by split."""
 
     @abstractmethod
     def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-        """Relative errors of what the cost network predicts of placements int [n, tables], one after the other."""
+        """Give relative errors of what the cost network predicts of placements int [n, tables], one after the other."""
 
     def _all_errors(self, trained: "AnyTrained", tasks: Sequence[Task], placements: Sequence[Ints]) -> Floats:
         return np.concatenate([self.errors(trained, t, p) for t, p in zip(tasks, placements, strict=True)])

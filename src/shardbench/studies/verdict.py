@@ -11,7 +11,7 @@ REPRODUCED_FROM = 5
 """Independent units below which nothing is called reproduced."""
 
 
-class Answer(StrEnum):
+class Finding(StrEnum):
     """One word for each of the two questions."""
 
     REPRODUCED = "reproduced"
@@ -34,8 +34,8 @@ class Answer(StrEnum):
 class Verdict:
     """Both answers and the numbers behind them, in the claim's unit of print."""
 
-    direction: Answer
-    magnitude: Answer
+    direction: Finding
+    magnitude: Finding
     ours: float | None = None
     """Mean (geometric, of ratios) over the units."""
     low: float | None = None
@@ -51,7 +51,7 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     worse" by one against the margin: in each the 95 % interval has to lie wholly within what is allowed.
     """
     if not numbers:
-        answer = Answer.NOT_TESTABLE if claim.not_testable else Answer.NOT_RUN
+        answer = Finding.NOT_TESTABLE if claim.not_testable else Finding.NOT_RUN
         return Verdict(direction=answer, magnitude=answer)
     average = (log_mean if claim.scale.is_ratio else t_mean)(numbers)
     ours = claim.scale.shown(average.value)
@@ -63,18 +63,18 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     else:
         low, high = claim.scale.shown(average.low), claim.scale.shown(average.high)
 
-    def answered(holds: Callable[[float], bool], misses: bool) -> Answer:
+    def answered(holds: Callable[[float], bool], misses: bool) -> Finding:
         if not claim.sample:
             held = sum(map(holds, shown))
-            return Answer.CONSISTENT if held == len(shown) else Answer.PARTLY if held else Answer.NOT_REPRODUCED
+            return Finding.CONSISTENT if held == len(shown) else Finding.PARTLY if held else Finding.NOT_REPRODUCED
         if holds(low) and holds(high):
-            return Answer.REPRODUCED if len(numbers) >= REPRODUCED_FROM else Answer.CONSISTENT
-        return Answer.NOT_REPRODUCED if misses else Answer.INCONCLUSIVE
+            return Finding.REPRODUCED if len(numbers) >= REPRODUCED_FROM else Finding.CONSISTENT
+        return Finding.NOT_REPRODUCED if misses else Finding.INCONCLUSIVE
 
     least, most = claim.limits()
     wrong_way = high <= claim.neutral if claim.up else low >= claim.neutral
-    direction = answered(claim.directed, wrong_way) if claim.has_direction else Answer.NOT_STATED
-    magnitude = Answer.NOT_STATED
+    direction = answered(claim.directed, wrong_way) if claim.has_direction else Finding.NOT_STATED
+    magnitude = Finding.NOT_STATED
     if claim.relation is not Relation.DIRECTION:
         magnitude = answered(claim.holds, high < least or low > most)
     known = len(numbers) > 1

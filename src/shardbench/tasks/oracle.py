@@ -46,7 +46,7 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class OracleUse:
     """What was asked of an oracle: placements, different ones among them, and CPU seconds."""
 
     calls: int
@@ -91,9 +91,9 @@ class Oracle(ABC):
         return forward_ms, backward_ms
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> OracleUse:
         """What was asked so far."""
-        return Spent(calls=self._calls, distinct=len(self._asked), cpu_s=self._cpu_s)
+        return OracleUse(calls=self._calls, distinct=len(self._asked), cpu_s=self._cpu_s)
 
     @property
     @abstractmethod

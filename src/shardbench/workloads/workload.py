@@ -105,7 +105,7 @@ class Workload(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the recipe, the tables and the first lookups really generated."""
+        """Return the hash of the recipe, the tables and the first lookups really generated."""
         return content_hash(
             self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *self._sample()
         )

@@ -12,7 +12,7 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.bounds.capacity import Curve, Seen
 from shardbench.cost.bounds.embedding import alone_load, expected_table_loads
 from shardbench.cost.bounds.local_lookups import Blocks, Luck, luck_of, near_blocks
-from shardbench.cost.bounds.row_counts import AskedRows, RowCounts, counted_rows, expected_entries, grouped
+from shardbench.cost.bounds.row_counts import AskedGroups, AskedRows, counted_rows, expected_entries, grouped
 from shardbench.cost.bounds.row_prefixes import Prefixes, prefix_of
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
@@ -38,7 +38,7 @@ class Demand:
     """Mean of each rank's bags, or lookups where it has fewer, all ranks together, [tables]."""
     histories: Floats
     """Lookups of unpooled tables times their widths, by the rank that asks, [batches, world]."""
-    counts: RowCounts
+    counts: AskedGroups
     prefixes: Prefixes | None
     """The same rows in their order of frequency, where that is not the order of their lookups."""
     luck: Luck
@@ -77,7 +77,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
         sources=sources,
         first_by_rank=first,
         histories=histories,
-        counts=RowCounts.of(counts),
+        counts=AskedGroups.of(counts),
         prefixes=Prefixes.of(prefixes),
         luck=Luck(most=luck[0], share=luck[1], excess=luck[2]),
     )
@@ -99,7 +99,7 @@ def expected_demand(problem: Problem) -> Demand:
         sources=np.repeat(totals[:, None] / world, world, axis=1),
         first_by_rank=np.minimum(totals, float(batch) * features),
         histories=np.full((1, world), float(totals @ widths) / world),
-        counts=RowCounts.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
+        counts=AskedGroups.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
         prefixes=None,
         luck=Luck(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
     )

@@ -178,7 +178,7 @@ def _batches(loads: Load) -> Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _CostPair:
     """A fixed cost and a work that together are no more than a device's time in a batch in which it has a bag."""
 
     fixed_ms: float
@@ -188,19 +188,21 @@ class _Pair:
     """Seconds, linear and no larger, however tables are split."""
 
 
-def _pairs(constants: Constants) -> tuple[_Pair, _Pair]:
+def _pairs(constants: Constants) -> tuple[_CostPair, _CostPair]:
     launch_ms, dispatch_ms = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
     return (
-        _Pair(
+        _CostPair(
             fixed_ms=2.0 * launch_ms,
             whole_s=lambda load, c: forward_work_s(load, c) + backward_work_s(load, c),
             least_s=lambda load, c, moves: least_forward_s(load, c, moves) + least_backward_s(load, c, moves),
         ),
-        _Pair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=least_backward_s),
+        _CostPair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=least_backward_s),
     )
 
 
-def _split(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None) -> Bound:
+def _split(
+    pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None
+) -> Bound:
     constants, world = problem.machine.constants, problem.world_size
     hbm = 1e3 * pair.least_s(loads, constants, moves)
     uvm = 1e3 * pair.least_s(in_uvm(loads), constants, moves) if reads_uvm(problem, moves) else hbm
@@ -233,7 +235,7 @@ def _fewest_share(works: Floats, needed: float) -> float:
     return min(fewest, len(works)) / len(works)
 
 
-def _whole_ms(pair: _Pair, loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
+def _whole_ms(pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
     hbm, uvm = by_tier(lambda load, c: 1e3 * pair.whole_s(load, c), loads, problem, moves)
     gains = np.maximum(uvm - hbm, 0.0)
     world = problem.world_size

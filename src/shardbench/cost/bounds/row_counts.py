@@ -19,7 +19,7 @@ ALIKE = 1.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RowCounts:
+class AskedGroups:
     """Rows by their mean lookups of a batch, table after table.
 
     Rows of about equal lookups are two entries, of the fewest and of the most, with rows and lookups that add up to
@@ -39,7 +39,7 @@ class RowCounts:
     """First entry of each table, and the end, int64 [tables + 1]."""
 
     @classmethod
-    def of(cls, tables: Sequence[Floats]) -> "RowCounts":
+    def of(cls, tables: Sequence[Floats]) -> "AskedGroups":
         """From lookups, rows, ranks and nodes of each table's entries, [4, entries]."""
         joined = np.concatenate(tables, axis=1)
         starts = np.concatenate([[0], np.cumsum([entries.shape[1] for entries in tables])]).astype(np.int64)
@@ -101,7 +101,7 @@ def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
 
 
 def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
-    """Entries of a table for ``RowCounts`` under a training profile, [4, entries]."""
+    """Entries of a table for ``AskedGroups`` under a training profile, [4, entries]."""
     counts = np.asarray(profile.counts, dtype=np.float64)
     rows = np.asarray(profile.row_counts, dtype=np.float64)
     if not len(counts):

@@ -19,7 +19,7 @@ WIDE = (
 """Fields of a load that a narrower segment has less of."""
 
 
-class Kernels:
+class KernelBounds:
     """Mean seconds of each table, [tables], over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
 
     def __init__(self, loads: Load, first_by_rank: Floats, problem: Problem, moves: frozenset[Move]) -> None:

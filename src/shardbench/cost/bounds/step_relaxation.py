@@ -69,7 +69,7 @@ from shardbench.cost.bounds.step_calls import (
     Scopes,
     scopes_of,
 )
-from shardbench.cost.bounds.step_kernels import Kernels
+from shardbench.cost.bounds.step_kernels import KernelBounds
 from shardbench.cost.bounds.step_rows import Curves, RowSums
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
@@ -122,7 +122,7 @@ class Relaxation:
         topology, tables = problem.topology, problem.tables
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
         self.scopes = scopes_of(problem, moves)
-        self.kernels = Kernels(asked.loads, asked.first_by_rank, problem, moves)
+        self.kernels = KernelBounds(asked.loads, asked.first_by_rank, problem, moves)
         self._sets = self._scope_sets()
         self._modules = Modules(problem, moves, self._sets)
         self.dims, self.pooled = self.kernels.dims, self.kernels.pooled

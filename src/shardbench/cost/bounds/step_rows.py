@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.bounds.capacity import Curve
-from shardbench.cost.bounds.row_counts import RowCounts
+from shardbench.cost.bounds.row_counts import AskedGroups
 from shardbench.cost.bounds.row_prefixes import Prefixes
 
 
@@ -56,7 +56,7 @@ class Curves:
 class RowSums:
     """Sums over rows of the cheapest of up to three ways to serve them."""
 
-    def __init__(self, counts: RowCounts, rows: Floats, prefixes: Prefixes | None = None) -> None:
+    def __init__(self, counts: AskedGroups, rows: Floats, prefixes: Prefixes | None = None) -> None:
         self._prefixes, self._tables = prefixes, len(rows)
         self._table = np.repeat(np.arange(self._tables), np.diff(counts.starts))
         self._lookups, self._rows = counts.lookups, counts.rows

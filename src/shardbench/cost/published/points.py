@@ -26,7 +26,7 @@ GRID = 4096
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class KernelPoint:
+class PublishedKernel:
     """One kernel over ``tables`` equal tables; lookups, distinct rows and bags are a table's."""
 
     kind: Literal["kernel"]
@@ -50,7 +50,7 @@ class KernelPoint:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class StepPoint:
+class PublishedStep:
     """One training step of a model on some GPUs, 8 a node."""
 
     kind: Literal["step"]
@@ -62,7 +62,7 @@ class StepPoint:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class ExchangePoint:
+class PublishedExchange:
     """One all-to-all; ``bytes`` is one rank's send buffer, ``constants`` are of that machine alone."""
 
     kind: Literal["all_to_all"]
@@ -75,7 +75,7 @@ class ExchangePoint:
     constants: dict[str, PositiveFloat] = Field(default_factory=dict)
 
 
-Point = Annotated[KernelPoint | StepPoint | ExchangePoint, Field(discriminator="kind")]
+Point = Annotated[PublishedKernel | PublishedStep | PublishedExchange, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -139,7 +139,7 @@ class FitPlan:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Published:
+class PublishedData:
     """The data file."""
 
     families: dict[str, Family]
@@ -147,10 +147,10 @@ class Published:
 
 
 @lru_cache(maxsize=1)
-def published() -> Published:
+def published() -> PublishedData:
     """All published points; raises pydantic.ValidationError if the file is malformed."""
     text = (resources.files("shardbench.cost.published") / "points.json").read_text()
-    return TypeAdapter(Published).validate_json(text)
+    return TypeAdapter(PublishedData).validate_json(text)
 
 
 def with_constants(constants: Constants, changed: dict[str, float]) -> Constants:
@@ -180,7 +180,7 @@ def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
     return met
 
 
-def kernel_load(point: KernelPoint) -> Load:
+def kernel_load(point: PublishedKernel) -> Load:
     """Load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state."""
     load = Load.zeros(1)
     cached = point.tier == "uvm_cache"
@@ -198,7 +198,7 @@ def kernel_load(point: KernelPoint) -> Load:
     return load
 
 
-def missed_bytes(point: KernelPoint) -> float:
+def missed_bytes(point: PublishedKernel) -> float:
     """Weight bytes that a cache of the hottest rows does not hold, each missed lookup a row of its own."""
     if point.cached_ratio is None or point.alpha is None:
         return 0.0

@@ -9,7 +9,7 @@ EVALUATIONS_A_SECOND = 1_500_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class SearchLimits:
     """The defaults are the published ones."""
 
     beams: int = 3

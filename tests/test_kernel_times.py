@@ -1,0 +1,40 @@
+"""DreamShard's study of real kernels: its rows by any oracles, and its differences task by task."""
+
+from functools import partial
+
+import pandas as pd
+
+from shardbench.baselines.dreamshard.reproduction import kernel_times
+from shardbench.baselines.dreamshard.reproduction.paired_differences import PARTS, paired_table
+from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.tasks.pools import load_pool
+
+
+def test_rows_are_judged_by_the_oracle_that_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_times, "load_pool", partial(load_pool, tables=24))
+    monkeypatch.setattr(kernel_times, "TEST_TASKS", 2)
+    judged = SimulatedOracle(counted=True)
+    names = ("greedy-size", kernel_times.UNTRAINED)
+    rows = kernel_times.timed_rows(0, tmp_path / "cache" / "dreamshard", SimulatedOracle(), judged, names)
+    assert [(row["strategy"], row["test_task"]) for row in rows] == [(name, i) for name in names for i in range(2)]
+    assert judged.spent.calls == 4
+    for row in rows:
+        assert row["backend"] == "measured"
+        assert row["cost_ms_partly_modelled"] == row["modelled_cost_ms"] > row["kernel_ms"] > 0.0
+        assert row["training_placements"] == 0
+
+
+def test_differences_are_task_by_task():
+    times = {"dreamshard": (10.0, 20.0, 60.0), "greedy-size": (11.0, 21.0, 61.0)}
+    rows = [
+        {"strategy": name, "test_task": task, "training_placements": 0, **dict.fromkeys(PARTS, ms)}
+        for name, of_task in times.items()
+        for task, ms in enumerate(of_task)
+    ]
+    ours, theirs = paired_table(pd.DataFrame(rows)).to_dict("records")
+    # Tasks differ by far more than strategies: only pairs show the one millisecond.
+    assert theirs["kernel_ms_sem"] > 10.0
+    assert (theirs["kernel_over_ours_ms"], theirs["kernel_over_ours_low_ms"]) == (1.0, 1.0)
+    assert (ours["cost_over_ours_ms"], ours["cost_over_ours_high_ms"]) == (0.0, 0.0)
+    alone = paired_table(pd.DataFrame(rows[3:]))
+    assert "kernel_over_ours_ms" not in alone.columns
