@@ -20,7 +20,7 @@ from shardbench.base.reading import toml_file
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
 from shardbench.records.trial import Backend
-from shardbench.report.page.profile_picture import profile_svg
+from shardbench.report.page.profile_picture import profile_picture
 from shardbench.report.tables.answer import answers_of_table, lines
 from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
 from shardbench.report.tables.text import significant
@@ -148,7 +148,7 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
 def pictures(tables: Path) -> dict[str, str]:
     """Return the text of pictures by path below ``results/pictures``: the leaderboard's performance profiles."""
     return {
-        f"{LEADERBOARD}/profiles.svg": profile_svg(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
+        f"{LEADERBOARD}/profiles.svg": profile_picture(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
         for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
     }
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.palette import series_look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,4 +22,4 @@ class Chart:
 
 def legend(names: tuple[str, ...] | list[str]) -> tuple[tuple[str, str], ...]:
     """Series in the order of their numbers."""
-    return tuple((series_class(number), name) for number, name in enumerate(names))
+    return tuple((str(series_look(number)), name) for number, name in enumerate(names))

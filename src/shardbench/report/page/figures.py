@@ -9,7 +9,7 @@ from shardbench.records.record import Planned, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.page.chart import Chart, legend
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.palette import series_look, strategy_look
 from shardbench.report.page.svg.plane import Frame, Point, diagonal, points
 from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
 from shardbench.report.page.svg.scale import span
@@ -120,9 +120,7 @@ def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart 
     drawing = side_by_side(
         f"Embedding time per rank of {name}", devices, "ms of embedding kernels per iteration", references
     )
-    keys = tuple(
-        (f"{series_class(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds
-    )
+    keys = tuple((f"{series_look(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds)
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 
@@ -235,7 +233,7 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
     )
     drawn = [
         Point(
-            series=numbers[row.strategy], x=x, y=y, name="", strategy=numbers[row.strategy],
+            look=strategy_look(row.strategy), x=x, y=y, name="", strategy=numbers[row.strategy],
             says=f"{label(row)}: predicted {significant(x)} ms, measured {significant(y)} ms",
         )
         for row, (x, y) in pairs
@@ -245,7 +243,7 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
         "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; on the "
         "line the model is right."
     )
-    keys = tuple((series_class(numbers[row.strategy]), label(row)) for row in rows)
+    keys = tuple((f"mark {strategy_look(row.strategy)}", label(row)) for row in rows)
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shardbench.report.page.chart import Chart
+from shardbench.report.page.palette import strategy_look
+from shardbench.report.page.profile_picture import HEIGHT, WIDTH, profile_drawing
 from shardbench.report.page.profiles import PerformanceProfile
-from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points, staircase
-from shardbench.report.page.svg.scale import CAP, Scale, span
+from shardbench.report.page.svg.plane import Frame, Point, points, staircase
+from shardbench.report.page.svg.scale import CAP, span
 from shardbench.report.standing import AS_RUN, is_measured
 from shardbench.report.tables.text import significant
 
-_WIDTH, _HEIGHT = 860, 440
 _FURTHEST = 10.0
 """Factor of the best at which profiles end."""
 _LEAST_S = 1e-3
@@ -23,7 +24,11 @@ def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numb
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
         if listed[0].problems > 1:
-            drawings.append(_profile(listed, numbers, f"{backend}, {budget}"))
+            # A few failures of a factor of ten would squash what the others differ by.
+            most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
+            largest = float(np.clip(most * 1.1, 1.1, _FURTHEST))
+            name = f"Performance profiles, {backend}, {budget}"
+            drawings.append(profile_drawing(listed, largest, name, numbers=numbers))
             titles.append(_title(backend, budget, listed))
     if not drawings:
         return None
@@ -32,33 +37,6 @@ def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numb
         "strategy with any budget. At 1 how often a strategy is the best; a problem that it failed is never within."
     )
     return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
-
-
-def _profile(listed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
-    # A few failures of a factor of ten would squash what the others differ by.
-    most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
-    frame = Frame(
-        width=_WIDTH,
-        height=_HEIGHT,
-        x=Scale(low=1.0, high=float(np.clip(most * 1.1, 1.1, _FURTHEST)), start=52, stop=_WIDTH - 200, log=True),
-        y=Scale(low=0.0, high=1.0, start=_HEIGHT - 46, stop=28),
-        x_title="step over the best (factor, log)",
-        y_title="share of problems",
-    )
-    drawn = []
-    for one in sorted(listed, key=lambda one: (-one.within(frame.x.high), one.strategy)):
-        number = numbers[one.strategy]
-        drawn.append(
-            Line(
-                series=number,
-                points=one.corners(frame.x.high),
-                name=one.strategy,
-                strategy=number,
-                steps=True,
-                marked=False,
-            )
-        )
-    return frame.drawn(f"Performance profiles, {what}", lines(frame, drawn))
 
 
 def pareto(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
@@ -84,10 +62,10 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
     highest = CAP * float(np.median([one.mean_ratio for one in timed]))
     seconds = [_seconds(one.plan_s) for one in timed] + [_seconds(_whole_s(one)) for one in timed]
     frame = Frame(
-        width=_WIDTH,
-        height=_HEIGHT,
-        x=span(seconds, 60, _WIDTH - 130, log=True),
-        y=span([1.0, *(min(one.mean_ratio, highest) for one in timed)], _HEIGHT - 46, 28, log=True),
+        width=WIDTH,
+        height=HEIGHT,
+        x=span(seconds, 60, WIDTH - 130, log=True),
+        y=span([1.0, *(min(one.mean_ratio, highest) for one in timed)], HEIGHT - 46, 28, log=True),
         x_title="seconds to plan (median, log)",
         y_title="step over the best (geometric mean, log)",
     )
@@ -101,7 +79,7 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
 def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
     fit = f", {significant(one.fit_s)} s to fit" if one.fit_s else ""
     return Point(
-        series=number,
+        look=strategy_look(one.strategy),
         x=_seconds(one.plan_s),
         y=one.mean_ratio,
         name=one.strategy if one.mean_ratio <= highest else f"{one.strategy} ({significant(one.mean_ratio)}x)",

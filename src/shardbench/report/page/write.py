@@ -21,10 +21,11 @@ from shardbench.report.page.explorer import Explored, explored, plans_a_group
 from shardbench.report.page.figures import figures
 from shardbench.report.page.overview import matrix
 from shardbench.report.page.overview_charts import pareto, profiles
+from shardbench.report.page.palette import DARK, LIGHT, colours_style, strategy_look
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
 from shardbench.report.page.profiles import performance_profiles
 from shardbench.report.page.record_list import made_by, record_rows
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import summaries
 from shardbench.report.prediction.text import HEADERS, NOTE, NUMERIC, TITLE, cells
@@ -136,7 +137,7 @@ def page(
     engine.globals["exists"] = exists
     return engine.get_template("page.html.j2").render(
         suite=suite,
-        style=_file("page.css"),
+        style=_style(),
         script=_file("page.js"),
         strategies=_strategies(standings, numbers),
         matrix=matrix(standings),
@@ -186,11 +187,19 @@ def _file(name: str) -> str:
     return (resources.files(__package__ or "") / name).read_text(encoding="utf-8")
 
 
+def _style() -> str:
+    colours = {"/* light */": LIGHT, "/* dark */": DARK}
+    style = _file("page.css")
+    for place, palette in colours.items():
+        style = style.replace(place, colours_style(palette))
+    return style + charts_style()
+
+
 def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[dict[str, Any]]:
     """Return what the page can hide, by number."""
     searches = {one.strategy for one in standings if one.role == Role.SEARCH}
     return [
-        {"number": number, "name": name, "colour": series_class(number), "reference": name in searches}
+        {"number": number, "name": name, "look": f"mark {strategy_look(name)}", "reference": name in searches}
         for name, number in numbers.items()
     ]
 

@@ -1,17 +1,9 @@
-"""SVG elements as text. Words are escaped here; colours are classes, so that one drawing serves light and dark."""
+"""SVG elements as text. Words are escaped here; looks are classes, so that one drawing serves light and dark."""
 
 from collections.abc import Iterable
 from html import escape
 
-COLOURS = 9
-"""Of the page's style, ``c0`` to ``c8``: Okabe and Ito's palette, told apart by the colour-blind, then two greys."""
-DASHES = 4
-"""``d0`` (a whole line) to ``d3``: series beyond the colours differ by dashes."""
-
-
-def series_class(number: int) -> str:
-    """Colour and dash of the n-th series."""
-    return f"c{number % COLOURS} d{number // COLOURS % DASHES}"
+from shardbench.report.page.palette import Look
 
 
 def units(value: float) -> str:
@@ -31,7 +23,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str) -> str:
-    """A filled box."""
+    """A box, by its upper left corner."""
     return path(f"M{units(x)} {units(y)}h{units(width)}v{units(height)}h{units(-width)}z", kind)
 
 
@@ -45,10 +37,22 @@ def path(d: str, kind: str) -> str:
     return f'<path d="{d}"{_class(kind)}/>'
 
 
-def dot(x: float, y: float, radius: float, kind: str, words: str = "") -> str:
-    """A circle; ``words`` are shown where the pointer rests on it."""
-    said = f"<title>{escape(words)}</title>" if words else ""
-    return f'<circle cx="{units(x)}" cy="{units(y)}" r="{units(radius)}"{_class(kind)}>{said}</circle>'
+def dot(x: float, y: float, radius: float, kind: str) -> str:
+    """A circle around a point."""
+    return f'<circle cx="{units(x)}" cy="{units(y)}" r="{units(radius)}"{_class(kind)}/>'
+
+
+def mark(x: float, y: float, radius: float, look: Look, kind: str) -> str:
+    """A point's mark in the form of its look: a circle, a square, a diamond or a triangle."""
+    if not look.form:
+        return dot(x, y, radius, f"{kind} {look}")
+    side, wide = units(1.8 * radius), units(1.3 * radius)
+    shapes = (
+        f"M{units(x - 0.9 * radius)} {units(y - 0.9 * radius)}h{side}v{side}h-{side}z",
+        f"M{units(x)} {units(y - 1.3 * radius)}l{wide} {wide}l-{wide} {wide}l-{wide} -{wide}z",
+        f"M{units(x)} {units(y - 1.2 * radius)}l{wide} {units(2.2 * radius)}h-{units(2.6 * radius)}z",
+    )
+    return path(shapes[look.form - 1], f"{kind} {look}")
 
 
 def group(body: str, *, strategy: int | None = None, at: tuple[float, float] | None = None, words: str = "") -> str:

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, path, series_class, text, units
+from shardbench.report.page.palette import series_look
+from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, path, text, units
 from shardbench.report.page.svg.scale import Scale, cap
 
 WIDTH = 800
@@ -107,7 +108,7 @@ def _axis(scale: Scale, title: str, height: float, references: Sequence[Referenc
         parts += [line(x, 0, x, -height, "grid"), text(x, 14, words, anchor="middle", kind="tick")]
     for reference in references:
         x = scale.at(reference.value)
-        parts.append(line(x, 0, x, -height, f"reference {series_class(reference.series)}"))
+        parts.append(line(x, 0, x, -height, f"reference {series_look(reference.series)}"))
     parts.append(text((scale.start + scale.stop) / 2, 32, title, anchor="middle", kind="tick"))
     return f'<g class="axis" transform="translate(0 {units(_TOP + height)})">{"".join(parts)}</g>'
 
@@ -117,7 +118,7 @@ def _bars(row: Bars, scale: Scale) -> str:
     for number, part in enumerate(row.parts):
         if part > 0 and not scale.beyond(done):
             start, stop = scale.at(done), scale.at(done + part)
-            drawn.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_class(number)}"))
+            drawn.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_look(number)}"))
         done += part
     if row.whole is not None:
         if row.low is not None and row.high is not None:
@@ -133,7 +134,7 @@ def _devices(row: Devices, scale: Scale) -> str:
     for number, values in enumerate(row.values):
         if not values:
             continue
-        kind = series_class(number)
+        kind = series_look(number)
         y = 11.5 if len(row.values) == 1 else 7.5 + 8 * number
         beyond = beyond or scale.beyond(max(values))
         drawn.append(line(scale.at(min(values)), y, scale.at(max(values)), y, "range"))

@@ -1,7 +1,7 @@
 """From values to places on an axis, and the ticks between; where a few values would squash the rest, a cap."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ class Scale:
     start: float
     stop: float
     log: bool = False
+    names: tuple[str, ...] = ()
+    """Categories at 0, 1, 2 ...; an axis that has some has no other ticks."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high or (self.log and self.low <= 0):
@@ -45,8 +47,15 @@ class Scale:
 
     def ticks(self) -> list[tuple[float, str]]:
         """(value, its label) of round numbers in the axis, a handful."""
+        if self.names:
+            return [(float(place), name) for place, name in enumerate(self.names)]
         values = _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
         return [(value, label(value)) for value in values]
+
+
+def categories(names: Sequence[str], start: float, stop: float) -> Scale:
+    """Return an axis of names, each in the middle of its share."""
+    return Scale(low=-0.5, high=len(names) - 0.5, start=start, stop=stop, names=tuple(names))
 
 
 def label(value: float) -> str:
