@@ -30,7 +30,7 @@ MEASURED_SUITE = "measured"
 """Its records stand in the table as well, by a backend of their own."""
 TIMED, PUBLISHED = "timed", "published"
 LEARNING_SHARE = 5.0 / 6.0
-"""Of an effort, what a strategy that learns may learn for."""
+"""A strategy that learns may learn for this share of an effort."""
 DRAWN = 64
 """Draws of the model's constants that a row keeps."""
 QUICK = (("synthetic-40", "a100-40gb-1x8"), ("meta-traces", "a100-40gb-2x8"))
@@ -87,7 +87,7 @@ class Steps(Study):
         return name is not None and not _is_ours(get_strategy(str(name)))
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
-        """With the measured rows of the suite that has them."""
+        """Return both tables, with the measured rows of the suite that has them."""
         measured = trial_store(results, MEASURED_SUITE).read()
         found = steps(rows, VERSION)
         if measured:
@@ -170,12 +170,12 @@ def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] 
 
 
 def _bounded_by(answer: Answer[Simulation]) -> str:
-    """Which bound holds for a plan: of any plan, of those in order, or none."""
+    """Return which bound holds for a plan: that of any plan, that of plans in order, or none."""
     if NO_BOUND & set(answer.planned.moves):
         return ""
     return ORDERED if in_order(answer.plan) else ANY_PLAN
 
 
 def studies() -> Sequence[Study]:
-    """All of them."""
+    """Return the leaderboard's studies."""
     return (Steps(),)
