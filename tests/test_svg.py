@@ -6,7 +6,7 @@ import pytest
 from shardbench.base.errors import BadInput
 from shardbench.report.page.palette import series_look
 from shardbench.report.page.svg.marks import drawing, group, text
-from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points
+from shardbench.report.page.svg.plane import Frame, Line, NamedPoint, lines, points
 from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
 from shardbench.report.page.svg.scale import CAP, Scale, cap, label, span
 
@@ -129,7 +129,7 @@ def test_names_of_points_do_not_lie_on_each_other():
         width=400, height=300, x=span([0, 1], 40, 300, log=False), y=span([0, 1], 260, 20, log=False), x_title="x",
         y_title="y",
     )  # fmt: skip
-    drawn = [Point(look=series_look(i), x=0.5, y=0.5, name=f"point {i}", says=f"point {i}") for i in range(30)]
+    drawn = [NamedPoint(look=series_look(i), x=0.5, y=0.5, name=f"point {i}", says=f"point {i}") for i in range(30)]
     svg = frame.drawn("points", points(frame, drawn))
     places = [(one.get("x"), one.get("y")) for one in of_class(svg, "name")]
     assert 2 <= len(places) == len(set(places)) <= 10

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from shardbench.processes.progress import Progress
+from shardbench.processes.progress import RankProgress
 
 
 class Clock(Protocol):
@@ -90,7 +90,7 @@ def clock_of(device: torch.device) -> Clock:
 class CountedClock:
     """A clock whose every stamp counts as progress."""
 
-    def __init__(self, clock: Clock, progress: Progress) -> None:
+    def __init__(self, clock: Clock, progress: RankProgress) -> None:
         self._clock, self._progress = clock, progress
         self.ms, self.thread_ms, self.process_ms = clock.ms, clock.thread_ms, clock.process_ms
         self.settle = clock.settle

@@ -27,7 +27,7 @@ from shardbench.workloads.materialise import Batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class CountedBatch:
     """A distinct batch of a plan, the step that trains on it, and its share of all samples."""
 
     step: TrainingStep
@@ -39,7 +39,7 @@ class PlanOnRank(ABC):
     """A plan on this rank: what its iterations step, and what is counted and compared of it."""
 
     contender: Contender[Any]
-    counted: list[Counted]
+    counted: list[CountedBatch]
     """Nothing on a rank that takes no part."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class OrdinaryPlan(PlanOnRank):
 
     def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
         self.contender = Contender(step=step, batches=batches)
-        self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
+        self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         self._step = step
 
     def steps(self) -> list[TrainingStep]:
@@ -104,7 +104,7 @@ class PhasedPlan(PlanOnRank):
         local = [inputs.pure(lowered[batch.kind], batch, number) for number, batch in enumerate(batches)]
         samples = sum(batch.fresh for batch in batches)
         self.counted = [
-            Counted(step=found[batch.kind], batch=own, share=batch.fresh / samples)
+            CountedBatch(step=found[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
         shares = Shares(
@@ -163,7 +163,7 @@ class HostsPlan(PlanOnRank):
         step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
         batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
         self._steps = [step]
-        self.counted = [Counted(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
+        self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
         threads = job.topology.devices_per_node if job.device == "cpu" else len(os.sched_getaffinity(0))
         self.contender = Contender(step=HostStep(step, threads), batches=batches)

@@ -34,7 +34,7 @@ from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
 
 
-class Scope(StrEnum):
+class Reach(StrEnum):
     """Over which ranks a module exchanges lookups and vectors."""
 
     WORLD = "world"
@@ -52,7 +52,7 @@ class ModuleKey(NamedTuple):
     """Which module a logical table is in; TorchRec's unpooled modules hold tables of one width."""
 
     pooled: bool
-    scope: Scope
+    scope: Reach
     columns: int
     """0 where pooled, unless the module is one of gathered replicas."""
 
@@ -142,7 +142,7 @@ class LocalLookups:
         """The same on another device, but for what hosts look up."""
         return LocalLookups(
             jagged={
-                key: jagged if key.scope is Scope.HOSTS else jagged.to(device) for key, jagged in self.jagged.items()
+                key: jagged if key.scope is Reach.HOSTS else jagged.to(device) for key, jagged in self.jagged.items()
             },
             lengths={i: lengths.to(device) for i, lengths in self.lengths.items()},
             positions={name: None if at is None else at.to(device) for name, at in self.positions.items()},
@@ -244,7 +244,7 @@ def lower(
 
 def _check_hosts(logical: Sequence[LogicalTable]) -> None:
     """Raises Unsupported for one exchange of which GPUs and their hosts would each make a part."""
-    on_hosts = {t.module._replace(scope=Scope.WORLD) for t in logical if t.module.scope is Scope.HOSTS}
+    on_hosts = {t.module._replace(scope=Reach.WORLD) for t in logical if t.module.scope is Reach.HOSTS}
     for table in logical:
         if isinstance(table.segment.placement, OnRank) and table.module in on_hosts:
             raise Unsupported(
@@ -261,12 +261,12 @@ def _ways(segment: Segment, topology: Topology) -> int:
 def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str) -> ModuleKey:
     pooled = table.pooling is Pooling.SUM
     if phase is PhaseKind.HOT:
-        return ModuleKey(pooled, Scope.GATHERED, segment.columns)
-    scope = Scope.NODE if isinstance(segment.placement, NodeSharded | OnLocalRank) else Scope.WORLD
+        return ModuleKey(pooled, Reach.GATHERED, segment.columns)
+    scope = Reach.NODE if isinstance(segment.placement, NodeSharded | OnLocalRank) else Reach.WORLD
     if isinstance(segment.placement, Host) and device == "cuda":
-        scope = Scope.HOSTS
+        scope = Reach.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
-        scope = Scope.LOCAL
+        scope = Reach.LOCAL
     return ModuleKey(pooled, scope, 0 if pooled else segment.columns)
 
 

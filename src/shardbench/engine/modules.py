@@ -37,7 +37,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
-from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Scope, Slot, home_rank
+from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, Tier
 from shardbench.model.table import Precision
@@ -133,7 +133,7 @@ class ShardedModule(TableModule):
             apply_optimizer_in_backward(optimizer[0], fused, dict(optimizer[1]))
         sharder = EmbeddingBagCollectionSharder() if key.pooled else EmbeddingCollectionSharder()
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
-        in_node = key.scope is Scope.NODE
+        in_node = key.scope is Reach.NODE
         plan = construct_module_sharding_plan(
             module,
             generators,
@@ -423,7 +423,7 @@ def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch
 
 
 def _module(lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> TableModule:
-    if key.scope is Scope.LOCAL:
+    if key.scope is Reach.LOCAL:
         return ReplicatedRows(lowered, key, groups, device)
-    kind = HostTables if key.scope is Scope.HOSTS else ShardedModule
+    kind = HostTables if key.scope is Reach.HOSTS else ShardedModule
     return kind(lowered, key, groups, optimizer, device)

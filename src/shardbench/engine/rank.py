@@ -26,7 +26,7 @@ from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.turns import take_turns
 from shardbench.processes.failures import out_of_memory
 from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
-from shardbench.processes.progress import Progress
+from shardbench.processes.progress import RankProgress
 from shardbench.processes.trial_folder import holds_results, read_job, result_text
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
@@ -43,7 +43,7 @@ class Rank:
         self.folder = folder
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
-        self.progress = Progress(folder, self.rank)
+        self.progress = RankProgress(folder, self.rank)
         self.phase("start")
         job, self.job_hash = read_job(folder)
         self.job = job.model_copy(update={"batches": str((folder / job.batches).resolve())})

@@ -41,7 +41,7 @@ class Constrained(Strategy):
         self.requires = inner.requires  # type: ignore[misc]
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
-        """What the strategy learns, of what it declared."""
+        """Let the strategy learn from what it declared."""
         self.inner.fit([problem.restricted_to(self.inner.sees) for problem in problems], budget, seed)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
@@ -53,7 +53,7 @@ class Constrained(Strategy):
 def evaluate_under(
     constraints: Constraints, question: Question[J], strategy: Strategy, budget: Budget, seed: int, *, slack: float
 ) -> Answer[J] | Failure:
-    """As ``evaluate``, in this process; a plan that breaks a constraint is invalid.
+    """Evaluate in this process; a plan that breaks a constraint is invalid.
 
     The question is of ``constraints.applied``.
     """

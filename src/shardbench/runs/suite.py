@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 """A budget: at most a week."""
 
 
-class Settings(pydantic.BaseModel):
+class TrialSettings(pydantic.BaseModel):
     """How trials are run; each may be stated for a suite, a grid or some of its cells, and the closest one counts."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -48,11 +48,11 @@ class Settings(pydantic.BaseModel):
     timeout_s: Seconds = 300.0
 
     def stated(self) -> dict[str, Any]:
-        """Those settings that somebody stated."""
-        return self.model_dump(include=set(Settings.model_fields), exclude_unset=True)
+        """Return those settings that somebody stated."""
+        return self.model_dump(include=set(TrialSettings.model_fields), exclude_unset=True)
 
 
-class Job(Settings):
+class Job(TrialSettings):
     """A cell of a grid: one workload on one machine by one backend, for some or all strategies."""
 
     workload: Name
@@ -79,7 +79,7 @@ class Job(Settings):
         return overridden(load_machine(self.machine), self.override)
 
 
-class Exceptional(Settings):
+class Exceptional(TrialSettings):
     """What the cells of a grid that are chosen by one or more axes have otherwise."""
 
     workload: Name | None = None
@@ -92,7 +92,7 @@ class Exceptional(Settings):
 _AXES = {"workload": "workloads", "machine": "machines", "override": "overrides", "backend": "backends"}
 
 
-class Defaults(Settings):
+class Defaults(TrialSettings):
     """What every grid has that states nothing else."""
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None

@@ -9,7 +9,7 @@ from shardbench.base.errors import Unsupported
 from shardbench.engine.lower import LogicalTable, Lowered, home_rank
 from shardbench.engine.modules import TableModule
 from shardbench.engine.phased.hot import HotStep
-from shardbench.engine.sent_bytes import Part
+from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import TrainingStep, local_shards
 
 
@@ -68,7 +68,7 @@ class Copies:
                 if home.staged is not home.passed:
                     home.passed.copy_(home.staged, non_blocking=True)
             if self._hot.groups.topology.world_size > 1:
-                self._hot.enter(Part.SYNCHRONISE)
+                self._hot.enter(StepPart.SYNCHRONISE)
                 dist.broadcast(home.passed, home.rank, group=self._group)
             _spread(home.passed, home.replicas)
 

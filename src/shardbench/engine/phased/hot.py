@@ -13,7 +13,7 @@ from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Slot
 from shardbench.engine.modules import Shards, TableModule
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce
-from shardbench.engine.sent_bytes import Part
+from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.table import Precision
 
@@ -137,10 +137,10 @@ class HotStep(TrainingStep):
         if world == 1:
             self._all = own
             return
-        self.enter(Part.ROWS_SPLITS)
+        self.enter(StepPart.ROWS_SPLITS)
         counts = torch.tensor([[len(rows) for rows, _ in own.values()]] * world, device=self.device)
         sizes = _everyones(counts, [1] * world, [1] * world, self.groups.world).tolist()
-        self.enter(Part.ROWS)
+        self.enter(StepPart.ROWS)
         gather = _Gather(sizes, list(self.rows.stores), self.groups)
         rows = gather([rows for rows, _ in own.values()], lambda width: 1)
         # A rank's loss is the mean over its own samples.

@@ -8,7 +8,7 @@ from shardbench.report.page.chart import Chart
 from shardbench.report.page.palette import strategy_look
 from shardbench.report.page.profile_picture import HEIGHT, WIDTH, profile_drawing
 from shardbench.report.page.profiles import PerformanceProfile
-from shardbench.report.page.svg.plane import Frame, Point, points, staircase
+from shardbench.report.page.svg.plane import Frame, NamedPoint, points, staircase
 from shardbench.report.page.svg.scale import CAP, span
 from shardbench.report.standing import AS_RUN, is_measured
 from shardbench.report.tables.text import significant
@@ -16,11 +16,11 @@ from shardbench.report.tables.text import significant
 _FURTHEST = 10.0
 """Factor of the best at which profiles end."""
 _LEAST_S = 1e-3
-"""Planning times below are drawn here: less than a clock of ours tells apart from starting."""
+"""Shorter planning times are drawn here: a clock does not tell them apart from starting."""
 
 
 def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
-    """Of each backend and budget the share of problems within a factor of the best; None where there is one problem."""
+    """Return a chart of each backend's and budget's profiles; None where there is one problem."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
         if listed[0].problems > 1:
@@ -40,7 +40,7 @@ def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numb
 
 
 def pareto(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
-    """Of each backend and budget the mean step over the best by planning seconds; None where nothing was planned."""
+    """Return charts of the mean step over the best by planning seconds; None where nothing was planned."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
         timed = [one for one in listed if one.ratios and one.plan_s is not None]
@@ -76,9 +76,9 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
     return frame.drawn(f"Speed against planning time, {what}", staircase(frame, frontier(timed)) + points(frame, drawn))
 
 
-def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
+def _point(one: PerformanceProfile, number: int, highest: float) -> NamedPoint:
     fit = f", {significant(one.fit_s)} s to fit" if one.fit_s else ""
-    return Point(
+    return NamedPoint(
         look=strategy_look(one.strategy),
         x=_seconds(one.plan_s),
         y=one.mean_ratio,
@@ -94,7 +94,7 @@ def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
 
 
 def frontier(timed: Sequence[PerformanceProfile]) -> list[tuple[float, float]]:
-    """(seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
+    """Return (seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
     found: list[tuple[float, float]] = []
     ordered = sorted((_seconds(one.plan_s), one.mean_ratio) for one in timed if one.complete)
     for seconds, ratio in ordered:

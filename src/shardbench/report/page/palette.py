@@ -14,7 +14,7 @@ STRATEGY = "strategy"
 """Series of a column of this name are strategies."""
 _LOOKS = len(LIGHT) * FORMS
 _SPREAD = 1376156849
-"""With this factor the project's strategies get looks that all differ, and the best of them colours that do."""
+"""This factor gives the strategies that compete looks that all differ, and the best of them colours that do."""
 
 
 class Look(NamedTuple):

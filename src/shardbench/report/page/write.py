@@ -57,12 +57,12 @@ class Extra:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
-    """Per column: aligned to the right."""
+    """True of each column that is aligned to the right."""
     charts: tuple[Chart, ...] = ()
     csv: str = ""
-    """The table as a file of the results folder; empty where there is none."""
+    """The table's file in the results folder; empty where there is none."""
     command: str = ""
-    """What makes it again."""
+    """The command that makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class StudyStandings:
     records: str
     """The file of records, as ``csv`` relative to the results folder."""
     command: str
-    """What makes a row again."""
+    """The command that makes a row again."""
 
 
 def write_page(
@@ -114,7 +114,7 @@ def page(
     results: Path | None = None,
     study: StudyStandings | None = None,
 ) -> str:
-    """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
+    """Return the page as HTML; ``environments`` are by hash, None where a file is missing; ``results`` has plans."""
     grouped = groups(records)
     frames = tables(records)
     standings = suite_standings(grouped) if study is None else list(study.standings)
@@ -130,7 +130,7 @@ def page(
         shown.append({"id": f"group-{number}", **_group(group, parts, numbers, kept)})
 
     def exists(name: str) -> bool:
-        """Whether the results folder has the file: only then is there a link to it."""
+        """Return True where the results folder has the file: only then is there a link to it."""
         return results is not None and (results / name).is_file()
 
     engine = _engine()
@@ -179,7 +179,7 @@ def _engine() -> jinja2.Environment:
 
 
 def short(cell: str) -> str:
-    """A cell without the zeros of tiny numbers, which the CSV has in full."""
+    """Return a cell without the zeros of tiny numbers, which the CSV has in full."""
     return _TINY.sub("< 0.0001", cell)
 
 

@@ -48,20 +48,20 @@ STYLE: Any = {
 }
 _NO_DATES: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 _MARKS, _DASHES, _HATCHES = "osD^", ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
-"""By the form of a look."""
+"""A mark, dashes and a hatch for each form of a look."""
 _INK, _GREY, _LIGHT = "#1f2328", "#8c959f", "#c4cad0"
 _TICKS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0)
 """Factors at which the axis of profiles is marked."""
 _ROW_IN, _FRAME_IN, _PANEL_IN = 0.15, 0.62, 1.9
 _LOG_FROM = 8.0
-"""Largest over smallest value from which an axis is logarithmic."""
+"""An axis is logarithmic from this ratio of the largest to the smallest value on."""
 _PANELS_A_ROW = 2
 _TITLE = 24
-"""Letters in a line above one of two panels."""
+"""A line above one of two panels has so many letters."""
 
 
 def images(figure: "Figure", name: str) -> dict[str, bytes]:
-    """PDF and SVG of a figure by file name; draws nothing that is not the same each time."""
+    """Return PDF and SVG of a figure by file name, the same bytes each time."""
     from matplotlib import rc_context  # noqa: PLC0415
 
     made = {}
@@ -73,7 +73,7 @@ def images(figure: "Figure", name: str) -> dict[str, bytes]:
 
 
 def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
-    """Caption and figure by name, of a group's rows that are ok; none where no row is."""
+    """Return captions and figures by name, of a group's rows that are ok; none where no row is."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
 
 
 def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
-    """A study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
+    """Return a study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
 
 
 def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
-    """Performance profiles, the first in colour, the others grey; raises BadInput where matplotlib is missing."""
+    """Return performance profiles, the first in colour, the others grey; raises BadInput without matplotlib."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure,
 
 
 def _named(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
-    """Names of rows on the left; rows that failed stand below them, with their outcome."""
+    """Write names of rows on the left; rows that failed stand below them, with their outcome."""
     failed = [row for row in group.rows if not row.ok] if group is not None else []
     names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [label(row) for row in rows]
     axes.set_yticks([number - len(failed) for number in range(len(names))], names)
@@ -140,7 +140,7 @@ def _height(rows: int) -> float:
 
 
 def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
-    """Logarithmic where the values are far apart; zeros stand at its left."""
+    """Make the axis logarithmic where the values are far apart; zeros stand at its left."""
     values = list(values)
     positive = [value for value in values if value > 0]
     if positive and max(positive) > _LOG_FROM * min(positive):
@@ -319,7 +319,7 @@ def _bars(
     shift: float,
     given: dict[str, Any],
 ) -> None:
-    """``shift`` is of the bar from the middle of its place, in bars."""
+    """Draw bars that are shifted from the middle of their places, by so many bars."""
     at = [places.index(value) + shift * width for value in points[plot.x]]
     errors = _errors(plot, points)
     panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **given)

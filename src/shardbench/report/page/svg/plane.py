@@ -22,11 +22,11 @@ class Frame:
     y_title: str
 
     def drawn(self, name: str, body: str) -> str:
-        """The chart with its axes behind ``body``."""
+        """Return the chart with its axes behind ``body``."""
         return drawing(self.width, self.height, name, self.inside(body))
 
     def inside(self, body: str) -> str:
-        """The axes and ``body`` before them, as a part of a drawing."""
+        """Return the axes and ``body`` before them, as a part of a drawing."""
         return self._axes() + body
 
     def at(self, x: float, y: float) -> tuple[float, float]:
@@ -61,21 +61,21 @@ class Line:
     """Points of one series, joined."""
 
     look: Look | None
-    """None for a line in the background."""
+    """A line in the background has none."""
     points: tuple[tuple[float, float], ...]
     name: str = ""
-    """At the line's right end, where there is one."""
+    """The name stands at the line's right end, where there is one."""
     strategy: int | None = None
     intervals: tuple[tuple[float, float], ...] = ()
-    """Least and most of y, one a point; none where not known."""
+    """Least and most of y for each point; empty where they are not known."""
     steps: bool = False
-    """Whether y stays until the next x."""
+    """True where y stays until the next x."""
     marked: bool = True
-    """Whether points are drawn."""
+    """True where the points are drawn."""
 
 
 def lines(frame: Frame, drawn: Sequence[Line]) -> str:
-    """Lines with their names, which keep a line's distance from each other."""
+    """Return lines with their names, which keep a line's distance from each other."""
     ends = _apart([frame.y.at(one.points[-1][1]) + 4 for one in drawn if one.points and one.name], frame)
     labels = iter(ends)
     body = []
@@ -99,7 +99,7 @@ def lines(frame: Frame, drawn: Sequence[Line]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class NamedPoint:
     """A named point; hollow ones stand for what does not compare in full."""
 
     look: Look
@@ -113,8 +113,8 @@ class Point:
     """A second x that a line leads to."""
 
 
-def points(frame: Frame, drawn: Sequence[Point]) -> str:
-    """Points with their names beside them where there is room, else reached by the pointer."""
+def points(frame: Frame, drawn: Sequence[NamedPoint]) -> str:
+    """Return points with their names beside them where there is room, else reached by the pointer."""
     places = [frame.at(one.x, one.y) for one in drawn]
     # No name lies on a point.
     taken = [(x - 5, x + 5, y + 4) for x, y in places]
@@ -132,7 +132,7 @@ def points(frame: Frame, drawn: Sequence[Point]) -> str:
 
 
 def columns(frame: Frame, series: int, of: int, look: Look, heights: Sequence[tuple[int, float]]) -> str:
-    """Bars of one series (of so many) at their categories; heights may be negative."""
+    """Return bars of one series (of so many) at their categories; heights may be negative."""
     slot = 0.8 * (frame.x.stop - frame.x.start) / max(len(frame.x.names), 1)
     width = slot / of
     zero = frame.y.at(0.0)
@@ -145,13 +145,13 @@ def columns(frame: Frame, series: int, of: int, look: Look, heights: Sequence[tu
 
 
 def staircase(frame: Frame, corners: Sequence[tuple[float, float]]) -> str:
-    """The frontier through points that are sorted by x, best y last: a step at each."""
+    """Return the frontier through points that are sorted by x, best y last: a step at each."""
     places = [frame.at(x, y) for x, y in corners]
     return polyline([*_stepped(places), (frame.x.stop, places[-1][1])], "frontier") if places else ""
 
 
 def diagonal(frame: Frame) -> str:
-    """Where x equals y, as far as both axes have it."""
+    """Return the line on which x equals y, as far as both axes have it."""
     low, high = max(frame.x.low, frame.y.low), min(frame.x.high, frame.y.high)
     return path("M{} {}L{} {}".format(*map(units, (*frame.at(low, low), *frame.at(high, high)))), "frontier")
 
@@ -164,7 +164,7 @@ def _stepped(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _apart(wanted: Sequence[float], frame: Frame) -> list[float]:
-    """Heights of labels near those wanted, a line apart, in the order given."""
+    """Return heights of labels near those wanted, a line apart, in the order given."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed: list[float] = []
     for i in order:

@@ -15,11 +15,11 @@ ROW = 24
 _TOP, _AXIS = 4, 40
 _GAP = 12
 _CHARACTER = 6.7
-"""Width of a letter of 12.5 units, on the average."""
+"""A letter of 12.5 units is so wide on the average."""
 _LEAST_LABELS, _MOST_LABELS = 80, 240
 _VALUES = 96
 _DOTS = 16
-"""As many devices are drawn one by one; more as a box of their quartiles, with their least and most."""
+"""So many devices are drawn one by one; more are a box of their quartiles, with their least and most."""
 _BAR = 15
 
 
@@ -62,13 +62,13 @@ class Reference:
 
 
 def stacked(name: str, rows: Sequence[Bars], axis: str, references: Sequence[Reference] = ()) -> str:
-    """Bars of all rows over one axis from 0; what passes its cap is cut and marked by an arrow."""
+    """Return bars of all rows over one axis from 0; what passes its cap is cut and marked by an arrow."""
     ends = [max(sum(row.parts), row.whole or 0.0) for row in rows]
     return _chart(name, rows, axis, limit=cap(ends), draw=_bars, references=references)
 
 
 def side_by_side(name: str, rows: Sequence[Devices], axis: str, references: Sequence[Reference] = ()) -> str:
-    """Devices of all rows over one axis from 0, each row's least and most joined; the cap as in ``stacked``."""
+    """Return devices of all rows over one axis from 0, each row's least and most joined; capped as ``stacked`` is."""
     ends = [max(map(max, filter(None, row.values)), default=0.0) for row in rows]
     limit = max(cap(ends), *(reference.value for reference in references), 0.0)
     return _chart(name, rows, axis, limit=limit, draw=_devices, references=references)
@@ -101,7 +101,7 @@ def _chart(
 
 
 def _axis(scale: Scale, title: str, height: float, references: Sequence[Reference]) -> str:
-    """Below the rows, with lines up through them: it moves up with what is hidden."""
+    """Return the axis below the rows, with lines up through them; it moves up when rows are hidden."""
     parts = []
     for value, words in scale.ticks():
         x = scale.at(value)
