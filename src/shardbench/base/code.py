@@ -57,7 +57,7 @@ class Checkout:
 
 @cache
 def checkout() -> Checkout:
-    """The checkout that this package lies in; read once a process."""
+    """Describe the checkout that this package lies in; read once a process."""
     commit = commit_here()
     return Checkout(commit=commit, dirty=differs() if commit else None, package=judging_code())
 

@@ -106,7 +106,7 @@ class Simulation:
         )
 
     def draws(self, problem: Problem, dense: DenseShape, n: int = DRAWS) -> Draws | None:
-        """The same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
+        """Predict the same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
         form = form_of(self.times)
