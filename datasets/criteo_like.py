@@ -153,7 +153,7 @@ class CriteoLike(DrawnWorkload):
         skews = _skews(config.form, rows, [f["cardinality"] for f in fields])
         self.laws = [field_law(fields[skews[i]], rows[i]) for i in range(FEATURES)]
         self._skews = skews
-        self._dependence: Dependence | None = fitted().scaled(config.dependence) if config.dependence else None
+        self._depends = config.dependence > 0
         self._inputs = RecentInputs(self._common)
         self._where_present: dict[int, tuple[Floats, Floats]] = {}
         missing = [f["missing"] for f in fields] if config.form == "kaggle" else [0] * FEATURES
@@ -166,39 +166,41 @@ class CriteoLike(DrawnWorkload):
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         present = self._present(split, batch, table)
         offsets = bag_offsets(present * self.hotness[table])
-        if self._dependence is not None:
+        if self._depends:
             score = SAME_PLACE.get(self._skews[table], self._skews[table])
-            places = self._places(self._dependence, split, batch, score)[present > 0]
+            places = self._places(split, batch, score)[present > 0]
             if score in ABSENT_TOGETHER and self.coverage[table] < 1.0:
                 places = np.interp(places, *self._present_places(score, 1.0 - self.coverage[table]))
             return Bags(values=self.laws[table].inverse(places), offsets=offsets)
         generator = self._generator(split, batch, table)
         return Bags(values=self.laws[table].sample(generator, int(offsets[-1])), offsets=offsets)
 
+    @cached_property
+    def _dependence(self) -> Dependence:
+        return fitted().scaled(self._config.dependence)
+
     def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
         """Return ``Dependence.places_where_present`` of a column, worked out once."""
         if score not in self._where_present:
-            dependence = fitted() if self._dependence is None else self._dependence
-            self._where_present[score] = dependence.places_where_present(score, missing)
+            self._where_present[score] = self._dependence.places_where_present(score, missing)
         return self._where_present[score]
 
     def _common(self, key: tuple[Split, int]) -> tuple[Floats32, Ints]:
         """Draw what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch]."""
-        dependence = fitted() if self._dependence is None else self._dependence
-        shape = (self.batch_size, dependence.factors)
+        shape = (self.batch_size, self._dependence.factors)
         factors = self._generator(*key, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
-        return factors, dependence.kinds(self._generator(*key, _KINDS_STREAM).random(self.batch_size))
+        return factors, self._dependence.kinds(self._generator(*key, _KINDS_STREAM).random(self.batch_size))
 
-    def _places(self, dependence: Dependence, split: Split, batch: int, score: int) -> Floats:
+    def _places(self, split: Split, batch: int, score: int) -> Floats:
         factors, kinds = self._inputs[split, batch]
         noise = self._generator(split, batch, _SCORES_STREAM + score).standard_normal(self.batch_size)
-        return dependence.places(score, factors, kinds, noise)
+        return self._dependence.places(score, factors, kinds, noise)
 
     def _present(self, split: Split, batch: int, table: int) -> Ints:
         if self.coverage[table] == 1.0:
             return np.ones(self.batch_size, dtype=np.int64)
-        if self._dependence is not None and self._skews[table] in ABSENT_TOGETHER:
-            together = self._places(self._dependence, split, batch, ABSENCE)
+        if self._depends and self._skews[table] in ABSENT_TOGETHER:
+            together = self._places(split, batch, ABSENCE)
             return np.asarray(together >= 1.0 - self.coverage[table], dtype=np.int64)
         draws = self._generator(split, batch, self._absence_stream[table]).random(self.batch_size)
         return np.asarray(draws < self.coverage[table], dtype=np.int64)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from problems import CONSTANTS, machine
 
-from shardbench.baselines.flexshard.rule import Tiers
+from shardbench.baselines.flexshard.rule import RowTiers
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -43,8 +43,8 @@ def problem_of(
     return Problem.of("p", tables, profiles, on or quick_machine(), batch_size=batch, **rest)
 
 
-def tiers(hot: list[int], warm: list[int]) -> Tiers:
-    return Tiers(hot=np.array(hot), warm=np.array(warm))
+def tiers(hot: list[int], warm: list[int]) -> RowTiers:
+    return RowTiers(hot=np.array(hot), warm=np.array(warm))
 
 
 def zipf(rows: int, top: int) -> list[int]:

@@ -79,7 +79,11 @@ def file_faults(path: Path) -> list[str]:
 
 def sentences(markdown: str) -> Iterator[str]:
     """Yield the sentences of a document's paragraphs and list items, without code, tables and generated blocks."""
-    for pattern in (r"<!-- numbers: (\S+) begin -->.*?<!-- numbers: \1 end -->", r"^```.*?^```", r"^[#|!<\[].*?$"):
+    for pattern in (
+        r"<!-- numbers: (\S+) begin -->.*?<!-- numbers: \1 end -->",
+        r"^```.*?^```",
+        r"^(?:[#|!<]|\[[^\]]+\]: ).*?$",
+    ):
         markdown = re.sub(pattern, "", markdown, flags=re.DOTALL | re.MULTILINE)
     markdown = re.sub(r"`[^`]*`", "CODE", markdown)
     for paragraph in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) ", markdown, flags=re.MULTILINE):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from shardbench.processes.job import RankError
-from shardbench.processes.progress import Progress
+from shardbench.processes.progress import RankProgress
 from shardbench.records.trial import Failure, Outcome
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567"
@@ -21,7 +21,7 @@ def report(folder: Path, rank: int, cause: str, outcome: Outcome = Outcome.ERROR
 
 def _begin(folder: Path, rank: int, stamps: int) -> None:
     (folder / f"rank{rank}.phase").write_text("time")
-    progress = Progress(folder, rank)
+    progress = RankProgress(folder, rank)
     for _ in range(stamps):
         progress.step()
 

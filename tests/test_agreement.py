@@ -14,7 +14,7 @@ from shardbench.cost.published.points import (
     FIT,
     HELD_OUT,
     Family,
-    KernelPoint,
+    PublishedKernel,
     kernel_load,
     missed_bytes,
     power_law_distinct,
@@ -27,8 +27,8 @@ from shardbench.model.machine import load_machine
 ROOT = Path(__file__).parent.parent
 
 
-def points(family: str) -> dict[str, KernelPoint]:
-    return {p.point: p for p in published().families[family].points if isinstance(p, KernelPoint)}
+def points(family: str) -> dict[str, PublishedKernel]:
+    return {p.point: p for p in published().families[family].points if isinstance(p, PublishedKernel)}
 
 
 def test_committed_table_is_what_the_code_gives() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.standing import Mark
+from shardbench.report.standing import TieMark
 from shardbench.report.tables.answer import WIDTH, GroupAnswer, answers, lines
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
@@ -36,7 +36,7 @@ def test_measured_strategies_tie_within_the_noise() -> None:
     records = [*repeated("a", 5.0, 5.1), *repeated("b", 5.05, 5.15), *repeated("c", 9.0, 9.0)]
     found = only(records)
     assert [(one.strategy, one.mark) for one in found.placed] == [
-        ("a", Mark.BEST), ("b", Mark.SAME), ("c", Mark.APART),
+        ("a", TieMark.BEST), ("b", TieMark.SAME), ("c", TieMark.APART),
     ]  # fmt: skip
     floor = f"{found.noise_pct:.1f}"
     assert lines(found)[:4] == [

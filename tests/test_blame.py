@@ -9,7 +9,7 @@ from rank_faults import LOST, report
 from shardbench.processes import blame, failures, launch
 from shardbench.processes.blame import OutOfMemory, died, fault, lost_peer, stalled
 from shardbench.processes.failures import TrialFailed
-from shardbench.processes.progress import Progress
+from shardbench.processes.progress import RankProgress
 from shardbench.records.trial import Failure, Outcome
 
 NOBODY = OutOfMemory(())
@@ -48,7 +48,7 @@ def test_a_stall_names_the_rank_that_is_stopped_or_behind(tmp_path, kind, says):
 
 def test_ranks_that_stand_at_one_point_are_all_named_and_none_blamed(tmp_path):
     for rank in (0, 1):
-        Progress(tmp_path, rank).step()
+        RankProgress(tmp_path, rank).step()
     found = stalled(tmp_path, {0: None, 1: None}, 5.0)
     assert found.rank is None
     assert found.cause == "no result after 5 s; ranks still in: rank 0 start (stamp 1), rank 1 start (stamp 1)"

@@ -1,6 +1,7 @@
 """The hash of code changes with what the code does, and with nothing else; checkouts are what git says."""
 
 import importlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,8 +91,35 @@ def test_files_that_code_reads_count_and_prose_does_not(package):
     (package / "data.toml").write_text("x = 2\n")
     changed = hashed(package)
     assert changed != before
-    (package / "more.py").write_text("")
+    (package / "more.py").write_text("from pack_of_a_test.module import X\n")
+    assert hashed(package) == changed
+    (package / "more.py").write_text("Z = 1\n")
     assert hashed(package) != changed
+
+
+def test_it_does_not_matter_where_a_definition_stands_and_what_its_file_is_called(package):
+    before = hashed(package)
+    (package / "data.toml").rename(package / "other.toml")
+    (package / "module.py").rename(package / "renamed.py")
+    assert hashed(package) == before
+    helper = SOURCE.partition("def f(")[0]
+    (package / "renamed.py").write_text("from .helper import X\n" + SOURCE.removeprefix(helper))
+    (package / "helper.py").write_text(helper)
+    assert hashed(package) == before
+
+
+def test_a_name_stands_for_what_other_people_call_it(package):
+    def with_module(text: str) -> str | None:
+        (package / "module.py").write_text(text)
+        return hashed(package)
+
+    before = with_module("import numpy as np\ndef f(x):\n    return np.floor(x)\n")
+    assert with_module("import numpy\ndef f(x):\n    import os\n    return numpy.floor(x)\n") == before
+    rounds = with_module("from numpy import floor as rounded\ndef f(x):\n    return rounded(x)\n")
+    assert with_module("from numpy import ceil as rounded\ndef f(x):\n    return rounded(x)\n") != rounds
+    own = with_module("from .one import g as h\ndef f(x):\n    return h(x)\n")
+    assert with_module("from pack_of_a_test.two import g\ndef f(x):\n    return g(x)\n") == own
+    assert with_module("from .one import i as h\ndef f(x):\n    return h(x)\n") != own
 
 
 def test_a_reproduction_counts_only_where_asked(package):
@@ -198,8 +226,56 @@ def test_there_is_no_commit_without_git_or_outside_a_checkout(repository, tmp_pa
     assert code.commit_here() is None
 
 
-def test_the_package_counts_without_baselines(monkeypatch):
-    rooms = {path.partition("/")[0] for path in code._files(code.PACKAGE, code._FOLDERS)}
-    assert {"base", "cli", "__init__.py"} <= rooms
-    assert rooms.isdisjoint({"baselines", "machines", "suites"})
-    assert code.checkout().package == code._package_code()
+@pytest.fixture
+def harness(tmp_path):
+    """A copy of the harness, to edit."""
+    copy = tmp_path / "shardbench"
+    shutil.copytree(code._ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+COSTS = Path("cost") / "costmodel.py"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert f"\n{old}" in text or f" {old}" in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_the_harness_is_the_same_where_its_code_is_only_moved(harness):
+    before = code.checkout().package
+    source = (harness / COSTS).read_text()
+    start = source.index("def gather_rate(")
+    helper = source[start : source.index("\ndef ", start)]
+    (harness / "cost" / "rates.py").write_text(f"from shardbench.model.machine import Constants\n\n\n{helper}")
+    edit(harness / COSTS, helper, "")
+    assert code.judging_code(harness) != before, "a definition is missed"
+    edit(harness / COSTS, "import numpy as np\n", "import numpy as np\nfrom shardbench.cost.rates import gather_rate\n")
+    assert code.judging_code(harness) == before
+
+
+def test_the_harness_is_the_same_where_a_module_has_another_name(harness):
+    before = code.checkout().package
+    (harness / COSTS).rename(harness / "cost" / "step_model.py")
+    for path in harness.rglob("*.py"):
+        text = path.read_text()
+        path.write_text(text.replace("shardbench.cost.costmodel", "shardbench.cost.step_model"))
+    assert code.judging_code(harness) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "same"),
+    [
+        ("report/results.py", "import", "ADDED = 1\nimport", True),
+        ("cli/main.py", "import", "ADDED = 1\nimport", True),
+        ("cost/costmodel.py", "return constants.hbm_bytes_per_s * ", "return constants.hbm_bytes_per_s / ", False),
+        ("cost/bounds/step.py", "return keeps_order(plan) and ", "return keeps_order(plan) or ", False),
+        ("engine/turns.py", "import", "ADDED = 1\nimport", False),
+        ("tasks/oracle.py", "import", "ADDED = 1\nimport", False),
+    ],
+)
+def test_reports_and_commands_are_not_the_harness_and_formulas_are(harness, path, old, new, same):
+    before = code.checkout().package
+    edit(harness / path, old, new)
+    assert (code.judging_code(harness) == before) is same

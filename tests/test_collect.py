@@ -17,7 +17,7 @@ from shardbench.processes.job import Ran, RankError
 from shardbench.processes.trial_folder import attempts, next_attempt, result_text, write_job
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.collect import State, collect, open_folders
+from shardbench.runs.collect import FolderState, collect, open_folders
 from shardbench.runs.measured_trial import read_trial
 from shardbench.runs.runner import SuiteWork, run_suite
 
@@ -27,18 +27,18 @@ kept, prepared = kept_folders.kept, kept_folders.prepared
 
 def test_results_of_ranks_become_a_record_once(kept):
     folder, results = kept
-    assert only(folder, results).state is State.OPEN
+    assert only(folder, results).state is FolderState.OPEN
     assert not results.exists()
     leave(folder, results_of(folder))
     before = content(folder)
     found = only(folder.parents[1], results)
-    assert (found.state, found.record.outcome) == (State.RECORDED, Outcome.OK)
+    assert (found.state, found.record.outcome) == (FolderState.RECORDED, Outcome.OK)
     assert found.record.timing.step_ms == found.record.control.step_ms == (1.0, 1.0, 1.0)
     assert found.record.hosts == 1
     assert trial_store(results, "kept").read() == [found.record]
     assert (results / "plans" / f"{found.record.planned.plan_hash}.json").is_file()
     again = only(folder, results)
-    assert (again.state, again.record) == (State.KNOWN, found.record)
+    assert (again.state, again.record) == (FolderState.KNOWN, found.record)
     assert len(trial_store(results, "kept").read()) == 1
     assert content(folder) == before
 
@@ -102,11 +102,11 @@ def test_results_that_do_not_hold_are_recorded_as_failures(kept, change, ended, 
     folder, results = kept
     leave(folder, change(results_of(folder)))
     found = only(folder, results)
-    assert (found.state, found.record.outcome) == (State.RECORDED, ended)
+    assert (found.state, found.record.outcome) == (FolderState.RECORDED, ended)
     assert found.record.failure.phase == phase
     assert "\n" not in found.text
     assert re.search(said, found.record.failure.cause), found.record.failure.cause
-    assert only(folder, results).state is State.KNOWN
+    assert only(folder, results).state is FolderState.KNOWN
 
 
 def test_a_result_under_another_ranks_name_is_found(kept):
@@ -143,15 +143,15 @@ def test_unfinished_ranks_are_left_until_they_settle(kept):
     left = results_of(folder)
     (folder / "rank0.phase").write_text("warmup")
     found = only(folder, results)
-    assert (found.state, found.record) == (State.UNFINISHED, None)
+    assert (found.state, found.record) == (FolderState.UNFINISHED, None)
     assert "no result of rank 0 in warmup, rank 1 in start" in found.text
     leave(folder, left[:1])
-    assert only(folder, results).state is State.UNFINISHED
+    assert only(folder, results).state is FolderState.UNFINISHED
     assert not trial_store(results, "kept").path.exists()
     for path in folder.glob("rank*"):
         os.utime(path, (0, 0))
     found = only(folder, results)
-    assert (found.state, found.record.failure.cause) == (State.RECORDED, "rank 1 left no result")
+    assert (found.state, found.record.failure.cause) == (FolderState.RECORDED, "rank 1 left no result")
     leave(folder, left)
     assert only(folder, results).record.outcome is Outcome.OK
 
@@ -192,7 +192,7 @@ def test_a_folder_that_is_no_trials_is_one_clear_line(kept, capsys, name, change
         (folder / name).write_text(change(text))
         assert change(text) != text
     found = only(folder, results)
-    assert (found.state, found.record) == (State.BAD, None)
+    assert (found.state, found.record) == (FolderState.BAD, None)
     assert said in found.text
     assert "\n" not in found.text
     assert run_command(["collect", str(folder), "--results", str(results)]) == 1
@@ -249,10 +249,10 @@ def test_a_retry_takes_a_new_folder_and_the_old_one_stays(prepared, tmp_path):
     told = list(collect(work, again.results))
     assert [one.record.outcome for one in told] == [Outcome.TIMEOUT, Outcome.OK]
     assert trial_store(again.results, "kept").latest()[first.name].outcome is Outcome.OK
-    assert [one.state for one in collect(work, again.results)] == [State.KNOWN] * 2
+    assert [one.state for one in collect(work, again.results)] == [FolderState.KNOWN] * 2
     # What came in late does not hide the attempt after it.
     (first / "rank0.phase").write_text("changed since")
-    assert [one.state for one in collect(work, again.results)] == [State.LEFT, State.KNOWN]
+    assert [one.state for one in collect(work, again.results)] == [FolderState.LEFT, FolderState.KNOWN]
     # On record from elsewhere, it is not made again where nothing is measured.
     work_here = SuiteWork(suite, replace(again, force=False))
     assert len(work_here.settled(work_here.store.latest(), "another place")) == 1

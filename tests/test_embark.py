@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 from problems import machine as small
+from unsharded import measure, read_sharded, train_unsharded
 
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.embark.rounds import best_round
-from shardbench.baselines.embark.splits import Split, Splits, Spread
+from shardbench.baselines.embark.splits import RowSpread, TableSplit, TableSplits
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
-from shardbench.engine.measure import measure, rank_job
-from shardbench.engine.reference import read_sharded, train_unsharded
+from shardbench.engine.measure import rank_job
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology, load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise
@@ -52,34 +52,34 @@ def planned(asked: Problem, name: str = "embark") -> Plan:
 
 
 def test_costs_by_hand() -> None:
-    flat = Splits(problem([(1000, 64, 10)]), hierarchical=False)
+    flat = TableSplits(problem([(1000, 64, 10)]), hierarchical=False)
     # 4 numbers moved a looked-up one, 80 a returned one; 10 lookups and one vector of 64 numbers a sample.
     assert flat.cost(flat.whole(0)) == 4 * 10 * 64 + 80 * 64
-    assert flat.cost(Split(table=0, width=32, columns=2)) == 4 * 10 * 32 + 80 * 32
+    assert flat.cost(TableSplit(table=0, width=32, columns=2)) == 4 * 10 * 32 + 80 * 32
     # Every device looks up its rows and returns a whole vector.
-    assert flat.cost(Split(table=0, width=64, spread=Spread.WORLD)) == 4 * 10 * 64 / 4 + 80 * 64
-    nodes = Splits(problem([(1000, 64, 10)], nodes=2, devices=2), hierarchical=True)
-    assert nodes.whole(0) == Split(table=0, width=64, spread=Spread.NODE)
+    assert flat.cost(TableSplit(table=0, width=64, spread=RowSpread.WORLD)) == 4 * 10 * 64 / 4 + 80 * 64
+    nodes = TableSplits(problem([(1000, 64, 10)], nodes=2, devices=2), hierarchical=True)
+    assert nodes.whole(0) == TableSplit(table=0, width=64, spread=RowSpread.NODE)
     assert nodes.cost(nodes.whole(0)) == (4 * 10 * 64 + 1.5 * 80 * 64) / 2
-    assert nodes.cost(Split(table=0, width=64, spread=Spread.WORLD)) == (4 * 10 * 64 / 2 + 1.5 * 80 * 64) / 2
+    assert nodes.cost(TableSplit(table=0, width=64, spread=RowSpread.WORLD)) == (4 * 10 * 64 / 2 + 1.5 * 80 * 64) / 2
     # Shared by three features: as many vectors, and the lookups that the profile counts.
     table = replace(flat.problem.tables[0], features=3)
-    shared = Splits(replace(flat.problem, tables=(table,)), hierarchical=False)
+    shared = TableSplits(replace(flat.problem, tables=(table,)), hierarchical=False)
     assert shared.cost(shared.whole(0)) == 4 * 10 * 64 + 80 * 3 * 64
 
 
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
-        (Split(table=0, width=64), Split(table=0, width=32, columns=2)),
-        (Split(table=0, width=36), Split(table=0, width=36, spread=Spread.WORLD)),  # halves of 18 columns
-        (Split(table=0, width=32, columns=2), Split(table=0, width=32, columns=2, spread=Spread.WORLD)),
-        (Split(table=0, width=32, spread=Spread.WORLD), None),
-        (Split(table=1, width=32), None),  # three rows for four devices
+        (TableSplit(table=0, width=64), TableSplit(table=0, width=32, columns=2)),
+        (TableSplit(table=0, width=36), TableSplit(table=0, width=36, spread=RowSpread.WORLD)),  # halves of 18 columns
+        (TableSplit(table=0, width=32, columns=2), TableSplit(table=0, width=32, columns=2, spread=RowSpread.WORLD)),
+        (TableSplit(table=0, width=32, spread=RowSpread.WORLD), None),
+        (TableSplit(table=1, width=32), None),  # three rows for four devices
     ],
 )
-def test_wide_shards_are_split_by_columns_and_others_by_rows(split: Split, expected: Split | None) -> None:
-    assert Splits(problem([(1000, 64, 10), (3, 32, 1)]), hierarchical=False).halved(split) == expected
+def test_wide_shards_are_split_by_columns_and_others_by_rows(split: TableSplit, expected: TableSplit | None) -> None:
+    assert TableSplits(problem([(1000, 64, 10), (3, 32, 1)]), hierarchical=False).halved(split) == expected
 
 
 def test_the_hottest_table_is_split_while_the_dearest_device_gains() -> None:
@@ -104,7 +104,7 @@ def test_more_rounds_are_never_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     worst = []
     for rounds in (0, 1, 5, 20):
         monkeypatch.setattr("shardbench.baselines.embark.rounds.ROUNDS", rounds)
-        splits = Splits(asked, hierarchical=False)
+        splits = TableSplits(asked, hierarchical=False)
         worst.append(best_round(splits, range(len(shapes)), np.full(4, 1 << 30)).worst)
     assert worst == sorted(worst, reverse=True)
     assert worst[-1] < worst[0]
@@ -113,7 +113,7 @@ def test_more_rounds_are_never_worse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_greedy_takes_the_costliest_first_to_the_cheapest_device() -> None:
     # Equal widths, so that costs go with lookups: 4 x 10 + 80 a column and so on.
     asked = problem([(1000, 32, 10), (1000, 32, 40), (1000, 32, 20), (1000, 32, 30), (1000, 32, 5)], devices=2)
-    splits = Splits(asked, hierarchical=False)
+    splits = TableSplits(asked, hierarchical=False)
     costs = [32 * (4 * pooling + 80) for pooling in (10, 40, 20, 30, 5)]
     placed = best_round(splits, [0, 1, 2, 3, 4], np.full(2, 1 << 30))
     ranks = {s.table: s.placement.rank for s in placed.segments if isinstance(s.placement, OnRank)}

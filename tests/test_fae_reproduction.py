@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from shardbench.baselines.fae.reproduction.claims import observations
-from shardbench.baselines.fae.reproduction.region import PART, Region, SmallKaggle, skewed
+from shardbench.baselines.fae.reproduction.region import PART, FaeRegion, SmallKaggle, skewed
 from shardbench.baselines.fae.reproduction.skew import top_share, tutorial_row
 from shardbench.datasets.criteo_like import HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
@@ -45,7 +45,7 @@ def test_kaggle_in_small_has_its_tables_and_links_its_knobs():
     assert (small.dense.bottom, small.dense.top) == ((1024, 512, 128, 16), (1024, 512, 1))
     steep = SmallKaggle(skew=1.3, **kind)
     assert steep.profiles[2].seen_rows < small.profiles[2].seen_rows
-    region = Region()
+    region = FaeRegion()
     assert {"skew", "column_dependence"} < {knob.name for knob in region.knobs}
     assert len(region.cells(False)) == 64
     assert all(knob.reason for knob in region.knobs)

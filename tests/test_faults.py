@@ -7,7 +7,7 @@ import pytest
 from faults.__main__ import COLUMNS, all_faults, rows
 from faults.case import Fault, Seen, expected, run
 
-from shardbench.processes.server import start_server
+from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
 
 TABLE = Path(__file__).parent.parent / "results" / "tables" / "faults" / "summary.csv"
@@ -36,7 +36,7 @@ def named(fault: Fault) -> str:
 def shared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULTS_FOLDER", str(tmp_path_factory.mktemp("shared")))
-        start_server()
+        FORK_SERVER.context()
         yield
 
 

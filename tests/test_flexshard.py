@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.flexshard import FlexShard
-from shardbench.baselines.flexshard.memory_budget import Compared, fullest_device_bytes
+from shardbench.baselines.flexshard.memory_budget import ComparedPlan, fullest_device_bytes
 from shardbench.baselines.flexshard.shape import find_homes, least_bytes, make_plan, runnable
 from shardbench.baselines.flexshard.tier_memory import Room
 from shardbench.baselines.flexshard.units import is_split
@@ -51,7 +51,7 @@ def test_room_is_what_the_harness_counts(
     )
     moved = runnable(moved, problem)
     counted = memory_bytes(make_plan(problem, homes, moved), problem).hbm
-    assert Room(problem, homes).bytes_(moved).tolist() == counted.tolist()
+    assert Room(problem, homes).rank_bytes(moved).tolist() == counted.tolist()
 
 
 def test_where_memory_is_short_lukewarm_rows_are_kept_once_a_node() -> None:
@@ -72,13 +72,13 @@ def test_where_memory_is_short_lukewarm_rows_are_kept_once_a_node() -> None:
 @pytest.mark.parametrize(
     ("compared", "name"),
     [
-        (Compared.TABLE_ROW_WISE, "table-row-wise"),
-        (Compared.WHOLE_TABLE, "greedy-size"),
-        (Compared.ROW_WISE, "row-wise"),
+        (ComparedPlan.TABLE_ROW_WISE, "table-row-wise"),
+        (ComparedPlan.WHOLE_TABLE, "greedy-size"),
+        (ComparedPlan.ROW_WISE, "row-wise"),
     ],
 )
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6))
-def test_the_budget_is_the_compared_plans_fullest_device(compared: Compared, name: str, rows: list[int]) -> None:
+def test_the_budget_is_the_compared_plans_fullest_device(compared: ComparedPlan, name: str, rows: list[int]) -> None:
     problem = problem_of([[1] * n for n in rows])
     plan = get_strategy(name).plan(problem, Budget(), 0)
     assert fullest_device_bytes(problem, compared) == memory_bytes(plan, problem).hbm.max()
@@ -131,7 +131,7 @@ def test_a_budget_is_positive_and_finite(bad: float) -> None:
 def test_no_copies_are_kept_where_they_exceed_the_compared_plan_by_rounding() -> None:
     # Four ranks hold 2 rows of each where a node's two devices, one table on each node, hold 3 at most.
     problem = problem_of([[9] * 5, [9] * 5])
-    assert fullest_device_bytes(problem, Compared.TABLE_ROW_WISE) == 3 * 64
+    assert fullest_device_bytes(problem, ComparedPlan.TABLE_ROW_WISE) == 3 * 64
     assert least_bytes(problem) <= 4 * 64
     plan = FlexShard().plan(problem, Budget(), 0)
     assert [type(s.placement) for s in plan.segments] == [RowWise, RowWise]

@@ -21,7 +21,7 @@ from shardbench.baselines.flexshard.reproduction.conditions import (
     workload,
 )
 from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS, gains
-from shardbench.baselines.flexshard.reproduction.region import KNOBS, Region, measure
+from shardbench.baselines.flexshard.reproduction.region import KNOBS, FlexShardRegion, measure
 from shardbench.baselines.flexshard.reproduction.studies import FACTORS, Gap, Sensitivity, _gains, studies
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
 from shardbench.model.discovery import get_strategy
@@ -164,7 +164,7 @@ def test_claims_are_those_of_the_abstract_and_say_whose_definition_they_take() -
     assert {(c.paper, c.relation) for c in sourced.values() if c.paper == 85.0} == {(85.0, "at least")}
     assert all("no claim of the paper" in c.statement and c.paper is None for c in claims if not c.sourced)
     columns = {claim.region.column for claim in claims if claim.region is not None}
-    assert columns == set(Region.outcomes)
+    assert columns == set(FlexShardRegion.outcomes)
 
 
 def test_the_region_holds_the_base_condition_and_the_contrast() -> None:
@@ -173,7 +173,7 @@ def test_the_region_holds_the_base_condition_and_the_contrast() -> None:
         assert knob.low < value < knob.high
     (samples,) = (knob for knob in KNOBS if knob.name == "samples")
     assert samples.low == SHORT_LOCAL_BATCH
-    assert len(Region().cells(False)) >= 64
+    assert len(FlexShardRegion().cells(False)) >= 64
 
 
 def test_the_suite_compares_at_the_same_samples_a_device() -> None:

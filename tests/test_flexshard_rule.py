@@ -6,7 +6,7 @@ from flexshard_problems import problem_of, quick_machine, tiers, zipf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.baselines.flexshard.rule import Prices, added_bytes, benefits, choose
+from shardbench.baselines.flexshard.rule import LinkPrices, added_bytes, benefits, choose
 from shardbench.baselines.flexshard.shape import find_homes, make_plan, runnable
 from shardbench.baselines.flexshard.units import Units, link_shares, make_units
 from shardbench.cost.traffic import expect
@@ -19,7 +19,7 @@ def test_benefits_by_hand() -> None:
     assert units.number.tolist() == [1, 1, 6]
     np.testing.assert_allclose(units.exchanged, [2 * (8 + 128), 1 * 136, 0])
     assert set(units.weights) == {64}
-    prices = Prices(exchange=(1e-11, 1e-10), synchronise=(2e-11, 1e-10))
+    prices = LinkPrices(exchange=(1e-11, 1e-10), synchronise=(2e-11, 1e-10))
     warm, hot = benefits(units, link_shares(problem), prices)
     # Cold: a quarter inside, half across. Warm: half inside; its copies' gradients: 2 (N-1)/N of half the row.
     # Hot: all-reduce of 2 x 1/2 inside and 2 x 1/2 x 1/2 across.
@@ -65,7 +65,7 @@ def test_the_rule_and_the_counter_agree_on_every_byte(hot: int, warm: int, shape
 def test_the_greedy_rule_spends_the_budget_on_the_hottest(counts: list[int], left: float, a: float, b: float) -> None:
     problem = problem_of([counts], batch=256)
     units = make_units(problem, with_warm=True)
-    saved = benefits(units, link_shares(problem), Prices.weighted(problem.machine, a, b))
+    saved = benefits(units, link_shares(problem), LinkPrices.weighted(problem.machine, a, b))
     added = added_bytes(units, problem)
     chosen = choose(units, saved, added, left, 1)
     spent = chosen.hot[0] * added[1][0] + chosen.warm[0] * added[0][0]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shardbench.base.errors import BadInput
 from shardbench.baselines.flexshard import FlexShard
 from shardbench.baselines.flexshard.reproduction.exact import best_of_all, bound_s
-from shardbench.baselines.flexshard.rule import Tiers
-from shardbench.baselines.flexshard.search import Found, Search, communication_s, search
+from shardbench.baselines.flexshard.rule import RowTiers
+from shardbench.baselines.flexshard.search import TieredPlan, _Search, communication_s, search
 from shardbench.baselines.flexshard.shape import cold_bytes, find_homes, least_bytes, make_plan
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes, validate
@@ -26,13 +26,13 @@ def test_memory_stays_within_the_limit_and_tiers_are_ranges(counts: list[list[in
     problem = problem_of(counts, batch=256)
     least = cold_bytes(problem, find_homes(problem, over_all=True))
     limit = int(ratio * least)
-    found = search(Search(problem=problem, limit_bytes=limit, with_warm=warm))
+    found = search(problem, limit, with_warm=warm)
     plan = make_plan(problem, found.homes, found.tiers)
     validate(plan, problem, FlexShard.moves)
     assert memory_bytes(plan, problem).hbm.max() <= max(limit, least)
     assert found.seconds == pytest.approx(communication_s(problem, found.homes, found.tiers))
     none = np.zeros(len(counts), dtype=np.int64)
-    assert found.seconds <= communication_s(problem, found.homes, Tiers(hot=none, warm=none))
+    assert found.seconds <= communication_s(problem, found.homes, RowTiers(hot=none, warm=none))
     if not warm:
         assert not found.tiers.warm.any()
 
@@ -42,7 +42,7 @@ def test_memory_stays_within_the_limit_and_tiers_are_ranges(counts: list[list[in
 def test_bound_best_and_rule_are_in_order(counts: list[int], ratio: float) -> None:
     problem = problem_of([sorted(counts, reverse=True)], batch=256)
     limit = int(ratio * cold_bytes(problem, find_homes(problem, over_all=False)))
-    found = search(Search(problem=problem, limit_bytes=limit, with_warm=True)).seconds
+    found = search(problem, limit, with_warm=True).seconds
     best, _ = best_of_all(problem, limit, step=1)
     bound = bound_s(problem, limit)
     assert bound <= best * (1 + 1e-6)
@@ -68,7 +68,7 @@ def test_bound_best_and_rule_are_in_order_with_latencies(
     counts = [sorted(one, reverse=True), sorted(other, reverse=True)]
     problem = problem_of(counts, on=quick_machine(*shape, latency=latency), dim=dims, batch=256)
     limit = int(ratio * least_bytes(problem))
-    found = search(Search(problem=problem, limit_bytes=limit, with_warm=True)).seconds
+    found = search(problem, limit, with_warm=True).seconds
     best, _ = best_of_all(problem, limit, step=1)
     assert bound_s(problem, limit) <= best * (1 + 1e-6)
     assert best <= found * (1 + 1e-9)
@@ -102,21 +102,20 @@ def test_the_bound_counts_the_latency_of_every_call() -> None:
 def test_a_warm_tier_never_makes_the_plan_worse(counts: list[list[int]], ratio: float, latency: float) -> None:
     problem = problem_of(counts, on=quick_machine(latency=latency), batch=256)
     limit = int(ratio * least_bytes(problem))
-    with_warm, without = (search(Search(problem=problem, limit_bytes=limit, with_warm=w)) for w in (True, False))
+    with_warm, without = (search(problem, limit, with_warm=w) for w in (True, False))
     assert with_warm.seconds <= without.seconds
 
 
 def test_plans_without_a_warm_tier_are_searched_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Search(problem=problem_of([zipf(40, 60)]), limit_bytes=10**6, with_warm=True)
-
-    def searched(one: Search) -> Found:
+    def best(of: _Search) -> TieredPlan:
         none = np.zeros(1, dtype=np.int64)
-        homes = find_homes(one.problem, over_all=False)
-        return Found(homes=homes, tiers=Tiers(hot=none, warm=none), seconds=2.0 if one.with_warm else 1.0)
+        homes = find_homes(of.problem, over_all=False)
+        return TieredPlan(homes=homes, tiers=RowTiers(hot=none, warm=none), seconds=2.0 if of.with_warm else 1.0)
 
-    monkeypatch.setitem(search.__globals__, "_searched", searched)
-    assert search(asked).seconds == 1.0
-    assert search(replace(asked, with_warm=False)).seconds == 1.0
+    monkeypatch.setattr(_Search, "best", best)
+    problem = problem_of([zipf(40, 60)])
+    assert search(problem, 10**6, with_warm=True).seconds == 1.0
+    assert search(problem, 10**6, with_warm=False).seconds == 1.0
 
 
 def test_a_tier_that_costs_calls_is_emptied_in_all_tables_at_once() -> None:
@@ -125,7 +124,7 @@ def test_a_tier_that_costs_calls_is_emptied_in_all_tables_at_once() -> None:
     first = [7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 3, 3, 2, 1, 1]
     other = [6, 6, 5, 5, 5, 4, 4, 4, 4, 4, 3, 3, 3, 2, 2, 1, 1, 1, 0, 0]
     problem = problem_of([first, other], on=quick_machine(latency=0.01), batch=256)
-    found = search(Search(problem=problem, limit_bytes=2 * least_bytes(problem), with_warm=True))
+    found = search(problem, 2 * least_bytes(problem), with_warm=True)
     assert found.tiers == tiers([0, 0], [15, 20])
 
 

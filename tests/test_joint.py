@@ -14,12 +14,12 @@ from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
-from shardbench.baselines.joint.pieces import Scope
-from shardbench.baselines.joint.planner import Effort, Placed, Planner
+from shardbench.baselines.joint.pieces import Holders
+from shardbench.baselines.joint.planner import Planner, TablePlaces, WorkLeft
 from shardbench.baselines.joint.priced import cheapest
-from shardbench.baselines.joint.relaxation import Relaxation
+from shardbench.baselines.joint.relaxation import OptionRelaxation
 from shardbench.baselines.joint.ruler import Ruler
-from shardbench.baselines.joint.state import State
+from shardbench.baselines.joint.state import PlanState
 from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.phases import StepPhase
@@ -52,12 +52,12 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: t
     rng = np.random.default_rng(seed)
     nodes, devices = shape
     problem = random_problem(rng, nodes, devices)
-    menu, state, segments = some_menu(problem, rng), State(problem), list[Segment]()
+    menu, state, segments = some_menu(problem, rng), PlanState(problem), list[Segment]()
     for index, table in enumerate(problem.tables):
         # Parts of a table that each have a device are on different ones.
         ranks = rng.permutation(nodes * devices).tolist()
         for group in menu.form(int(rng.choice(menu.of(index)))):
-            place = ranks.pop() if group[0].scope is Scope.RANK else int(rng.integers(nodes))
+            place = ranks.pop() if group[0].scope is Holders.RANK else int(rng.integers(nodes))
             for piece in group:
                 # What is put and taken away leaves nothing behind.
                 for sign in (1, -1, 1):
@@ -108,11 +108,11 @@ def planner_of(seed: int, shape: tuple[int, int] = (2, 2)) -> tuple[Problem, Men
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, *shape)
     menu = Menu(problem, [None] * len(problem.tables), MOVES)
-    return problem, menu, Planner(problem, menu, Effort(nominal_s=3.0, deadline=float("inf")))
+    return problem, menu, Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))
 
 
-def relaxation_of(problem: Problem, menu: Menu) -> Relaxation:
-    return Relaxation(menu, float(problem.world_size * problem.topology.hbm_bytes))
+def relaxation_of(problem: Problem, menu: Menu) -> OptionRelaxation:
+    return OptionRelaxation(menu, float(problem.world_size * problem.topology.hbm_bytes))
 
 
 def sum_ms(menu: Menu, option: int) -> float:
@@ -125,7 +125,7 @@ def sum_ms(menu: Menu, option: int) -> float:
 def test_the_relaxation_takes_the_least_sum_that_the_kinds_leave(seed: int) -> None:
     problem, menu, _ = planner_of(seed)
     relaxation, parts = relaxation_of(problem, menu), menu.contributions
-    rank = np.array([kind[0] is Scope.RANK for kind in parts.kinds])
+    rank = np.array([kind[0] is Holders.RANK for kind in parts.kinds])
     choice = relaxation.choose(rank, np.inf)
     assert choice is not None
     for index in range(len(problem.tables)):
@@ -138,7 +138,7 @@ def test_a_limit_on_lumps_splits_the_table_that_is_one() -> None:
     problem = RandomWorkload([(5000, 32), *[(200, 8)] * 6], 240).problem(machine(1, 4))
     menu = Menu(problem, [None] * 7, MOVES)
     relaxation = relaxation_of(problem, menu)
-    rank = np.array([kind[0] is Scope.RANK for kind in menu.contributions.kinds])
+    rank = np.array([kind[0] is Holders.RANK for kind in menu.contributions.kinds])
     free, limited = relaxation.choose(rank, np.inf), relaxation.choose(rank, 1.0)
     assert free is not None and limited is not None
     assert len(menu.form(int(free.options[0]))) == 1 < len(menu.form(int(limited.options[0])))
@@ -169,7 +169,7 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
     problem, menu, planner = planner_of(seed, (2, 2) if seed % 2 else (1, 4))
     options = np.array([menu.of(index)[0] for index in range(len(problem.tables))])
     assert planner.construct(options)
-    things = planner._things(Scope.RANK)
+    things = planner._things(Holders.RANK)
     before, thing = planner.ruler.base, 0
     here, there = int(things.places[thing]), (int(things.places[thing]) + 1) % planner.state.world
     rated = planner.ruler.exchanged(here, np.array([there]), -things.parcels[[thing]], 1)
@@ -180,11 +180,11 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
     assert fresh.base - before == pytest.approx(float(rated[0]), abs=1e-9)
 
 
-@pytest.mark.parametrize("scope", [Scope.RANK, Scope.NODE])
-def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [Holders.RANK, Holders.NODE])
+def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Holders) -> None:
     problem = RandomWorkload([(5000, 32), *[(300, 8)] * 6], 240).problem(machine(4, 2))
     menu = Menu(problem, [None] * 7, MOVES)
-    planner = Planner(problem, menu, Effort(30.0, time.monotonic() + 30.0))
+    planner = Planner(problem, menu, WorkLeft(30.0, time.monotonic() + 30.0))
     assert planner.construct(np.array([menu.of(index)[0] for index in range(7)]))
     planner._put(0, planner.placed[0], -1)
     planner.ruler.refresh()
@@ -211,7 +211,7 @@ def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Scope) 
 def test_parts_of_a_table_that_meet_on_a_device_need_room_together() -> None:
     _, menu, planner = planner_of(3)
     scopes = [{group[0].scope for group in menu.form(option)} for option in range(len(menu.options))]
-    option = scopes.index({Scope.COPIES, Scope.RANK})
+    option = scopes.index({Holders.COPIES, Holders.RANK})
     copies, rest = (sums.held for sums in planner.sums(option)[:2])
     for bytes_less, fits in ((0.0, True), (1.0, False)):
         planner.state.capacity = np.array([[copies[0] + rest[0] - bytes_less], [np.inf]])
@@ -221,19 +221,19 @@ def test_parts_of_a_table_that_meet_on_a_device_need_room_together() -> None:
 
 def test_tables_of_few_rows_do_not_keep_the_others_from_being_dealt_in_their_nodes() -> None:
     """No table of fewer rows than a node has devices can be dealt: the rest is, if that is best for the rest."""
-    shapes, kinds = [(5000, 32)] * 8, {Scope.NODE, Scope.COPIES, Scope.RANK}
+    shapes, kinds = [(5000, 32)] * 8, {Holders.NODE, Holders.COPIES, Holders.RANK}
 
-    def scopes(few: int) -> set[Scope]:
+    def scopes(few: int) -> set[Holders]:
         problem = RandomWorkload([*shapes, *[(few, 32)] * 2], 240).problem(machine(3, 4))
         menu = Menu(problem, [None] * 10, MOVES)
         relaxation = relaxation_of(problem, menu)
-        dealt = np.array([kind[0] is Scope.NODE for kind in menu.contributions.kinds])
+        dealt = np.array([kind[0] is Holders.NODE for kind in menu.contributions.kinds])
         alone = relaxation.choose(dealt, np.inf)
         assert (alone is None) == (few < 4)
         tried = [relaxation.choose(start, np.inf) for start in relaxation.starts(np.inf)]
         found = [choice for choice in tried if choice is not None]
         forms = [{group[0].scope for table in range(8) for group in menu.form(int(c.options[table]))} for c in found]
-        assert {Scope.NODE} in forms
+        assert {Holders.NODE} in forms
         return set().union(*forms)
 
     assert scopes(4) >= kinds and scopes(3) >= kinds
@@ -243,13 +243,13 @@ def test_tables_of_few_rows_do_not_keep_the_others_from_being_dealt_in_their_nod
 def test_an_exchange_of_dealt_tables_between_full_nodes_overflows_no_device(seed: int) -> None:
     problem, menu, planner = planner_of(seed, (2, 2))
     nodes = [
-        next((option for option in menu.of(index) if {g[0].scope for g in menu.form(option)} == {Scope.NODE}), None)
+        next((option for option in menu.of(index) if {g[0].scope for g in menu.form(option)} == {Holders.NODE}), None)
         for index in range(len(problem.tables))
     ]
     for index, option in enumerate(nodes):
         if option is not None:
-            planner._put(index, Placed(option, (index % 2,) * len(menu.form(option))))
-    things, state = planner._things(Scope.NODE), planner.state
+            planner._put(index, TablePlaces(option, (index % 2,) * len(menu.form(option))))
+    things, state = planner._things(Holders.NODE), planner.state
     planner.ruler.refresh()
 
     def exchange(own: int, other: int, place: int) -> None:
@@ -282,9 +282,9 @@ def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:
     lean = Menu(problem, hot, MOVES, LEAN_MENU)
     assert len(Menu(problem, hot, MOVES, BRIEF_MENU).options) < len(lean.options) < len(full.options)
     scopes = {cut.scope for cut in Menu(problem, hot, frozenset({Move.TABLE}))._cuts}
-    assert scopes == {Scope.RANK}
+    assert scopes == {Holders.RANK}
     no_copies = {cut.scope for cut in Menu(problem, hot, MOVES - {Move.REPLICATE})._cuts}
-    assert Scope.COPIES not in no_copies and Scope.NODES not in no_copies
+    assert Holders.COPIES not in no_copies and Holders.NODES not in no_copies
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -352,7 +352,7 @@ def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
     anywhere = Menu(as_expected(problem), [None], MOVES)
 
     def ends(of: Menu) -> set[int]:
-        return {cut.stop for cut in of._cuts if cut.scope is Scope.RANK and cut.stop < 4000}
+        return {cut.stop for cut in of._cuts if cut.scope is Holders.RANK and cut.stop < 4000}
 
     assert max(ends(anywhere)) > seen
     assert ends(menu) == {end for end in ends(menu) if end <= seen} != set()

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import misbehaving
 import pytest
 
 from shardbench.base.errors import BadInput
@@ -17,7 +18,7 @@ from shardbench.processes.descendants import state_of
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.frames import write_frame
 from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import Standing, process_context, without_engine
+from shardbench.processes.server import FORK_SERVER, Treatment, server_pid
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -106,12 +107,12 @@ def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
 
 
 def end_answering() -> None:
-    os.close(launch._answers[0].fileno())
+    os.close(misbehaving.answer_pipe().fileno())
     time.sleep(1e6)
 
 
 def answer(frame: bytes) -> None:
-    write_frame(launch._answers[0], frame)
+    write_frame(misbehaving.answer_pipe(), frame)
     time.sleep(1e6)
 
 
@@ -152,8 +153,8 @@ def test_what_takes_for_ever_to_pickle_is_a_timeout(tmp_path, monkeypatch, aside
 
 
 def how_it_runs() -> tuple[frozenset[int], int]:
-    standing = Standing.of(os.getpid())
-    return standing.cores, standing.niceness
+    treated = Treatment.of(os.getpid())
+    return treated.cores, treated.niceness
 
 
 def nice(pid: int) -> None:
@@ -173,24 +174,24 @@ def kill(pid: int) -> None:
 @pytest.fixture
 def small_server(monkeypatch):
     """A fork server that imports little, since the test has it started again and again."""
-    process_context()
+    FORK_SERVER.context()
     with monkeypatch.context() as patch:
         patch.setattr(server, "ENGINE", "tabnanny")
         patch.setattr(server, "PRELOAD", ())
-        patch.setattr(server, "_loads", {})
-        server._end_server()
+        patch.setattr(FORK_SERVER, "loaded", None)
+        server.end_server()
         yield
-        server._end_server()
-    server._loads.clear()
+        server.end_server()
+    FORK_SERVER.loaded = None
 
 
 @pytest.mark.parametrize("harm", [nice, stop, kill])
 def test_a_fork_server_that_was_changed_is_made_anew(tmp_path, small_server, harm):
     before = call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log")
-    old = server._server()
+    old = server_pid()
     harm(old)
     assert call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log") == before
-    assert server._server() != old
+    assert server_pid() != old
     assert not runs(old)
 
 
@@ -202,34 +203,34 @@ def test_the_fork_server_is_spared_the_engine_until_it_is_needed(tmp_path, small
     def loaded() -> bool:
         return call_in_child(has, (server.ENGINE,), timeout_s=60, phase="plan", log=tmp_path / "log")
 
-    with without_engine(), without_engine():
+    with FORK_SERVER.without_engine(), FORK_SERVER.without_engine():
         assert not loaded()
-    light = server._server()
+    light = server_pid()
     assert loaded()
     assert not runs(light)
-    full = server._server()
-    with without_engine():
+    full = server_pid()
+    with FORK_SERVER.without_engine():
         assert loaded()
-    assert server._server() == full
+    assert server_pid() == full
 
 
 def test_cores_and_niceness_are_set_back(tmp_path, monkeypatch):
-    own = Standing.of(os.getpid())
-    process_context()
+    own = Treatment.of(os.getpid())
+    FORK_SERVER.context()
     # As on a machine with more cores than this process may use now.
     set_to = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: set_to.append((pid, cores)))
-    monkeypatch.setitem(server._standing, "own", Standing(own.cores | {10_000}, own.niceness))
-    server._set_back()
+    monkeypatch.setattr(FORK_SERVER, "own", Treatment(own.cores | {10_000}, own.niceness))
+    FORK_SERVER.set_back()
     assert set_to == [(os.getpid(), own.cores | {10_000})]
 
     def refuse(*_):
         raise PermissionError
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    monkeypatch.setitem(server._standing, "own", Standing(own.cores, own.niceness - 5))
+    monkeypatch.setattr(FORK_SERVER, "own", Treatment(own.cores, own.niceness - 5))
     with pytest.raises(BadInput, match=f"changed from {own.niceness - 5} to {own.niceness} while it ran"):
-        server._set_back()
+        FORK_SERVER.set_back()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -239,9 +240,9 @@ def test_children_end_with_the_process_that_started_them(tmp_path, how):
 from pathlib import Path
 import test_launch
 from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import without_engine
+from shardbench.processes.server import FORK_SERVER
 log = Path({str(tmp_path / "log")!r})
-with without_engine():
+with FORK_SERVER.without_engine():
     call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)
 """)
     try:

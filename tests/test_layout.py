@@ -92,8 +92,23 @@ def test_a_planted_cycle_is_found():
     assert cycle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
+def committed(*patterns: str) -> list[str]:
+    command = ["git", "ls-files", "-z", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return list(filter(None, listed.split("\0")))
+
+
+def test_the_reports_top_level_is_ten_names_at_the_most():
+    names = {name.split("/")[3] for name in committed("src/shardbench/report")} - {"__init__.py"}
+    assert {"tables", "page", "paper", "compare", "prediction"} <= names
+    assert len(names) <= 10
+
+
+def test_nothing_that_git_or_a_command_gives_back_is_committed():
+    assert committed("results/archive", "results/pages") == []
+
+
 def test_large_or_secret_files_are_not_committed():
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
+    for name in committed():
         path = ROOT / name
         assert not path.exists() or path.stat().st_size < 3_000_000, name

@@ -10,6 +10,7 @@ import pytest
 import records as make
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
 from shardbench.model.discovery import strategies
@@ -26,6 +27,8 @@ from shardbench.studies.submission import check_submission
 
 DIGESTS = {1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c"}
 """A version is never changed: what is to be otherwise becomes the next one."""
+POSED = {1: "8a2317199b6e3ba7"}
+"""Hashes of the workloads and the machines, as they are drawn and loaded."""
 DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())
 
 
@@ -51,6 +54,26 @@ def board(*rows: dict) -> pd.DataFrame:
 @pytest.mark.parametrize("version", DIGESTS)
 def test_a_version_is_frozen(version: int) -> None:
     assert hashlib.sha256(problems.text(version).encode()).hexdigest() == DIGESTS[version]
+
+
+@pytest.mark.parametrize("version", POSED)
+def test_what_a_version_poses_is_frozen(version: int) -> None:
+    told = []
+    for posed, name in problems.load(version).problems():
+        machine = load_machine(name)
+        workload = problems.drawn(version, posed, machine).workload
+        told.append([posed.name, workload.fingerprint, name, content_hash(machine.topology, machine.constants)])
+    assert content_hash(told) == POSED[version]
+
+
+def test_a_cell_is_of_the_problems_and_of_its_strategy_whatever_the_code_around_them(monkeypatch) -> None:
+    cell = {"version": 1, "workload": "kaggle", "machine": "m", "strategy": "greedy-size", "effort": "timed"}
+    before = cell_code(Steps(), cell)
+    monkeypatch.setattr("shardbench.studies.session.class_code", lambda *_, **__: "edited since")
+    assert cell_code(Steps(), cell) == before
+    assert cell_code(Steps(), cell | {"strategy": "greedy-lookup"}) != before
+    monkeypatch.setattr(Steps, "frozen", "another list")
+    assert cell_code(Steps(), cell) != before
 
 
 def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:

@@ -74,13 +74,13 @@ def test_records_are_the_same_however_many_run_at_once(tiny, tmp_path):
     alone = run_suite(suite, options, Silent())
     assert [record.outcome for record in alone] == [Outcome.OK] * 6
     log = Order()
-    beside = run_suite(suite, replace(options, results=tmp_path / "beside", parallel=3, work=None), log)
+    beside = run_suite(suite, replace(options, results=tmp_path / "parallel", parallel=3, work=None), log)
     assert [record.key for record in beside] == [record.key for record in alone]
     assert facts(beside) == facts(alone)
     assert log.begun == []
     assert [number for number, _ in log.done] == [1, 2, 3, 4, 5, 6]
     assert {key for _, key in log.done} == facts(alone).keys()
-    assert facts(trial_store(tmp_path / "beside", "tiny").read()) == facts(alone)
+    assert facts(trial_store(tmp_path / "parallel", "tiny").read()) == facts(alone)
 
 
 def test_measured_trials_stay_alone_and_in_order(tiny):
@@ -129,7 +129,7 @@ def instead_of_shuffle(monkeypatch, strategy):
     def found(name):
         return strategy if name == "shuffle" else get_strategy(name)
 
-    for module in ("runner", "beside"):
+    for module in ("runner", "parallel"):
         monkeypatch.setattr(f"shardbench.runs.{module}.get_strategy", found)
 
 

@@ -10,12 +10,16 @@ import pandas as pd
 import pytest
 
 from shardbench.base.errors import BadInput
+from shardbench.model.discovery import strategies
+from shardbench.model.strategy import Role
 from shardbench.report.page import profiles
-from shardbench.report.page.profile_picture import COLOURS, NAMED, TICKS, profile_svg
-from shardbench.report.page.profiles import LARGEST
+from shardbench.report.page.palette import DARK, LIGHT, strategy_look
+from shardbench.report.page.profile_picture import profile_picture
+from shardbench.report.page.profiles import LARGEST, NAMED
 from shardbench.report.standing import table_standings
 
 ROOT = Path(__file__).parent.parent
+STEPS = ROOT / numbers.TABLES / "leaderboard" / "steps.csv"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -57,7 +61,7 @@ def test_only_competitors_of_one_backend_and_budget_count():
 
 def test_a_budget_that_is_not_there_is_refused():
     with pytest.raises(BadInput, match="no measured row"):
-        profile_svg(table(THREE), "measured", "60 s")
+        profile_picture(table(THREE), "measured", "60 s")
 
 
 def test_problems_are_those_asked_with_the_budget():
@@ -72,40 +76,41 @@ def test_a_problem_that_a_strategy_lacks_is_within_no_factor():
     assert last.corners(LARGEST) == ((1.0, 0.75), (LARGEST, 0.75))
 
 
-def paths(svg):
-    """Of every curve its points, in shares and factors."""
-    curves = {}
-    root = ET.fromstring(svg)
-    grid = list(root.iter(f"{SVG}line"))
-    left, right = (float(grid[number].get("x1")) for number in (0, len(TICKS) - 1))
-    bottom, top = float(grid[0].get("y1")), float(grid[0].get("y2"))
-    for path in root.iter(f"{SVG}path"):
-        if path.find(f"{SVG}title") is None:
-            continue
-        points = re.findall(r"H([\d.]+)V([\d.]+)", path.get("d"))
-        curves[path.find(f"{SVG}title").text] = [
-            (LARGEST ** ((float(x) - left) / (right - left)), (bottom - float(y)) / (bottom - top)) for x, y in points
-        ]
-    return curves
+def curves(svg):
+    """Return the points of every named curve, in factors and shares."""
+    found = {}
+    grid = [path.get("d") for path in ET.fromstring(svg).iter(f"{SVG}path") if path.get("class") == "grid"]
+    ends = [tuple(map(float, re.findall(r"[\d.]+", d))) for d in grid]
+    left, _, right, _ = next(one for one in ends if one[1] == one[3])
+    bottom, top = (pick(y for _, *ys in ends for y in ys[::2]) for pick in (max, min))
+    for group in ET.fromstring(svg).iter(f"{SVG}g"):
+        title, line = group.find(f"{SVG}title"), group.find(f"{SVG}path")
+        if title is not None:
+            numbers = [float(number) for number in re.findall(r"[\d.]+", line.get("d"))]
+            found[title.text] = [
+                (LARGEST ** ((x - left) / (right - left)), (bottom - y) / (bottom - top))
+                for x, y in zip(numbers[::2], numbers[1::2])
+            ]
+    return found
 
 
 def test_curves_rise_by_a_problem_where_its_factor_is():
-    curves = paths(profile_svg(table(THREE), "simulated", "60 s"))
-    assert curves.keys() == THREE.keys()
+    found = curves(profile_picture(table(THREE), "simulated", "60 s"))
+    assert found.keys() == THREE.keys()
     expected = {
-        "first": [(1.0, 0.75), (1.1, 1.0), (4.0, 1.0)],
-        "second": [(1.0, 0.25), (1.5, 0.5), (2.0, 0.75), (4.0, 0.75)],
-        "last": [(1.0, 0.0), (1.2, 0.25), (4.0, 0.5), (4.0, 0.5)],
+        "first": [(1.0, 0.75), (1.1, 0.75), (1.1, 1.0), (4.0, 1.0), (4.0, 1.0)],
+        "second": [(1.0, 0.25), (1.5, 0.25), (1.5, 0.5), (2.0, 0.5), (2.0, 0.75), (4.0, 0.75), (4.0, 0.75)],
+        "last": [(1.0, 0.0), (1.2, 0.0), (1.2, 0.25), (4.0, 0.25), (4.0, 0.5), (4.0, 0.5), (4.0, 0.5)],
     }
     for name, points in expected.items():
-        assert np.array(curves[name]) == pytest.approx(np.array(points), abs=2e-3), name
+        assert np.array(found[name]) == pytest.approx(np.array(points), abs=2e-3), name
 
 
 def test_the_picture_says_what_it_is_of_and_reads_in_the_dark():
-    svg = profile_svg(table(THREE), "simulated", "60 s")
+    svg = profile_picture(table(THREE), "simulated", "60 s")
     assert "simulated; leaderboard version 1; 4 problems (workload x machine); 60 s for learning and planning" in svg
     assert "@media (prefers-color-scheme: dark)" in svg
-    assert svg == profile_svg(table(THREE).sample(frac=1.0, random_state=0), "simulated", "60 s")
+    assert svg == profile_picture(table(THREE).sample(frac=1.0, random_state=0), "simulated", "60 s")
 
 
 def luminance(colour):
@@ -114,30 +119,33 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("paper", ["#ffffff", "#0d1117"])
-def test_every_colour_is_seen_on_light_and_on_dark(paper):
-    for colour in COLOURS:
+@pytest.mark.parametrize(("paper", "palette"), [("#ffffff", LIGHT), ("#14181d", DARK), ("#0d1117", DARK)])
+def test_every_colour_is_seen_on_light_and_on_dark(paper, palette):
+    for colour in palette:
         lighter, darker = sorted((luminance(colour), luminance(paper)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 3.0, colour
 
 
-def test_the_best_are_named_beside_their_lines_and_others_are_counted():
+def test_strategies_that_compete_have_looks_that_differ():
+    ours = [name for name, strategy in strategies().items() if strategy.role is not Role.VARIANT]
+    looks = {name: strategy_look(name) for name in ours if name in set(pd.read_csv(STEPS)["strategy"])}
+    assert len(set(looks.values())) == len(looks), "choose another palette._SPREAD, and make the pictures again"
+
+
+def test_the_best_are_named_beside_their_lines_and_others_are_grey():
     many = {f"s{number:02}": [float(number), None] for number in range(NAMED + 5)}
-    svg = profile_svg(table(many), "simulated", "60 s")
-    named = re.findall(r'y="([\d.]+)" text-anchor="start" font-size="13">([^<]*)<', svg)
-    assert [name for _, name in named] == [*(f"s{number:02}" for number in range(NAMED)), "5 others"]
-    assert np.diff([float(y) for y, _ in named]).min() >= 20.0
-    assert svg.count('class="other"') == 5 + 1
-    # The curve and the piece of line beside the name look alike, and like no other.
-    looks = re.findall(r'<path (stroke=.*?) d="', svg)
-    assert len(set(looks)) == NAMED
-    assert all(looks.count(look) == 2 for look in looks)
+    svg = profile_picture(table(many), "simulated", "60 s")
+    named = re.findall(r'y="([\d.]+)" class="name">([^<]*)<', svg)
+    assert sorted(name for _, name in named) == [f"s{number:02}" for number in range(NAMED)]
+    assert np.diff(sorted(float(y) for y, _ in named)).min() >= 11.9
+    assert svg.count('class="line other"') == 5
+    assert "; grey: 5 others<" in svg
 
 
 def test_names_are_escaped():
-    svg = profile_svg(table({"<img src=x onerror=y>": [0.0], "b": [1.0]}), "simulated", "60 s")
+    svg = profile_picture(table({"<img src=x onerror=y>": [0.0], "b": [1.0]}), "simulated", "60 s")
     assert "<img" not in svg
-    assert "<img src=x onerror=y>" in paths(svg)
+    assert "<img src=x onerror=y>" in curves(svg)
 
 
 def test_the_committed_picture_is_what_the_committed_table_gives():
@@ -150,4 +158,4 @@ def test_pictures_are_of_the_leaderboards_table(tmp_path):
     (tmp_path / "leaderboard").mkdir()
     table(THREE).to_csv(tmp_path / "leaderboard" / "steps.csv", index=False)
     (made,) = numbers.pictures(tmp_path).items()
-    assert made == ("leaderboard/profiles.svg", profile_svg(table(THREE), "simulated", "60 s"))
+    assert made == ("leaderboard/profiles.svg", profile_picture(table(THREE), "simulated", "60 s"))

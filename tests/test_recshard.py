@@ -19,7 +19,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
-from shardbench.runs.runner import RunOptions, list_trials
+from shardbench.runs.runner import RunOptions, SuiteWork
 from shardbench.runs.suite import Suite
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
@@ -278,10 +278,10 @@ def test_variants_run_only_where_they_are_named(tmp_path):
         }
     )
     options = RunOptions(results=tmp_path, data=tmp_path)
-    listed = {trial.strategy for trial in list_trials(suite, options)}
+    listed = {trial.strategy for trial in SuiteWork(suite, options).pieces}
     assert "recshard" in listed
     assert listed.isdisjoint(VARIANTS)
-    named = list_trials(suite, replace(options, strategies=VARIANTS))
+    named = SuiteWork(suite, replace(options, strategies=VARIANTS)).pieces
     assert sorted(trial.strategy for trial in named) == sorted(VARIANTS)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from shardbench.baselines.recshard.reproduction import ratios, scaled
-from shardbench.baselines.recshard.reproduction.scaled import Condition, ask, metrics, never_touched_pct, slice_of
+from shardbench.baselines.recshard.reproduction.scaled import RmCondition, ask, metrics, never_touched_pct, slice_of
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
 from shardbench.datasets.rm import RmConfig
@@ -56,7 +56,7 @@ def test_a_slice_takes_the_same_time_for_as_small_a_share_of_a_load() -> None:
 
 
 def test_milliseconds_in_small_are_those_of_four_times_the_size() -> None:
-    base = Condition(parts=scaled.QUARTER, row_scale=1 / 512, samples=scaled.SMALL_SAMPLES)
+    base = RmCondition(parts=scaled.QUARTER, row_scale=1 / 512, samples=scaled.SMALL_SAMPLES)
     small, large = base.question(), replace(base, row_scale=1 / 128).question()
     assert small.problem.batch_size * 4 == large.problem.batch_size
     assert never_touched_pct(small.problem) == pytest.approx(never_touched_pct(large.problem), rel=0.01)
@@ -67,7 +67,7 @@ def test_milliseconds_in_small_are_those_of_four_times_the_size() -> None:
 
 
 def test_hbm_of_a_condition() -> None:
-    base = Condition(samples=scaled.SMALL_SAMPLES // 16, row_scale=1 / 1024)
+    base = RmCondition(samples=scaled.SMALL_SAMPLES // 16, row_scale=1 / 1024)
     topology = base.question().problem.topology
     assert topology.hbm_bytes == pytest.approx(WHOLE.topology.hbm_bytes / 1024, rel=1e-4)
     assert topology.world_size == 16

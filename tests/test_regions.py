@@ -18,7 +18,7 @@ from shardbench.records.cell import Cell, Scalar
 from shardbench.studies import placement_region
 from shardbench.studies.placement_region import PlacementRegion
 from shardbench.studies.region import Knob, RegionStudy, design, knob_table
-from shardbench.studies.region_picture import region_svg
+from shardbench.studies.region_picture import region_drawing
 from shardbench.studies.surface import fit_surface
 from shardbench.tasks.pools import Pool, Side, load_pool
 from shardbench.tasks.task import Task
@@ -104,15 +104,15 @@ def test_the_table_of_knobs_has_the_deciding_one_first() -> None:
 def test_the_picture_has_a_mark_for_every_point() -> None:
     table = rows()
     judged = claim(region={"column": "gain_x"}, paper=2.0)
-    text = region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+    text = region_drawing(judged, table, knob_table(KNOBS, ("gain_x",), table))
     held, right = int((table["gain_x"] >= 2.0).sum()), int((table["gain_x"] > 1.0).sum())
     assert f"speed: holds at {held} of 63 points, its direction at {right}" in text
     root = ET.fromstring(text)
-    names = [element.tag.rpartition("}")[2] for element in root]
-    # The legend has two circles and two paths.
-    assert names.count("circle") == right + 2
-    assert names.count("path") == 64 - right + 2
-    assert text == region_svg(judged, table, knob_table(KNOBS, ("gain_x",), table))
+    kinds = [element.get("class", "").split()[0] for element in root.iter() if element.tag in ("circle", "path")]
+    # The legend has one of each.
+    assert (kinds.count("point"), kinds.count("hollow")) == (held + 1, right - held + 1)
+    assert kinds.count("line") == 64 - right + 2
+    assert text == region_drawing(judged, table, knob_table(KNOBS, ("gain_x",), table))
 
 
 class AllOnOne(PlacementRegion):

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "regression"))
 
-from history import Machine, Results, latest, measured
+from history import Machine, Results, latest
 from judging import LIMIT, MOST_PAIRS, Comparison, Kind, Level, Verdict, quantity
 from measuring import SAMPLES, Outcome, in_turn, levels
 from running import Broken, Listed
@@ -168,7 +168,8 @@ def results(commit: str, committed: str, machine: Machine = MACHINE) -> Results:
         Listed(name="two", kind=Kind.TRACK, unit="claims", version="1"),
     ]
     found = {"one": Level.of([0.1, 0.11, 0.12]), "two": Level.of([3.0])}
-    return measured(machine, (commit, committed), listed, found)
+    by_name = {one.name: one for one in listed}
+    return Results(machine=machine, commit=commit, committed=committed, levels=found, listed=by_name)
 
 
 def test_results_are_read_as_they_were_written(tmp_path):

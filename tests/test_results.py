@@ -13,7 +13,7 @@ from shardbench.report.compare import order
 from shardbench.report.prediction.against_measured import read_measured
 from shardbench.report.prediction.summary import expected_files
 from shardbench.report.tables.files import check_tables
-from shardbench.runs.runner import RunOptions, list_trials, run_suite
+from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
 from shardbench.runs.suite import EVERY, load_suite
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -72,7 +72,7 @@ def test_a_second_run_and_its_agreement_are_both_there_and_fit():
 def test_every_trial_of_the_suite_has_a_record(suite):
     known = trial_store(RESULTS, suite).latest()
     loaded = load_suite(suite)
-    trials = list_trials(loaded, RunOptions(results=RESULTS, data=Path("data")))
+    trials = SuiteWork(loaded, RunOptions(results=RESULTS, data=Path("data"))).pieces
     named = {name for job in loaded.jobs for name in job.strategies} - {EVERY}
     missing = [f"{t.strategy} on {t.workload} {t.machine}" for t in missing_trials(trials, known, named)]
     assert missing == [], AGAIN.format(suite)

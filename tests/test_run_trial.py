@@ -57,18 +57,17 @@ def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     [
         ("step_bound_ms", "the step, .* is below the bound proven for any device moves, "),
         ("own_step_bound_ms", "the step, .* is below the bound proven for the strategy's moves, "),
-        ("bound", "the slowest device's embedding time, .* is below the bound proven for any device moves, "),
+        ("bound_ms", "the slowest device's embedding time, .* is below the bound proven for any device moves, "),
     ],
 )
 def test_what_is_too_good_to_be_true_is_invalid(context, monkeypatch, field, what):
-    honest = run_trial_module._found
+    honest = run_trial_module._judged_plan
 
     def too_good(*arguments):
-        found = honest(*arguments)
-        above = replace(found.bound, ms=99.0) if field == "bound" else 99.0
-        return replace(found, **{field: above})
+        judged = honest(*arguments)
+        return replace(judged, predictions=replace(judged.predictions, **{field: 99.0}))
 
-    monkeypatch.setattr(run_trial_module, "_found", too_good)
+    monkeypatch.setattr(run_trial_module, "_judged_plan", too_good)
     record = outcome(context, misbehaving.Honest)
     assert record.outcome is Outcome.INVALID
     assert record.timing is None

@@ -16,7 +16,7 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.tables.suite_tables import throughput
-from shardbench.runs.runner import RunOptions, SuiteWork, list_trials, run_suite
+from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
 from shardbench.runs.suite import load_suite
 
 SUITE = (
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tm
 
 def test_trials_are_interleaved_and_selected(tiny):
     suite, options = tiny
-    listed = list_trials(suite, options)
+    listed = SuiteWork(suite, options).pieces
     assert [(t.backend.value, t.strategy, t.repeat) for t in listed] == [
         ("simulated", "shuffle", 0),
         ("simulated", "greedy-size", 0),
@@ -173,40 +173,40 @@ def test_trials_are_interleaved_and_selected(tiny):
     ]
     assert len({t.key for t in listed}) == 4
     chosen = replace(options, strategies=("shuffle",), seeds=(3, 4))
-    assert [(t.strategy, t.seed) for t in list_trials(suite, chosen)] == [("shuffle", 3), ("shuffle", 4)]
+    assert [(t.strategy, t.seed) for t in SuiteWork(suite, chosen).pieces] == [("shuffle", 3), ("shuffle", 4)]
     with pytest.raises(BadInput, match="unknown strategy 'nope'; known: "):
-        list_trials(suite, replace(options, strategies=("nope",)))
+        SuiteWork(suite, replace(options, strategies=("nope",)))
 
 
 def test_all_strategies_are_no_variants_and_none_that_the_job_leaves_out(tiny):
     suite, options = tiny
     job = suite.jobs[0].model_copy(update={"strategies": ("*",), "without": ("shuffle",)})
     every = suite.model_copy(update={"jobs": (job,)})
-    named = {trial.strategy for trial in list_trials(every, options)}
+    named = {trial.strategy for trial in SuiteWork(every, options).pieces}
     assert "greedy-size" in named
     assert "shuffle" not in named
     assert "greedy-cost" not in named, "a variant"
     for one in ("shuffle", "greedy-cost"):
-        assert [t.strategy for t in list_trials(every, replace(options, strategies=(one,)))] == [one]
+        assert [t.strategy for t in SuiteWork(every, replace(options, strategies=(one,))).pieces] == [one]
     misspelt = every.model_copy(update={"jobs": (job.model_copy(update={"without": ("shufle",)}),)})
     with pytest.raises(BadInput, match="unknown strategy 'shufle'"):
-        list_trials(misspelt, options)
+        SuiteWork(misspelt, options)
 
 
 def test_a_quick_run_has_the_jobs_marked_so(tiny):
     suite, options = tiny
     quick = suite.jobs[1].model_copy(update={"quick": True})
     marked = suite.model_copy(update={"jobs": (suite.jobs[0], quick)})
-    assert {t.backend.value for t in list_trials(marked, replace(options, quick=True))} == {"measured"}
-    assert list_trials(suite, replace(options, quick=True)) == []
+    assert {t.backend.value for t in SuiteWork(marked, replace(options, quick=True)).pieces} == {"measured"}
+    assert SuiteWork(suite, replace(options, quick=True)).pieces == []
 
 
 def test_an_overridden_machine_is_another_trial_with_another_name(tiny):
     suite, options = tiny
     job = suite.jobs[0].model_copy(update={"override": {"uvm_bandwidth": "3 GB/s"}})
     both = suite.model_copy(update={"jobs": (suite.jobs[0], job)})
-    names = {t.machine for t in list_trials(both, options)}
-    assert len({t.key for t in list_trials(both, options)}) == 4
+    names = {t.machine for t in SuiteWork(both, options).pieces}
+    assert len({t.key for t in SuiteWork(both, options).pieces}) == 4
     assert any(name.endswith("+uvm_bandwidth-3GBps") for name in names)
     (record, *_) = run_suite(suite.model_copy(update={"jobs": (job,)}), options, Log())
     assert record.outcome is Outcome.OK
@@ -224,10 +224,10 @@ def test_same_simulated_trial_gives_the_same_numbers(tiny):
 
 def test_a_changed_workload_or_machine_is_another_trial(tiny, tmp_path):
     suite, options = tiny
-    before = {t.key for t in list_trials(suite, options)}
+    before = {t.key for t in SuiteWork(suite, options).pieces}
     path = tmp_path / "toy.toml"
     path.write_text(path.read_text().replace("value = 32", "value = 33"))
-    assert before.isdisjoint(t.key for t in list_trials(suite, options))
+    assert before.isdisjoint(t.key for t in SuiteWork(suite, options).pieces)
 
 
 def test_records_hold_no_path_and_no_host(tiny):

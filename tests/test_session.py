@@ -9,7 +9,6 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.processes.launch import mark
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
@@ -159,7 +158,7 @@ def test_a_piece_listed_twice_is_refused(work, tmp_path):
     assert not work.store.path.exists()
 
 
-def _square(number: int) -> tuple[int, int]:
+def _square(number: int, mark) -> tuple[int, int]:
     mark(BEGUN)
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -171,7 +170,7 @@ def _square(number: int) -> tuple[int, int]:
     return number * number, os.getpid()
 
 
-def _burn(seconds: float) -> str:
+def _burn(seconds: float, mark) -> str:
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass

@@ -18,7 +18,7 @@ from shardbench.cli.main import run_command
 from shardbench.engine.rank import run_rank
 from shardbench.processes.job import Ran
 from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import start_server
+from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import run_suite
 
@@ -98,7 +98,7 @@ def ranks_of(torchrun: list[str], log: Path) -> None:
     world = int(options["--nnodes"]) * here
     assert options["-m"] == "shardbench.engine.rank"
     ranks = [(Path(torchrun[-1]), rank, world, here) for rank in range(world)]
-    start_server()
+    FORK_SERVER.context()
     with ThreadPoolExecutor(world) as pool:
         codes = pool.map(lambda rank: call_in_child(a_rank, rank, timeout_s=100, phase="rank", log=log), ranks)
     assert list(codes) == [0] * world, log.read_text()

@@ -4,8 +4,9 @@ from xml.etree import ElementTree
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.report.page.svg.marks import dot, drawing, group, series_class, text
-from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points
+from shardbench.report.page.palette import series_look
+from shardbench.report.page.svg.marks import drawing, group, text
+from shardbench.report.page.svg.plane import Frame, Line, NamedPoint, lines, points
 from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
 from shardbench.report.page.svg.scale import CAP, Scale, cap, label, span
 
@@ -20,15 +21,15 @@ def of_class(svg, kind):
 
 def test_words_cannot_become_markup():
     words = '</text><script>alert("1")</script>'
-    made = drawing(10, 10, words, text(0, 0, words) + dot(1, 1, 1, "point", words) + group("", words=words))
+    made = drawing(10, 10, words, text(0, 0, words) + group("", words=words))
     tree = ElementTree.fromstring(made)
-    assert {one.tag for one in tree.iter()} == {"svg", "text", "circle", "title", "g"}
+    assert {one.tag for one in tree.iter()} == {"svg", "text", "title", "g"}
     assert tree.get("aria-label") == words
-    assert [one.text for one in tree.iter() if one.tag in ("text", "title")] == [words] * 3
+    assert [one.text for one in tree.iter() if one.tag in ("text", "title")] == [words] * 2
 
 
 def test_series_differ_by_colour_and_then_by_dashes():
-    assert len({series_class(number) for number in range(36)}) == 36
+    assert len({series_look(number) for number in range(36)}) == 36
 
 
 def test_an_axis_places_values_and_keeps_those_beyond_at_its_end():
@@ -115,7 +116,7 @@ def test_names_of_lines_keep_their_distance():
         width=400, height=300, x=span([0, 1], 40, 300, log=False), y=span([0, 1], 260, 20, log=False), x_title="x",
         y_title="y",
     )  # fmt: skip
-    drawn = [Line(series=i, points=((0.0, 0.0), (1.0, 0.01 * i)), name=f"line {i}") for i in range(12)]
+    drawn = [Line(look=series_look(i), points=((0.0, 0.0), (1.0, 0.01 * i)), name=f"line {i}") for i in range(12)]
     svg = frame.drawn("lines", lines(frame, drawn))
     heights = sorted(float(one.get("y")) for one in of_class(svg, "name"))
     assert len(heights) == 12
@@ -128,7 +129,7 @@ def test_names_of_points_do_not_lie_on_each_other():
         width=400, height=300, x=span([0, 1], 40, 300, log=False), y=span([0, 1], 260, 20, log=False), x_title="x",
         y_title="y",
     )  # fmt: skip
-    drawn = [Point(series=i, x=0.5, y=0.5, name=f"point {i}", says=f"point {i}") for i in range(30)]
+    drawn = [NamedPoint(look=series_look(i), x=0.5, y=0.5, name=f"point {i}", says=f"point {i}") for i in range(30)]
     svg = frame.drawn("points", points(frame, drawn))
     places = [(one.get("x"), one.get("y")) for one in of_class(svg, "name")]
     assert 2 <= len(places) == len(set(places)) <= 10

@@ -28,7 +28,7 @@ SMALL, LARGE = 10_000, 4_000_000
 
 
 def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[str, float]]:
-    """One row a number of devices; the batch is drawn once for all of them."""
+    """Return a row for each number of devices; the batch is drawn once for all of them."""
     workload = CONFIG(tables=tables, name="scale").build(Path())
     blank = tuple(AccessProfile(rows=t.rows, samples=1, present=0, counts=(), row_counts=()) for t in workload.tables)
     problems = [
@@ -57,7 +57,7 @@ def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[
 
 
 def as_csv(rows: list[dict[str, float]]) -> str:
-    """The rows as text."""
+    """Return the rows as CSV."""
     return "\n".join([",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]) + "\n"
 
 

@@ -20,7 +20,7 @@ from shardbench.base.reading import toml_file
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
 from shardbench.records.trial import Backend
-from shardbench.report.page.profile_picture import profile_svg
+from shardbench.report.page.profile_picture import profile_picture
 from shardbench.report.tables.answer import answers_of_table, lines
 from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
 from shardbench.report.tables.text import significant
@@ -44,16 +44,16 @@ class Column(pydantic.BaseModel):
 
     head: str
     value: str
-    """As ``pandas.DataFrame.eval`` reads it; names that are no identifiers stand in backticks."""
+    """An expression for ``pandas.DataFrame.eval``; names that are no identifiers stand in backticks."""
     low: str = ""
     high: str = ""
-    """Both or none: what is printed as a range behind the value."""
+    """The range that is printed behind the value has two ends, so that both are stated or none."""
     unit: str = ""
     decimals: int | None = None
     """Three significant digits where nothing is said, one decimal of per cents."""
 
     def text(self, value: object) -> str:
-        """A cell's value in print; ``-`` where there is none."""
+        """Print a cell's value; ``-`` stands for one that is missing."""
         if isinstance(value, str):
             return value
         if pd.isna(value):
@@ -72,7 +72,7 @@ class Spread(pydantic.BaseModel):
 
     by: str
     values: Annotated[tuple[str, ...], Field(min_length=1)]
-    """With more than one, columns are named by value and entry: ``cost_ms fae``."""
+    """Where there is more than one, columns are named by value and entry: ``cost_ms fae``."""
 
 
 class Block(pydantic.BaseModel):
@@ -87,19 +87,19 @@ class Block(pydantic.BaseModel):
     """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
     ``answer``: what a run prints of a throughput table."""
     where: str = ""
-    """As ``pandas.DataFrame.query`` reads it."""
+    """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
     """Columns that name a row, and their heads."""
     average: Literal["only", "mean", "median", "min", "max"] = "only"
-    """Of the table's rows of one name; with ``only`` there is one."""
+    """How rows of one name become one row; ``only`` refuses more than one."""
     spread: Spread | None = None
     least: dict[str, tuple[str, ...]] = {}
-    """New columns: the smallest of others."""
+    """New columns, each the smallest of the others that it names."""
     columns: tuple[Column, ...] = ()
     backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
-    """What the columns are, where the rows' own backend does not say it (seconds spent on a simulated row)."""
+    """The backend to print where the rows' own does not say it (seconds spent on a simulated row)."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
-    """Rows below the others, over what these print."""
+    """Rows that are added below the others and summarise what these print."""
 
 
 class Spec(pydantic.BaseModel):
@@ -108,17 +108,17 @@ class Spec(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     document: str
-    """Relative to the spec's folder."""
+    """Path of the document, relative to the spec's folder."""
     blocks: Annotated[tuple[Block, ...], Field(min_length=1)]
 
 
 def specs(root: Path) -> list[Path]:
-    """Every ``numbers.toml`` of a repository."""
+    """Return the paths of all ``numbers.toml`` files of a repository."""
     return sorted(path for folder in FOLDERS for path in (root / folder).rglob("*numbers.toml"))
 
 
 def parse(path: Path) -> Spec:
-    """A spec; raises BadInput that names the first wrong field."""
+    """Read a spec; raises BadInput that names the first wrong field."""
     try:
         return Spec.model_validate(toml_file(path))
     except pydantic.ValidationError as error:
@@ -126,7 +126,7 @@ def parse(path: Path) -> Spec:
 
 
 def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
-    """The document of a spec, and its text with every block made anew.
+    """Return the document of a spec, and its text with every block made anew.
 
     Raises BadInput where the blocks of document and spec are not the same, or a table cannot give one.
     """
@@ -146,15 +146,15 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
 
 
 def pictures(tables: Path) -> dict[str, str]:
-    """Text of the pictures of tables by path below ``results/pictures``: the leaderboard's performance profiles."""
+    """Return the text of pictures by path below ``results/pictures``: the leaderboard's performance profiles."""
     return {
-        f"{LEADERBOARD}/profiles.svg": profile_svg(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
+        f"{LEADERBOARD}/profiles.svg": profile_picture(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
         for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
     }
 
 
 def block_text(block: Block, tables: Path) -> str:
-    """A block as Markdown, without its markers."""
+    """Return a block as Markdown, without its markers."""
     try:
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
@@ -190,7 +190,7 @@ def _name(value: Any) -> str:
 
 
 def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a name, in the table's order, with all columns that expressions may use."""
+    """Return one row for each name, in the table's order, with all columns that expressions may use."""
     keys = list(block.rows)
     inner = [*keys, *([block.spread.by] if block.spread else [])]
     if block.average == "only":
@@ -229,7 +229,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _claims(block: Block, frame: pd.DataFrame) -> str:
-    """A list: each statement, what became of it, and on which evidence."""
+    """Write a list: each statement, what became of it, and on which evidence."""
     lines = []
     for row in frame.to_dict("records"):
         text = claim_text({str(name): value for name, value in row.items()})
@@ -238,7 +238,7 @@ def _claims(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _ledger(block: Block, frame: pd.DataFrame) -> str:
-    """A table a paper: one line a statement."""
+    """Write a table for each paper, with one line for each statement."""
     parts = []
     for paper, rows in frame.groupby("paper", sort=False):
         heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
@@ -248,7 +248,7 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
-    """A line a paper: its statements, and how many came to which direction / which magnitude."""
+    """Write a line for each paper: its statements, and how many came to which direction / which magnitude."""
     found = set(frame["direction"]) | set(frame["magnitude"])
     strange = found - {*VERDICTS, NOT_STATED}
     if strange:
@@ -266,7 +266,7 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _answer(block: Block, frame: pd.DataFrame) -> str:
-    """What ``shardbench run`` ends with, but for logs and keys, which tables do not have."""
+    """Write the end of ``shardbench run``, without logs and keys, which tables do not have."""
     said = ["\n".join(lines(found)) for found in answers_of_table(frame)]
     return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
@@ -275,7 +275,7 @@ _FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _ve
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:
-    """Command line; run from the repository's root."""
+    """Run the command line, from the repository's root."""
     argparse.ArgumentParser(description=__doc__).parse_args(argv)
     root = Path()
     for path in specs(root):

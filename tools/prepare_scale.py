@@ -37,7 +37,7 @@ _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
 def hexadecimals(ranks: np.ndarray, lengths: np.ndarray, table: int) -> pa.Array:
-    """Eight hex digits of a value of each rank, another one in each table; a cell of no length is empty."""
+    """Return eight hex digits for each rank, other ones in each table; a cell of no length is empty."""
     words = (mixed(ranks, table) >> np.uint64(32)).astype(np.uint32)
     digits = _HEX[(words[:, None] >> np.arange(28, -4, -4, dtype=np.uint32)) & 15]
     ends = np.concatenate([[0], 8 * np.cumsum(lengths)]).astype(np.int32)
@@ -45,7 +45,7 @@ def hexadecimals(ranks: np.ndarray, lengths: np.ndarray, table: int) -> pa.Array
 
 
 def write_log(path: Path, rows: int) -> None:
-    """A text of Criteo's form, ``rows`` lines; cells are missing as often as in the published sample."""
+    """Write a text of Criteo's form with ``rows`` lines; cells are missing as often as in the published sample."""
     workload = CONFIG(batch_size=BATCH, column_dependence=0).build(Path())
     generator = np.random.default_rng(0)
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
@@ -64,7 +64,7 @@ def write_log(path: Path, rows: int) -> None:
 
 
 def packed(path: Path) -> Path:
-    """The same with .gz, as Criteo's days are."""
+    """Pack the file with gzip, as Criteo's days are, and return the path of the packed one."""
     target = path.with_name(f"{path.name}.gz")
     with path.open("rb") as plain, gzip.open(target, "wb", compresslevel=6) as file:
         shutil.copyfileobj(plain, file, 1 << 24)
@@ -72,7 +72,7 @@ def packed(path: Path) -> Path:
 
 
 def one(data_set: str, source: Path, target: Path) -> tuple[float, int]:
-    """CPU seconds of one preparation in this process (all its threads), and its peak memory in bytes."""
+    """Return the CPU seconds of one preparation in this process (all its threads), and its peak memory in bytes."""
     gc.collect()
     start = time.process_time()
     if data_set == "criteo_kaggle":
@@ -84,7 +84,7 @@ def one(data_set: str, source: Path, target: Path) -> tuple[float, int]:
 
 
 def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = MILLION) -> list[dict[str, object]]:
-    """One row a data set, kind of file and size; only ``repeated_rows`` are measured often, and packed, too."""
+    """Return a row for each data set, kind of file and size; ``repeated_rows`` are measured often, and packed, too."""
     taken: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -104,7 +104,7 @@ def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = 
 
 
 def _apart(data_set: str, source: Path, target: Path) -> tuple[float, int]:
-    """``one`` in a process of its own, whose memory is nobody else's."""
+    """Run ``one`` in a process of its own, whose memory is nobody else's."""
     command = [sys.executable, __file__, "--one", data_set, str(source), str(target)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
     shutil.rmtree(target)
@@ -119,12 +119,12 @@ def _row(data_set: str, kind: str, size: int, found: list[tuple[float, int]]) ->
 
 
 def as_csv(rows: list[dict[str, object]]) -> str:
-    """The rows as text."""
+    """Return the rows as CSV."""
     return "\n".join([",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]) + "\n"
 
 
 def main(arguments: list[str]) -> None:
-    """Measures, or (--one) is one of the processes measured."""
+    """Run the command line; with ``--one`` this is one of the processes that are measured."""
     if arguments[:1] == ["--one"]:
         seconds, peak = one(arguments[1], Path(arguments[2]), Path(arguments[3]))
         print(seconds, peak)

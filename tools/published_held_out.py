@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.published.agreement import committed, predicted_ms
-from shardbench.cost.published.points import HELD_OUT, ExchangePoint, Family, KernelPoint, Point, published
+from shardbench.cost.published.points import HELD_OUT, Family, Point, PublishedExchange, PublishedKernel, published
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
 
 _STEP = 1.05
@@ -33,9 +33,9 @@ class Judged:
 
     families: tuple[str, ...]
     constants: tuple[str, ...]
-    """Fields of Constants."""
+    """Names of fields of ``Constants``."""
     form: float
-    """Error factor of the form of what these points time."""
+    """Error factor of the model's form for what these points time."""
 
 
 _KERNELS = (
@@ -54,16 +54,16 @@ JUDGED = {
         ),
     )
 }
-"""By the word that machine files use after BEGINS."""
+"""The judged constants by the word that machine files use after BEGINS."""
 BEGINS = "held out: "
 
 
 def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> float:
-    """Milliseconds of a published point, predicted with constants multiplied by ``factors``."""
+    """Return the milliseconds of a published point, predicted with constants multiplied by ``factors``."""
     stated = committed(family.machine).constants
     values = {name: getattr(stated, name) for name in factors}
     values |= {name: constant.value for name, constant in family.constants.items() if name in factors}
-    if isinstance(point, ExchangePoint):
+    if isinstance(point, PublishedExchange):
         own = {name: value * factors.get(name, 1.0) for name, value in point.constants.items()}
         point = replace(point, constants=own)
     changed = {name: value * factors[name] for name, value in values.items()}
@@ -73,7 +73,7 @@ def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> flo
 
 
 def weighed(families: tuple[str, ...], *, every: bool = False) -> list[tuple[Point, Family, float]]:
-    """Held-out points of some families, or ``every`` one, with weights that add up to 1.
+    """Return the held-out points of some families, or ``every`` one, with weights that add up to 1.
 
     Repeats of one measurement weigh as one.
     """
@@ -90,14 +90,14 @@ def weighed(families: tuple[str, ...], *, every: bool = False) -> list[tuple[Poi
 
 
 def rms_log_error(families: tuple[str, ...]) -> float:
-    """Root mean square of log(predicted / published) of the held-out points."""
+    """Return the root mean square of log(predicted / published) of the held-out points."""
     return math.sqrt(
         sum(w * math.log(predicted_ms(p, family) / p.published_ms) ** 2 for p, family, w in weighed(families))
     )
 
 
 def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> Floats:
-    """d log(predicted) / d log(constant), [constants], by central differences."""
+    """Return d log(predicted) / d log(constant), [constants], by central differences."""
     width = 2.0 * math.log(_STEP)
     return np.array(
         [
@@ -109,7 +109,7 @@ def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> F
 
 @cache
 def form_error(name: str) -> float:
-    """What the best constants for *all* points of ``JUDGED[name]`` leave, as a factor."""
+    """Return the error that the best constants for *all* points of ``JUDGED[name]`` leave, as a factor."""
     judged = JUDGED[name]
     points = weighed(judged.families, every=True)
 
@@ -129,7 +129,7 @@ def form_error(name: str) -> float:
 
 @cache
 def factor(name: str) -> float:
-    """Error factor of the constants that ``JUDGED[name]`` lists."""
+    """Return the error factor of the constants that ``JUDGED[name]`` lists."""
     judged = JUDGED[name]
     spread = sum(w * float((sensitivities(p, f, judged.constants) ** 2).sum()) for p, f, w in weighed(judged.families))
     rest = rms_log_error(judged.families) ** 2 - math.log(judged.form) ** 2
@@ -137,7 +137,7 @@ def factor(name: str) -> float:
 
 
 def stated_factor(error_source: str) -> float | None:
-    """What a machine file's error must be, to two decimals; None where its words name no held-out points.
+    """Return what a machine file's error must be, to two decimals; None where its words name no held-out points.
 
     ``held out: a, b (...)`` are constants that were judged by a and then carried over to a device like
     that of b: both errors add up, as squares of logarithms.
@@ -149,20 +149,20 @@ def stated_factor(error_source: str) -> float | None:
 
 
 def drawn_logs(point: Point, family: Family) -> Floats:
-    """log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
+    """Return log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
     errors = committed(family.machine).errors
     factors = {name: error ** deviations(name) for name, error in errors.items()}
     logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
-    if isinstance(point, KernelPoint):
+    if isinstance(point, PublishedKernel):
         form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
     else:
-        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, ExchangePoint)
+        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, PublishedExchange)
     return np.array(logs) + form
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How the draws do on the held-out points of a family, one of each measurement."""
+    """Counts of the held-out points of a family, one of each measurement, for which the draws are right."""
 
     points: int
     in_band: int
@@ -173,12 +173,12 @@ class Coverage:
     sure: int
     """Pairs of which the draws say that they know which is slower."""
     right: int
-    """Those of them of which they are right."""
+    """Pairs of these for which the draws are right."""
 
 
 @cache
 def coverage(family: str) -> Coverage:
-    """The draws against the held-out points of a family."""
+    """Hold the draws against the held-out points of a family."""
     firsts = {point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}
     times = [(drawn_logs(point, own), math.log(point.published_ms)) for point, own in firsts.values()]
     pairs = [(a - b, x - y) for (a, x), (b, y) in combinations(times, 2)]
@@ -200,7 +200,7 @@ def _holds(drawn: Floats, value: float) -> bool:
 
 
 def markdown() -> str:
-    """The document's two tables: factors, and how the draws do on held-out points."""
+    """Write the document's two tables: factors, and how the draws do on held-out points."""
     lines = [
         "| held out | measurements | held-out error | left to the form | factor of each constant |",
         "|---|---|---|---|---|",
@@ -223,7 +223,7 @@ def markdown() -> str:
 
 
 def main() -> None:
-    """Command line; run from the repository's root."""
+    """Run the command line, from the repository's root."""
     for name in JUDGED:
         print(f"{name}: factor {factor(name):.3f}, form {form_error(name):.3f}")
     write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(), "held out"))

@@ -52,7 +52,7 @@ GROUPS = 4
 RESERVED = 0.15
 """Share of a device's memory that is kept free, which is TorchRec's own default."""
 BATCH = 512
-"""Samples of a rank."""
+"""Number of samples that each rank takes."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ MEASURED_COLUMNS = (
 
 @dataclass(frozen=True)
 class Given:
-    """What both planners are asked with."""
+    """The module, topology and constraints that both planners are asked with."""
 
     module: torch.nn.Module
     topology: TorchRecTopology
@@ -92,7 +92,7 @@ class Given:
     reserved: float
 
     def arguments(self) -> dict[str, Any]:
-        """Of either planner; a reservation keeps what it reserved last, so that each has its own."""
+        """Return the arguments of either planner; a reservation keeps what it reserved last, so each has its own."""
         return {
             "topology": self.topology,
             "batch_size": self.batch_size,
@@ -101,17 +101,17 @@ class Given:
         }
 
     def torchrecs(self) -> EmbeddingShardingPlanner:
-        """TorchRec's, with its own proposers."""
+        """Return TorchRec's planner, with its own proposers."""
         return EmbeddingShardingPlanner(**self.arguments(), stats=[], debug=False)
 
     def kinds(self, sharding: dict[str, Any]) -> int:
-        """Tables that are not sharded as their constraint says."""
+        """Count the tables that are not sharded as their constraint says."""
         allowed = {name: constraint.sharding_types for name, constraint in self.constraints.items()}
         return sum(bool(allowed[name]) and how.sharding_type not in allowed[name] for name, how in sharding.items())
 
 
 def random_module(case: Case) -> Given:
-    """Tables of log-uniform rows and pooling factors, of which a few are held to one sharding type."""
+    """Make tables of log-uniform rows and pooling factors, of which a few are held to one sharding type."""
     rng = np.random.default_rng(case.tables)
     configs, constraints = [], {}
     for i in range(case.tables):
@@ -137,7 +137,7 @@ def random_module(case: Case) -> Given:
 
 
 def held(sharding: dict[str, Any], ranks: int) -> list[int]:
-    """Bytes of fp32 weights by rank, those of tables that all ranks hold included."""
+    """Return the bytes of fp32 weights by rank, without tables that all ranks hold."""
     found = np.zeros(ranks, dtype=np.int64)
     for how in sharding.values():
         for rank, shard in zip(how.ranks, how.sharding_spec.shards, strict=True) if how.sharding_spec else ():
@@ -146,7 +146,7 @@ def held(sharding: dict[str, Any], ranks: int) -> list[int]:
 
 
 def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[str, object]]:
-    """Two rows a case, one a planner; those of a planner without a plan say why."""
+    """Return two rows for each case, one for each planner; the row of a planner without a plan says why."""
     rows: list[dict[str, object]] = []
     _warm_up()
     for case in cases:
@@ -212,7 +212,7 @@ def _with_replicas(sharding: dict[str, Any], given: Given, ranks: int) -> list[i
 
 
 def suites_tables() -> tuple[Any, Problem]:
-    """The suite's mixed tables, and the problem of placing them on two ranks."""
+    """Return the suite's mixed tables, and the problem of placing them on two ranks."""
     suite = load_suite("measured")
     stated = next(dict(workload) for workload in suite.workloads if workload["name"] == "mixed")
     workload = workload_config(stated, "suite measured").build(Path())
@@ -222,7 +222,7 @@ def suites_tables() -> tuple[Any, Problem]:
 
 
 def given_of(problem: Problem) -> Given:
-    """The problem as a module: CPU machines are described as CUDA ones, which TorchRec's planner offers more types."""
+    """Return the problem as a module. CPU machines pass for CUDA ones: TorchRec's planner offers these more types."""
     configs = [
         EmbeddingBagConfig(
             name=table.name, num_embeddings=table.rows, embedding_dim=table.dim, feature_names=[f"f_{table.name}"]
@@ -243,7 +243,7 @@ def given_of(problem: Problem) -> Given:
 
 
 def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, object]]:
-    """A row a plan, each with its steps in all process groups; ours with the tables' profiles, and without."""
+    """Return a row for each plan with its steps in all process groups; ours with the tables' profiles and without."""
     workload, problem = suites_tables()
     given = given_of(problem)
     found: dict[str, tuple[Plan, float]] = {}
@@ -277,7 +277,7 @@ def _stepped(
     groups: int,
     iterations: int,
 ) -> list[dict[str, object]]:
-    """Ours in the same ranks as TorchRec's, in turn; either is the first to step in half of the process groups."""
+    """Step our plans in the same ranks as TorchRec's, in turn; either steps first in half of the process groups."""
     theirs = found["torchrec"][0]
     steps: dict[str, list[float]] = {name: [] for name in found}
     ratios: dict[str, list[float]] = {name: [] for name in found}
@@ -306,7 +306,7 @@ def _stepped(
 
 
 def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
-    """The rows as CSV."""
+    """Write the rows as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
@@ -314,7 +314,7 @@ def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> 
 
 
 def main(arguments: list[str]) -> None:
-    """``plans OUT.csv`` or ``measured OUT.csv``."""
+    """Run the command line: ``plans OUT.csv`` or ``measured OUT.csv``."""
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     what, out = arguments[0], Path(arguments[1])

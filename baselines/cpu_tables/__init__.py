@@ -20,7 +20,7 @@ class Hybrid(Strategy):
     dense = DenseHome.DEVICES
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Every table on a host (no randomness); raises Infeasible where one fits on none."""
+        """Place every table on a host (no randomness); raises Infeasible where one fits on none."""
         nodes = place_on_hosts(problem)
         segments = tuple(whole_table(table, Host(node=node)) for table, node in zip(problem.tables, nodes))
         return Plan(world_size=problem.world_size, segments=segments, dense=self.dense)
@@ -36,9 +36,9 @@ class CpuOnly(Hybrid):
 
 
 def place_on_hosts(problem: Problem) -> list[int]:
-    """Node of every table: largest first, each on the node with the most host memory left.
+    """Return the node of every table: largest first, each on the node with the most host memory left.
 
-    Raises Infeasible that names the first table without room.
+    Raises Infeasible, which names the first table without room.
     """
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.int64)
     free = np.full(problem.topology.nodes, problem.topology.host_bytes, dtype=np.int64)
@@ -56,5 +56,5 @@ def place_on_hosts(problem: Problem) -> list[int]:
 
 
 def strategies() -> Iterable[Strategy]:
-    """Both of them."""
+    """Return the hybrid and CPU-only training."""
     return (Hybrid(), CpuOnly())

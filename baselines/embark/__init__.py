@@ -10,7 +10,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .rounds import best_round
-from .splits import Splits
+from .splits import TableSplits
 
 
 class EMBark(Strategy):
@@ -21,15 +21,15 @@ class EMBark(Strategy):
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 
     def is_hierarchical(self, problem: Problem) -> bool:
-        """Whether a bucket is a node, whose devices share a shard's rows."""
+        """Return True where a bucket is a node, whose devices share a shard's rows."""
         return problem.topology.nodes > 1 and problem.topology.devices_per_node > 1
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The plan of the cheapest round (no randomness); raises Infeasible where a table finds no room in HBM."""
+        """Return the plan of the cheapest round (no randomness); raises Infeasible where a table has no room in HBM."""
         everyone = tuple(range(problem.world_size))
         parallel, free = _data_parallel(problem)
         rest = [i for i in range(len(problem.tables)) if i not in parallel]
-        placed = best_round(Splits(problem, hierarchical=self.is_hierarchical(problem)), rest, free)
+        placed = best_round(TableSplits(problem, hierarchical=self.is_hierarchical(problem)), rest, free)
         replicas = tuple(whole_table(problem.tables[i], Replicated(ranks=everyone)) for i in sorted(parallel))
         return Plan(
             world_size=problem.world_size,
@@ -39,18 +39,18 @@ class EMBark(Strategy):
 
 
 class EMBarkFlat(EMBark):
-    """The same with devices as buckets on several nodes too: no hierarchical communication."""
+    """EMBark with devices as buckets on several nodes too: no hierarchical communication."""
 
     name = "embark-flat"
     role = Role.VARIANT
 
     def is_hierarchical(self, problem: Problem) -> bool:
-        """Never."""
+        """Return False: a bucket is a device on every machine."""
         return False
 
 
 def _data_parallel(problem: Problem) -> tuple[set[int], Ints]:
-    """The smallest tables, that every device holds (deviation 2), and the bytes [world] left on each."""
+    """Return the smallest tables, which every device holds (deviation 2), and the bytes left on each device [world]."""
     left = problem.topology.hbm_bytes
     local_batch = problem.batch_size // problem.world_size
     chosen: set[int] = set()
@@ -64,5 +64,5 @@ def _data_parallel(problem: Problem) -> tuple[set[int], Ints]:
 
 
 def strategies() -> Iterable[Strategy]:
-    """With hierarchical communication where it can be, and without."""
+    """Return EMBark with hierarchical communication where there can be any, and without."""
     return (EMBark(), EMBarkFlat())

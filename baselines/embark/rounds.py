@@ -7,36 +7,36 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
-from shardbench.model.plan import OnRank, Placement, RowWise, Segment
+from shardbench.model.plan import OnRank, Placement, RowWise, Segment, whole_table
 
-from .splits import Split, Splits, Spread
+from .splits import RowSpread, TableSplit, TableSplits
 
 ROUNDS = 20
-"""Splits that are tried at most once every shard has room."""
+"""How many splits are tried at most once every shard has room."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class RoundPlan:
     """All shards of a round on their devices."""
 
     segments: tuple[Segment, ...]
     worst: float
-    """The dearest device's cost."""
+    """Cost of the dearest device."""
 
 
-def best_round(splits: Splits, tables: Iterable[int], free: Ints) -> Placed:
-    """The cheapest of the rounds for these tables on devices with ``free`` bytes, int64 [world].
+def best_round(splits: TableSplits, tables: Iterable[int], free: Ints) -> RoundPlan:
+    """Return the cheapest of the rounds for these tables on devices with ``free`` bytes, int64 [world].
 
     Raises Infeasible where a table finds no room however it is split.
     """
     current = {i: splits.whole(i) for i in tables}
     if not current:
-        return Placed(segments=(), worst=0.0)
-    best: Placed | None = None
+        return RoundPlan(segments=(), worst=0.0)
+    best: RoundPlan | None = None
     rounds = 0
     while rounds <= ROUNDS:  # the first without a split
         placed = _placed(splits, current.values(), free)
-        if isinstance(placed, Split):
+        if isinstance(placed, TableSplit):
             # What finds no room is split first, and counts as no round (deviation 6).
             half = splits.halved(placed)
             if half is None:
@@ -56,8 +56,8 @@ def best_round(splits: Splits, tables: Iterable[int], free: Ints) -> Placed:
     return best
 
 
-def _placed(splits: Splits, chosen: Iterable[Split], free: Ints) -> Placed | Split:
-    """Costliest shard first, each to the cheapest bucket with room; or what has a shard that finds none."""
+def _placed(splits: TableSplits, chosen: Iterable[TableSplit], free: Ints) -> RoundPlan | TableSplit:
+    """Place shards, costliest first, each in the cheapest bucket with room; return the split that finds none, if so."""
     free = free.copy()
     costs = np.zeros(len(free))
     segments: list[Segment] = []
@@ -70,11 +70,11 @@ def _placed(splits: Splits, chosen: Iterable[Split], free: Ints) -> Placed | Spl
             costs[at] += cost
             free[at] -= bytes_
             segments.append(_segment(splits, split, shard, at))
-    return Placed(segments=tuple(segments), worst=float(costs.max()))
+    return RoundPlan(segments=tuple(segments), worst=float(costs.max()))
 
 
 def _cheapest(bytes_: Ints, free: Ints, costs: Floats) -> Ints | None:
-    """Devices of the bucket whose dearest device is the cheapest, of those with room; the first of equals."""
+    """Return the devices of the bucket with room whose dearest device is the cheapest; the first of equals."""
     ways = len(bytes_)
     room = (free.reshape(-1, ways) >= bytes_).all(axis=1)
     if not room.any():
@@ -84,14 +84,8 @@ def _cheapest(bytes_: Ints, free: Ints, costs: Floats) -> Ints | None:
     return np.arange(first, first + ways)
 
 
-def _segment(splits: Splits, split: Split, shard: int, at: Ints) -> Segment:
+def _segment(splits: TableSplits, split: TableSplit, shard: int, at: Ints) -> Segment:
     table = splits.problem.tables[split.table]
-    whole = split.spread is Spread.DEVICE
+    whole = split.spread is RowSpread.DEVICE
     place: Placement = OnRank(rank=int(at[0])) if whole else RowWise(ranks=tuple(at.tolist()))
-    return Segment(
-        table=table.name,
-        row_stop=table.rows,
-        column_start=shard * split.width,
-        column_stop=(shard + 1) * split.width,
-        placement=place,
-    )
+    return whole_table(table, place, (shard * split.width, (shard + 1) * split.width))

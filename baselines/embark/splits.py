@@ -19,8 +19,8 @@ WIDEST_WHOLE = 32
 COLUMN_MULTIPLE = 4
 
 
-class Spread(StrEnum):
-    """Over which devices the rows of a shard are dealt."""
+class RowSpread(StrEnum):
+    """The devices over which the rows of a shard are dealt."""
 
     DEVICE = "device"
     NODE = "node"
@@ -28,17 +28,17 @@ class Spread(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class TableSplit:
     """A table's shards: ``columns`` equal column ranges, each of which lies on its own device or is dealt."""
 
     table: int
     width: int
-    """Columns of each of them."""
+    """Columns of each range."""
     columns: int = 1
-    spread: Spread = Spread.DEVICE
+    spread: RowSpread = RowSpread.DEVICE
 
 
-class Splits:
+class TableSplits:
     """The shards that a problem's tables may be cut into; ``hierarchical`` where a bucket is a node."""
 
     def __init__(self, problem: Problem, *, hierarchical: bool) -> None:
@@ -48,40 +48,42 @@ class Splits:
         link = constants.inter_bytes_per_s if topology.nodes > 1 else constants.intra_bytes_per_s
         self._link_ratio = constants.hbm_bytes_per_s / link
 
-    def whole(self, i: int) -> Split:
-        """Table i before any split: on one bucket."""
+    def whole(self, i: int) -> TableSplit:
+        """Return table i before any split, as one shard on one bucket."""
         table = self.problem.tables[i]
         # deviation 5: what cannot be dealt inside a node lies on one of its devices
         dealable = table.pooling is Pooling.SUM and table.rows >= self.problem.topology.devices_per_node
-        return Split(table=i, width=table.dim, spread=Spread.NODE if self.hierarchical and dealable else Spread.DEVICE)
+        return TableSplit(
+            table=i, width=table.dim, spread=RowSpread.NODE if self.hierarchical and dealable else RowSpread.DEVICE
+        )
 
-    def halved(self, split: Split) -> Split | None:
-        """One split further, None where there is none: wide shards by columns, others by rows (deviation 3)."""
+    def halved(self, split: TableSplit) -> TableSplit | None:
+        """Split once more, wide shards by columns, others by rows (deviation 3); None where no split is left."""
         if split.width > WIDEST_WHOLE and split.width % (2 * COLUMN_MULTIPLE) == 0:
             return replace(split, columns=2 * split.columns, width=split.width // 2)
         enough = self.problem.tables[split.table].rows >= self.problem.world_size
-        return replace(split, spread=Spread.WORLD) if enough and split.spread is not Spread.WORLD else None
+        return replace(split, spread=RowSpread.WORLD) if enough and split.spread is not RowSpread.WORLD else None
 
-    def cost(self, split: Split) -> float:
-        """What one of the shards costs each device that holds a part of it, in numbers moved in memory a sample."""
+    def cost(self, split: TableSplit) -> float:
+        """Return what a shard costs each device that holds a part of it, in numbers moved in memory a sample."""
         topology = self.problem.topology
         table, pooling = self.problem.tables[split.table], self.problem.profiles[split.table].mean_pooling
         # A vector for each feature that shares the table: deviation 7.
         work, links = WORK_RATIO * pooling * split.width, self._link_ratio * table.features * split.width
-        if not self.hierarchical or split.spread is Spread.DEVICE:
-            return work / (self.problem.world_size if split.spread is Spread.WORLD else 1) + links
-        buckets = topology.nodes if split.spread is Spread.WORLD else 1
+        if not self.hierarchical or split.spread is RowSpread.DEVICE:
+            return work / (self.problem.world_size if split.spread is RowSpread.WORLD else 1) + links
+        buckets = topology.nodes if split.spread is RowSpread.WORLD else 1
         return (work / buckets + HIERARCHICAL_LINKS * links) / topology.devices_per_node
 
-    def row_bytes(self, split: Split) -> int:
-        """Bytes of weights and optimiser state of one row of one shard."""
+    def row_bytes(self, split: TableSplit) -> int:
+        """Return the bytes of weights and optimiser state of one row of one shard."""
         return split.width * self.problem.precision.bytes + self.problem.optimizer.state_bytes(split.width)
 
-    def bytes(self, split: Split) -> Ints:
-        """Bytes of one shard on each device that holds a part of it, int64 [ways]."""
+    def bytes(self, split: TableSplit) -> Ints:
+        """Return the bytes of one shard on each device that holds a part of it, int64 [ways]."""
         topology = self.problem.topology
-        ways = {Spread.DEVICE: 1, Spread.NODE: topology.devices_per_node, Spread.WORLD: topology.world_size}
+        ways = {RowSpread.DEVICE: 1, RowSpread.NODE: topology.devices_per_node, RowSpread.WORLD: topology.world_size}
         table = self.problem.tables[split.table]
-        if split.spread is Spread.DEVICE:
+        if split.spread is RowSpread.DEVICE:
             return np.array([table.rows * self.row_bytes(split)], dtype=np.int64)
         return dealt(table.name, table.rows, ways[split.spread]) * self.row_bytes(split)

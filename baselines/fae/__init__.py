@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.model.plan import BatchSchedule, Host, Plan, Replicated, Segment
+from shardbench.model.plan import BatchSchedule, Host, Plan, Replicated, Segment, row_ranges
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
@@ -38,7 +38,7 @@ class Fae(Strategy):
         self.fill = fill
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Hot prefixes on all devices, the rest on hosts (no randomness).
+        """Replicate the hottest rows on all devices and leave the rest on hosts (no randomness).
 
         Where no hot mini-batch is expected, nothing is replicated and every mini-batch is cold: the
         note ``hot_batches`` is 0. Raises Infeasible where the budget, or a device, holds not one
@@ -54,17 +54,7 @@ class Fae(Strategy):
         segments: list[Segment] = []
         for table, rows, node in zip(problem.tables, choice.rows, nodes):
             kept = rows if hot else 0
-            if kept:
-                segments.append(
-                    Segment(table=table.name, row_stop=kept, column_stop=table.dim, placement=Replicated(ranks=ranks))
-                )
-            if kept < table.rows:
-                segments.append(
-                    Segment(
-                        table=table.name, row_start=kept, row_stop=table.rows, column_stop=table.dim,
-                        placement=Host(node=node),
-                    )
-                )  # fmt: skip
+            segments += row_ranges(table, (kept, Replicated(ranks=ranks)), (table.rows, Host(node=node)))
         return Plan(
             world_size=problem.world_size,
             segments=tuple(segments),
@@ -91,7 +81,7 @@ class Fae(Strategy):
             raise Infeasible(str(error)) from error
 
     def _epoch(self, problem: Problem, choice: HotChoice, share: float) -> tuple[int, int]:
-        """Cold and hot mini-batches that an epoch is expected to have."""
+        """Return how many cold and how many hot mini-batches an epoch is expected to have."""
         inputs = problem.inputs.train_inputs if problem.inputs is not None else None
         if inputs is None:
             # No data set has an end here: the log is said to be a share of one (deviation 5).
@@ -107,11 +97,10 @@ class Fae(Strategy):
 
 
 def _nodes(problem: Problem, hot_rows: tuple[int, ...]) -> list[int]:
-    """Node of every table's master: largest first, each on the node with the most host memory left."""
-    whole = all(rows == table.rows for rows, table in zip(hot_rows, problem.tables))
+    """Return the node of every table's master: largest first, each on the node with the most host memory left."""
     free = [problem.topology.host_bytes] * problem.topology.nodes
     nodes = [0] * len(problem.tables)
-    if whole:
+    if all(rows == table.rows for rows, table in zip(hot_rows, problem.tables)):
         return nodes
     for i in sorted(range(len(nodes)), key=lambda i: -problem.weight_bytes(problem.tables[i])):
         size = problem.weight_bytes(problem.tables[i])
@@ -128,7 +117,7 @@ def _nodes(problem: Problem, hot_rows: tuple[int, ...]) -> list[int]:
 
 
 class Fae512(Fae):
-    """The same with twice the budget."""
+    """FAE with twice the budget."""
 
     name = "fae-512mb"
     role = Role.VARIANT
@@ -138,7 +127,7 @@ class Fae512(Fae):
 
 
 class FaeFilled(Fae):
-    """The same, with never-seen rows in what room is left, as the public code has it (deviation 14)."""
+    """FAE with never-seen rows in what room is left, as the public code has it (deviation 14)."""
 
     name = "fae-filled"
     role = Role.VARIANT
@@ -148,7 +137,7 @@ class FaeFilled(Fae):
 
 
 class Fae20(Fae):
-    """The same with a log of 20 % of an epoch, as the public Taobao script has it (deviation 15)."""
+    """FAE with a log of 20 % of an epoch, as the public Taobao script has it (deviation 15)."""
 
     name = "fae-20pct"
     role = Role.VARIANT
@@ -158,7 +147,7 @@ class Fae20(Fae):
 
 
 class Fae20Filled(Fae):
-    """Both."""
+    """FAE with a log of 20 % of an epoch and never-seen rows in what room is left (deviations 14 and 15)."""
 
     name = "fae-20pct-filled"
     role = Role.VARIANT
@@ -168,5 +157,5 @@ class Fae20Filled(Fae):
 
 
 def strategies() -> Iterable[Strategy]:
-    """FAE with the public code's budget, and with twice as much, its log for Taobao, and its full budget."""
+    """Return FAE with the public code's budget, and with twice as much, its log for Taobao, and its full budget."""
     return (Fae(), Fae512(), FaeFilled(), Fae20(), Fae20Filled())

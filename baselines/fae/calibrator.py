@@ -17,7 +17,7 @@ from shardbench.base.statistics import t_quantile
 from shardbench.model.profile import AccessProfile
 
 BUDGET_BYTES = 256 * 2**20
-"""L, the public code's default."""
+"""The budget L in the public code by default."""
 SMALL_TABLE_BYTES = 10**6  # deviation 1
 CHUNKS = 35  # deviation 2
 CHUNK_ROWS = 1024
@@ -29,17 +29,16 @@ class HotChoice:
     """Hot rows of every table: the hottest ``rows[i]`` of table i, ``bytes`` in all.
 
     ``least_count`` is the fewest lookups that a hot row of a large table has in the log, 0 where
-    no large table has a hot row; ``threshold`` is that per logged input.
+    no large table has a hot row.
     """
 
     rows: tuple[int, ...]
     bytes: int
     least_count: int
-    threshold: float
 
 
 def is_small(row_bytes: Sequence[int], rows: Sequence[int], budget_bytes: int) -> list[bool]:
-    """Which tables are wholly hot: those up to SMALL_TABLE_BYTES, or none where all these exceed the budget."""
+    """Return True for the tables that are wholly hot: up to SMALL_TABLE_BYTES, or none if those exceed the budget."""
     sizes = [one * count for one, count in zip(row_bytes, rows)]
     small = [size <= SMALL_TABLE_BYTES for size in sizes]
     fits = sum(size for size, chosen in zip(sizes, small) if chosen) <= budget_bytes
@@ -49,7 +48,7 @@ def is_small(row_bytes: Sequence[int], rows: Sequence[int], budget_bytes: int) -
 def calibrate(
     profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int, *, fill: bool = False
 ) -> HotChoice:
-    """Hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
+    """Choose hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
 
     With ``fill``, rows that were never seen take what room is left, table by table (deviation 14).
     Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
@@ -73,7 +72,6 @@ def calibrate(
         rows=tuple(rows),
         bytes=sum(n * size for n, size in zip(rows, row_bytes)),
         least_count=least,
-        threshold=least / max((p.samples for p in profiles), default=1),
     )
 
 
@@ -85,7 +83,7 @@ def _check_budget(tables: int, row_bytes: Sequence[int], budget_bytes: int) -> N
 
 
 def _least_count(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> int:
-    """The lowest count whose rows, over all tables, fit the budget; 0 where even the highest do not."""
+    """Return the lowest count whose rows, over all tables, fit the budget; 0 where even the highest do not."""
     counts = np.concatenate([np.asarray(p.counts, dtype=np.int64) for p in profiles] or [np.empty(0, dtype=np.int64)])
     sizes = np.concatenate(
         [np.asarray(p.row_counts, dtype=np.int64) * size for p, size in zip(profiles, row_bytes)]
@@ -111,35 +109,32 @@ class CountEstimate:
 
 
 def estimate_hot_rows(
-    counts: Ints, least: int, rng: np.random.Generator, *, chunks: int = CHUNKS, chunk_rows: int = CHUNK_ROWS,
-    confidence: float = CONFIDENCE,
-) -> CountEstimate:  # fmt: skip
-    """Rows with at least ``least`` lookups among ``counts`` int64 [rows], from random chunks of them.
+    counts: Ints, least: int, rng: np.random.Generator, confidence: float = CONFIDENCE
+) -> CountEstimate:
+    """Estimate the rows with at least ``least`` lookups among ``counts`` int64 [rows], from random chunks of them.
 
     Chunks of neighbouring rows begin anywhere and wrap around, so that each row is read equally
-    often and the mean is unbiased; the interval is Student's for the mean of ``chunks`` draws
+    often and the mean is unbiased; the interval is Student's for the mean of CHUNKS draws
     (deviation 2). Rows must be in no order that has to do with their counts: where the hot ones are
     neighbours, chunks may meet none of them, and the interval says nothing. A table of no more rows
     than the chunks hold is read whole.
     """
     rows = len(counts)
-    if chunks < 2 or chunk_rows < 1 or not 0.0 < confidence < 1.0:
-        raise BadInput(f"need 2 chunks of a row and a confidence in (0, 1), got {chunks}, {chunk_rows}, {confidence}")
-    if rows <= chunks * chunk_rows:
+    if rows <= CHUNKS * CHUNK_ROWS:
         exact = float(np.count_nonzero(counts >= least))
         return CountEstimate(rows=exact, low=exact, high=exact)
-    starts = rng.integers(0, rows, chunks)
-    read = (starts[:, None] + np.arange(chunk_rows)) % rows
+    starts = rng.integers(0, rows, CHUNKS)
+    read = (starts[:, None] + np.arange(CHUNK_ROWS)) % rows
     shares = (counts[read] >= least).mean(axis=1)
     mean = float(shares.mean())
-    half = float(t_quantile(0.5 + confidence / 2.0, chunks - 1) * shares.std(ddof=1) / math.sqrt(chunks))
+    half = float(t_quantile(0.5 + confidence / 2.0, CHUNKS - 1) * shares.std(ddof=1) / math.sqrt(CHUNKS))
     return CountEstimate(
         rows=rows * mean, low=max(0.0, rows * (mean - half)), high=min(float(rows), rows * (mean + half))
     )
 
 
 def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> float:
-    """Share of new inputs whose lookups are all hot, 0..1, were they independent: of profiles alone (deviation 3).
+    """Return the share of new inputs whose lookups are all hot, 0..1, from profiles as if independent (deviation 3).
 
     A table's present bags are taken to have their mean length. Rows are chosen by the very lookups
     that would judge them, so each lookup is judged by the log without it (see ``hot_access_share``).
@@ -157,9 +152,9 @@ def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> 
 
 
 def hot_access_share(profile: AccessProfile, hot: int, least_count: int) -> float:
-    """Share of new lookups that go to the hottest ``hot`` rows, 0..1, left one out.
+    """Return the share of new lookups that go to the hottest ``hot`` rows, 0..1, leaving one out.
 
-    Of the logged lookups, those whose row would still have ``least_count`` had they not been
+    It is the share of logged lookups whose row would still have ``least_count`` if they had not been
     logged; with ``least_count`` 1 that is Good and Turing's estimate.
     """
     if hot == profile.rows or not profile.lookups:

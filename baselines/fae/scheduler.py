@@ -1,4 +1,4 @@
-"""FAE's shuffle scheduler: how many cold and hot mini-batches follow one another.
+"""FAE's shuffle scheduler decides how many cold and hot mini-batches follow one another.
 
 A rate of R % runs R % of the epoch's cold batches, then R % of its hot ones, and so on in turn;
 100 % is one switch an epoch. The rate follows the test loss.
@@ -18,7 +18,7 @@ FALLS_TO_DOUBLE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RateRule:
-    """The rate, and what it remembers of the test losses; a new one after every check."""
+    """The rate and its memory of the test losses; every check makes a new one."""
 
     rate_pct: float = START_RATE_PCT
     last_loss: float | None = None
@@ -29,7 +29,7 @@ class RateRule:
         check_rate(self.rate_pct)
 
     def after(self, loss: float) -> "RateRule":
-        """The rule after a check of the test loss: a rise halves the rate, the fourth fall in a row doubles it.
+        """Return the rule after a check of the test loss: a rise halves the rate, the fourth fall in a row doubles it.
 
         An equal loss is neither: it ends a row of falls. Raises BadInput for a loss that is no number.
         """
@@ -45,13 +45,13 @@ class RateRule:
 
 
 def check_rate(rate_pct: float) -> None:
-    """Raises BadInput for a rate, percent, that is no number or lies outside its limits."""
+    """Raise BadInput for a rate, in percent, that is no number or lies outside its limits."""
     if not LEAST_RATE_PCT <= rate_pct <= MOST_RATE_PCT:
         raise BadInput(f"rate {rate_pct:g} % is not within {LEAST_RATE_PCT:g} and {MOST_RATE_PCT:g} %")
 
 
 def turns(cold: int, hot: int, rate_pct: float) -> list[Phase]:
-    """The phases of an epoch of ``cold`` and ``hot`` mini-batches at one rate, cold first; raises BadInput."""
+    """Return the phases of an epoch of ``cold`` and ``hot`` mini-batches at one rate, cold first; raises BadInput."""
     check_rate(rate_pct)
     if cold < 0 or hot < 0:
         raise BadInput(f"an epoch cannot have {cold} cold and {hot} hot mini-batches")
@@ -69,5 +69,5 @@ def turns(cold: int, hot: int, rate_pct: float) -> list[Phase]:
 
 
 def next_turn(total: int, left: int, rate_pct: float) -> int:
-    """Mini-batches of the next phase: R % of the epoch's ``total`` of its kind, rounded up, or what is left."""
+    """Return the next phase's mini-batches: R % of the epoch's ``total`` of its kind, rounded up, or what is left."""
     return min(left, math.ceil(total * rate_pct / 100.0))

@@ -9,8 +9,8 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import Optimizer
 
-from .memory_budget import Compared, fullest_device_bytes
-from .search import Search, search
+from .memory_budget import ComparedPlan, fullest_device_bytes
+from .search import search
 from .shape import least_bytes, make_plan
 
 
@@ -24,15 +24,15 @@ class FlexShard(Strategy):
     def __init__(
         self,
         *,
-        compared: Compared = Compared.TABLE_ROW_WISE,
+        compared: ComparedPlan = ComparedPlan.TABLE_ROW_WISE,
         budget_bytes: int | None = None,
         budget_ratio: float = 1.0,
         warm_tier: bool = True,
     ) -> None:
         """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
         given = (1 if budget_bytes is None else budget_bytes, budget_ratio)
-        if not isinstance(compared, Compared):
-            raise BadInput(f"{self.name} is compared with one of {', '.join(Compared)}, not {compared!r}")
+        if not isinstance(compared, ComparedPlan):
+            raise BadInput(f"{self.name} is compared with one of {', '.join(ComparedPlan)}, not {compared!r}")
         if not all(isinstance(part, int | float) and 0 < part <= sys.float_info.max for part in given):
             raise BadInput(
                 f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes times {budget_ratio}"
@@ -41,14 +41,14 @@ class FlexShard(Strategy):
         self.warm_tier = warm_tier
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The plan with the smallest expected communication time of those that the rule gives (no randomness).
+        """Return the plan with the smallest expected communication time that the rule gives (no randomness).
 
         Raises Infeasible where the tables fit no device, or a given budget holds no plan.
         """
         limit = self.limit_bytes(problem)
         self._check_room(problem, limit)
         with_warm = self.warm_tier and problem.optimizer is Optimizer.SGD  # deviation 6
-        found = search(Search(problem=problem, limit_bytes=limit, with_warm=with_warm))
+        found = search(problem, limit, with_warm=with_warm)
         if with_warm:
             warm = "used" if found.tiers.warm.any() else "offered, not worth it"
         else:
@@ -64,7 +64,7 @@ class FlexShard(Strategy):
         return make_plan(problem, found.homes, found.tiers, notes)
 
     def limit_bytes(self, problem: Problem) -> int:
-        """Bytes that a device may hold: the compared plan's fullest device, or what was given, within its HBM."""
+        """Return bytes that a device may hold: the compared plan's fullest device, or what was given, within HBM."""
         given = self.budget_bytes
         wanted = fullest_device_bytes(problem, self.compared) if given is None else given
         return int(min(wanted * self.budget_ratio, problem.topology.hbm_bytes))
@@ -100,9 +100,9 @@ class FlexShardWholeTableBudget(FlexShard):
     role = Role.VARIANT
 
     def __init__(self) -> None:
-        super().__init__(compared=Compared.WHOLE_TABLE)
+        super().__init__(compared=ComparedPlan.WHOLE_TABLE)
 
 
 def strategies() -> Iterable[Strategy]:
-    """FlexShard, without its warm tier, and with a larger budget."""
+    """Return FlexShard, FlexShard without its warm tier, and FlexShard with a larger budget."""
     return (FlexShard(), FlexShardNoWarmTier(), FlexShardWholeTableBudget())

@@ -8,24 +8,24 @@ from shardbench.model.problem import Problem
 from shardbench.model.validate import dealt
 
 
-class Compared(StrEnum):
-    """Whose fullest device sets the budget (deviation 2)."""
+class ComparedPlan(StrEnum):
+    """The plan whose fullest device sets the budget (deviation 2)."""
 
     TABLE_ROW_WISE = "table-row-wise"
-    """Each table's rows dealt over one node, largest first to the emptiest node; of sequences see deviation 10."""
+    """Each table's rows are dealt over one node, largest first to the emptiest node; sequences are deviation 10."""
     WHOLE_TABLE = "whole-table"
-    """Each table whole on one device, largest first to the emptiest."""
+    """Each table is whole on one device, largest first to the emptiest."""
     ROW_WISE = "row-wise"
-    """Every table's rows dealt over all devices: perfectly balanced, so that nothing is left for copies."""
+    """Every table's rows are dealt over all devices: perfectly balanced, so that nothing is left for copies."""
 
 
-def fullest_device_bytes(problem: Problem, compared: Compared) -> int:
-    """Bytes of weights and optimiser state on the fullest device of the compared plan."""
+def fullest_device_bytes(problem: Problem, compared: ComparedPlan) -> int:
+    """Return the bytes of weights and optimiser state on the fullest device of the compared plan."""
     topology = problem.topology
     group = {
-        Compared.TABLE_ROW_WISE: topology.devices_per_node,
-        Compared.WHOLE_TABLE: 1,
-        Compared.ROW_WISE: topology.world_size,
+        ComparedPlan.TABLE_ROW_WISE: topology.devices_per_node,
+        ComparedPlan.WHOLE_TABLE: 1,
+        ComparedPlan.ROW_WISE: topology.world_size,
     }[compared]
     used = np.zeros((topology.world_size // group, group), dtype=np.int64)
     for table in sorted(problem.tables, key=problem.weight_bytes, reverse=True):

@@ -19,15 +19,15 @@ from .units import LinkShares, Units
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
+class LinkPrices:
     """Seconds a byte, (inside the node, across), of exchanges and of gradient synchronisation."""
 
     exchange: tuple[float, float]
     synchronise: tuple[float, float]
 
     @classmethod
-    def weighted(cls, machine: Machine, exchange_inter: float, synchronise_inter: float) -> "Prices":
-        """Shares 0..1 of how much the link across nodes is what a collective waits for (deviation 3)."""
+    def weighted(cls, machine: Machine, exchange_inter: float, synchronise_inter: float) -> "LinkPrices":
+        """Return prices from shares 0..1 of how much a collective waits for the link across nodes (deviation 3)."""
         intra, inter = 1.0 / machine.constants.intra_bytes_per_s, 1.0 / machine.constants.inter_bytes_per_s
 
         def pair(share: float) -> tuple[float, float]:
@@ -37,7 +37,7 @@ class Prices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiers:
+class RowTiers:
     """Rows of each table that are hot (on every rank) and warm (one copy a node), int64 [tables]; the rest are cold."""
 
     hot: Ints
@@ -47,15 +47,15 @@ class Tiers:
         return hash((self.hot.tobytes(), self.warm.tobytes()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tiers) and bool((self.hot == other.hot).all() and (self.warm == other.warm).all())
+        return isinstance(other, RowTiers) and bool((self.hot == other.hot).all() and (self.warm == other.warm).all())
 
 
 def _seconds(shares: tuple[float, float], prices: tuple[float, float]) -> float:
     return shares[0] * prices[0] + shares[1] * prices[1]
 
 
-def benefits(units: Units, shares: LinkShares, prices: Prices) -> tuple[Floats, Floats]:
-    """Seconds an iteration that the warm and the hot tier save over the cold one, each [units]; negative: they cost.
+def benefits(units: Units, shares: LinkShares, prices: LinkPrices) -> tuple[Floats, Floats]:
+    """Return seconds an iteration that warm and the hot tier save over the cold one, [units] each; negative: a cost.
 
     A row is worth a copy if the exchange that it saves exceeds its synchronisation, which the
     engine does densely, whether the row was touched or not (deviation 7). Time of lookups does not
@@ -69,13 +69,15 @@ def benefits(units: Units, shares: LinkShares, prices: Prices) -> tuple[Floats, 
 
 
 def added_bytes(units: Units, problem: Problem) -> tuple[Floats, Floats]:
-    """Bytes that the warm and the hot tier add to every device over the cold one, each [units]."""
+    """Return the bytes that the warm and the hot tier add to every device over the cold one, [units] each."""
     local = problem.topology.devices_per_node
     return units.held * (1.0 / local - units.cold_share), units.held * (1.0 - units.cold_share)
 
 
-def choose(units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floats], left: float, tables: int) -> Tiers:
-    """Tiers under ``left`` further bytes a device, by the greedy rule; ``saved`` are ``benefits``, in seconds.
+def choose(
+    units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floats], left: float, tables: int
+) -> RowTiers:
+    """Choose tiers within ``left`` further bytes a device, by the greedy rule; ``saved`` are ``benefits``, in seconds.
 
     Rows of the last run that does not fit whole are taken as far as there is room.
     """
@@ -101,4 +103,4 @@ def choose(units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floa
     to_warm, on, to_hot = (part * units.rows for part in np.split(taken, 3))
     hot_rows = np.bincount(units.table, weights=on + to_hot, minlength=tables)
     warm_rows = np.bincount(units.table, weights=to_warm - on, minlength=tables)
-    return Tiers(hot=np.rint(hot_rows).astype(np.int64), warm=np.rint(warm_rows).astype(np.int64))
+    return RowTiers(hot=np.rint(hot_rows).astype(np.int64), warm=np.rint(warm_rows).astype(np.int64))

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Ints
-from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
 from shardbench.model.problem import Problem
-from shardbench.model.table import Table
 from shardbench.model.validate import dealt
 
-from .rule import Tiers
+from .rule import RowTiers
 from .units import is_split
 
 
@@ -23,7 +22,7 @@ class Homes:
 
 
 def find_homes(problem: Problem, *, over_all: bool) -> Homes:
-    """Homes of indivisible tables, largest first (deviation 5).
+    """Find homes of indivisible tables, largest first (deviation 5).
 
     A table lies on the emptiest device if that makes no device fuller than the mean of all such
     tables' bytes; else its rows are dealt over the emptiest node, or over all devices.
@@ -49,7 +48,7 @@ def find_homes(problem: Problem, *, over_all: bool) -> Homes:
 
 
 def cold_bytes(problem: Problem, homes: Homes) -> int:
-    """Bytes on the fullest device without any copy."""
+    """Return the bytes on the fullest device where there is no copy."""
     world, used = problem.world_size, homes.used.copy()
     for table in problem.tables:
         if is_split(table, world):
@@ -58,17 +57,17 @@ def cold_bytes(problem: Problem, homes: Homes) -> int:
 
 
 def all_homes(problem: Problem) -> list[Homes]:
-    """Indivisible tables over their nodes, and over all devices."""
+    """Return the homes of indivisible tables over their nodes, and those over all devices."""
     return [find_homes(problem, over_all=over_all) for over_all in (False, True)]
 
 
 def least_bytes(problem: Problem) -> int:
-    """The smallest limit that holds a plan."""
+    """Return the smallest limit, in bytes a device, that holds a plan."""
     return min(cold_bytes(problem, homes) for homes in all_homes(problem))
 
 
-def runnable(tiers: Tiers, problem: Problem) -> Tiers:
-    """The tiers with none that has fewer rows than ranks to deal them over, which no engine runs.
+def runnable(tiers: RowTiers, problem: Problem) -> RowTiers:
+    """Return the tiers with none that has fewer rows than ranks to deal them over, which no engine runs.
 
     Rows move to the colder tier, so that memory never grows.
     """
@@ -84,11 +83,13 @@ def runnable(tiers: Tiers, problem: Problem) -> Tiers:
     # Warm rows that the node cannot be dealt become cold where cold rows are dealt anyway, else hot rows go with them.
     rest = rows - hot - np.where(too_few, 0, warm)
     short = np.where(split & too_few & (rest < world), world - rest, 0)
-    return Tiers(hot=hot - short, warm=np.where(too_few, 0, warm))
+    return RowTiers(hot=hot - short, warm=np.where(too_few, 0, warm))
 
 
-def make_plan(problem: Problem, homes: Homes, tiers: Tiers, notes: dict[str, float | int | str] | None = None) -> Plan:
-    """The plan of runnable tiers."""
+def make_plan(
+    problem: Problem, homes: Homes, tiers: RowTiers, notes: dict[str, float | int | str] | None = None
+) -> Plan:
+    """Return the plan of runnable tiers."""
     segments: list[Segment] = []
     everyone = tuple(range(problem.world_size))
     for i, table in enumerate(problem.tables):
@@ -98,17 +99,6 @@ def make_plan(problem: Problem, homes: Homes, tiers: Tiers, notes: dict[str, flo
             segments.append(whole_table(table, place))
             continue
         # Cold rows lie over all ranks, never over one node: deviation 11.
-        segments += _ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, NodeSharded()), everyone)
+        cold = table.rows, RowWise(ranks=everyone)
+        segments += row_ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, NodeSharded()), cold)
     return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes or {})
-
-
-def _ranges(
-    table: Table, hot: tuple[int, Placement], warm: tuple[int, Placement], everyone: tuple[int, ...]
-) -> list[Segment]:
-    stops = (hot, warm, (table.rows, RowWise(ranks=everyone)))
-    starts = (0, hot[0], warm[0])
-    return [
-        Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
-        for start, (stop, place) in zip(starts, stops, strict=True)
-        if start < stop
-    ]

@@ -1,4 +1,4 @@
-"""Bytes that tiers hold on every device: what ``memory_bytes`` says of their plan, without making it."""
+"""Computes the bytes that tiers hold on every device, as ``memory_bytes`` does of their plan, without making it."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from shardbench.model.plan import OnRank, deal_start
 from shardbench.model.problem import Problem
 from shardbench.model.validate import dealt
 
-from .rule import Tiers
+from .rule import RowTiers
 from .shape import Homes
 from .units import is_split
 
@@ -28,7 +28,7 @@ class Room:
             (np.arange(self.world) - np.array([deal_start(t.name, ways) for t in tables])[:, None]) % ways
             for ways in (self.world, self.local)
         )
-        """Each rank's number in the dealing of each table, [tables, world]."""
+        """The number of each rank in the dealing of each table, [tables, world]."""
         self.at_home = np.zeros((len(tables), self.world), dtype=np.int64)
         for i, place in homes.placement.items():
             if isinstance(place, OnRank):
@@ -37,17 +37,13 @@ class Room:
                 self.at_home[i, list(place.ranks)] = dealt(tables[i].name, tables[i].rows, len(place.ranks))
 
         self.most_at_home_bytes = int((self.at_home * self.row_bytes).sum(axis=0).max())
-        """Of indivisible tables alone, on the fullest rank."""
+        """Bytes of indivisible tables alone on the fullest rank."""
 
-    def bytes_(self, tiers: Tiers) -> Ints:
-        """Of each rank, int64 [world]."""
+    def rank_bytes(self, tiers: RowTiers) -> Ints:
+        """Return the bytes of weights and optimiser state on each rank, int64 [world]."""
         hot, warm = tiers.hot[:, None], tiers.warm[:, None]
         cold = self.rows[:, None] - hot - warm
         in_world = (cold + self.world - 1 - self.in_world) // self.world
         in_node = (warm + self.local - 1 - self.in_node) // self.local
         whole = np.where(hot > 0, self.rows[:, None], self.at_home)
         return np.asarray((np.where(self.split, hot + in_node + in_world, whole) * self.row_bytes).sum(axis=0))
-
-    def fullest_bytes(self, tiers: Tiers) -> int:
-        """Of the fullest rank."""
-        return int(self.bytes_(tiers).max())

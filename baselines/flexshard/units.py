@@ -1,4 +1,4 @@
-"""What can be replicated: runs of equally hot rows and indivisible tables, their benefits and their memory."""
+"""Units that can be replicated: runs of equally hot rows and indivisible tables, with their bytes."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from shardbench.model.table import Pooling, Table
 
 
 def is_split(table: Table, world_size: int) -> bool:
-    """Whether a table is cut into tiers by row; if not it moves as a whole.
+    """Return True where a table is cut into tiers by row; a table that is not moves as a whole.
 
     Pooled tables do not gain from it: one vector a bag is sent however few of its rows are
     cold (deviation 5). A table of fewer rows than devices cannot be dealt over them.
@@ -23,7 +23,7 @@ def is_split(table: Table, world_size: int) -> bool:
 
 
 def has_warm_tier(topology: Topology) -> bool:
-    """Whether it differs from the others: with one node it is the cold tier, with one device a node the hot one."""
+    """Return True where the warm tier differs: with one node it is the cold, with one device a node the hot one."""
     return topology.nodes > 1 and topology.devices_per_node > 1
 
 
@@ -50,11 +50,11 @@ class Units:
     """Share of it that every device holds while it is cold: 1 / world of a dealt row, nothing of an indivisible
     table (the device that has it need not be the fullest)."""
     warm: Bools
-    """Whether it may be in the warm tier."""
+    """True where the unit may be in the warm tier."""
 
 
 def make_units(problem: Problem, *, with_warm: bool) -> Units:
-    """Runs of all sequence tables and every indivisible table."""
+    """Return the runs of all sequence tables and every indivisible table."""
     topology, local_batch = problem.topology, problem.batch_size // problem.world_size
     warm = with_warm and has_warm_tier(topology)
     parts: list[tuple[Floats, ...]] = []
@@ -88,17 +88,17 @@ class LinkShares:
     """Bytes that one rank sends, (inside its node, across), for one byte of each kind."""
 
     cold: tuple[float, float]
-    """Exchanged with rows dealt over all ranks."""
+    """A byte exchanged with rows dealt over all ranks."""
     warm: tuple[float, float]
-    """Exchanged with rows dealt over the rank's node."""
+    """A byte exchanged with rows dealt over the rank's node."""
     hot_sync: tuple[float, float]
-    """All-reduced over all ranks."""
+    """A byte all-reduced over all ranks."""
     warm_sync: tuple[float, float]
-    """All-reduced between nodes, for one byte of rows that a node deals over its devices."""
+    """A byte of rows that a node deals over its devices, all-reduced between nodes."""
 
 
 def link_shares(problem: Problem) -> LinkShares:
-    """What the counter charges, by the same functions."""
+    """Return the shares that the counter charges, by the functions that it uses."""
     topology = problem.topology
     world, local = topology.world_size, topology.devices_per_node
     node = np.arange(world) // local

@@ -16,17 +16,17 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 
 class _Greedy(Strategy):
-    """Dearest table first, each to the device with the smallest cost sum that has room."""
+    """Place the dearest table first, each on the device with the smallest cost sum that has room."""
 
     sees = frozenset({Sees.TABLES})
     moves = frozenset({Move.TABLE, Move.UVM})
 
     @abstractmethod
     def costs(self, problem: Problem) -> Floats:
-        """The fixed cost of every table, float64 [tables]."""
+        """Return the fixed cost of every table, float64 [tables]."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The greedy plan (no randomness); raises Infeasible at the first table that fits nowhere."""
+        """Return the greedy plan (no randomness); raises Infeasible at the first table that fits nowhere."""
         sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.int64)
         ranks, tiers = _place(self.costs(problem), sizes, problem)
         return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks, tiers))
@@ -38,7 +38,7 @@ class GreedySize(_Greedy):
     name = "greedy-size"
 
     def costs(self, problem: Problem) -> Floats:
-        """rows * dim * bytes of a weight (deviation 3)."""
+        """Return rows * dim * bytes of a weight for each table (deviation 3)."""
         return np.array([float(t.rows) * t.dim * problem.precision.bytes for t in problem.tables])
 
 
@@ -48,7 +48,7 @@ class GreedyDim(_Greedy):
     name = "greedy-dim"
 
     def costs(self, problem: Problem) -> Floats:
-        """dim."""
+        """Return the width of each table."""
         return np.array([float(t.dim) for t in problem.tables])
 
 
@@ -59,7 +59,7 @@ class GreedyLookup(_Greedy):
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
 
     def costs(self, problem: Problem) -> Floats:
-        """dim * mean pooling."""
+        """Return dim * mean pooling of each table."""
         return np.array([t.dim * p.mean_pooling for t, p in zip(problem.tables, problem.profiles)])
 
 
@@ -70,7 +70,7 @@ class GreedySizeLookup(_Greedy):
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE})
 
     def costs(self, problem: Problem) -> Floats:
-        """dim * mean pooling * log10(rows); nothing for a table of one row (deviation 4)."""
+        """Return dim * mean pooling * log10(rows) of each table; zero for a table of one row (deviation 4)."""
         return np.array([t.dim * p.mean_pooling * np.log10(t.rows) for t, p in zip(problem.tables, problem.profiles)])
 
 
@@ -82,7 +82,7 @@ class GreedyCost(_Greedy):
     role = Role.VARIANT
 
     def costs(self, problem: Problem) -> Floats:
-        """Milliseconds of forward, backward and both exchanges of each table alone on a device."""
+        """Return the milliseconds of forward, backward and both exchanges of each table alone on a device."""
         load = expected_table_loads(problem)
         alone = np.zeros((len(problem.tables), problem.world_size))
         alone[:, 0] = load.bag_bytes
@@ -113,5 +113,5 @@ def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], lis
 
 
 def strategies() -> Iterable[Strategy]:
-    """One strategy per cost formula."""
+    """Return one strategy for each cost formula."""
     return (GreedySize(), GreedyDim(), GreedyLookup(), GreedySizeLookup(), GreedyCost())

@@ -9,5 +9,5 @@ from .variants import VARIANTS
 
 
 def strategies() -> Iterable[Strategy]:
-    """The planner, and what it is without some of its parts."""
+    """Return the planner, and the planner without some of its parts."""
     return (Joint(), *(variant() for variant in VARIANTS))

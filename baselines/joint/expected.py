@@ -16,12 +16,12 @@ FINE = 16
 
 
 def as_expected(problem: Problem) -> Problem:
-    """The same problem with expected profiles."""
+    """Return the same problem with expected profiles."""
     return replace(problem, profiles=tuple(expected(profile) for profile in problem.profiles))
 
 
 def expected(profile: AccessProfile) -> AccessProfile:
-    """The profile with rows never seen; the same where the sample tells of none."""
+    """Return the profile with lookups of rows never seen; the profile itself where the sample tells of none."""
     never = profile.rows - profile.seen_rows
     unseen = profile.unseen_share * profile.lookups
     if unseen == 0.0:

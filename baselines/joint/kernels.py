@@ -8,29 +8,30 @@ from shardbench.cost.load import Load
 from shardbench.model.machine import Constants
 
 NUMBERS = 10
-"""Those of ``KernelNumbers`` for every kind of repeat and for sequences; last, bags: a device without any waits not."""
+"""The numbers of ``KernelNumbers`` for all kinds of repeats and for sequences, and last the bags: without any nothing
+runs."""
 NONE = 1e-6
 """Bags below which a device has none: what rounding leaves of pieces that were taken away."""
 
 
-class Kernels:
-    """The kernel times of a machine."""
+class PieceKernels:
+    """The kernel times of pieces on a machine."""
 
     def __init__(self, constants: Constants) -> None:
         self._numbers = KernelNumbers(constants)
         self._launch, self._dispatch = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
 
     def numbers(self, load: Load) -> Floats:
-        """The ten numbers of loads, [..., NUMBERS]; raises BadInput for counted ones."""
+        """Return ten numbers of loads, [..., NUMBERS]; raises BadInput for counted loads, which have a longest bag."""
         return np.stack([*self._numbers.of(load), load.bags], axis=-1)
 
     def work_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Forward and backward without launch and dispatch, [...] each."""
+        """Return milliseconds of forward and of backward work, without launch and dispatch, [...] each."""
         forward, backward = self._numbers.work_s(numbers.T[:-1])
         return 1e3 * forward.T, 1e3 * backward.T
 
     def times_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Forward and backward of devices, [...] each; zero where one has no bag."""
+        """Return milliseconds of devices' forward and backward kernels, [...] each; zero where a device has no bag."""
         forward, backward = self.work_ms(numbers)
         busy = numbers[..., -1] > NONE
         return (

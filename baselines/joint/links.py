@@ -6,11 +6,11 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 
-from .pieces import Counted, Scope
+from .pieces import CountedPieces, Holders
 
 
 class Links:
-    """Rates of a problem's exchanges."""
+    """The rates of a problem's exchanges."""
 
     def __init__(self, problem: Problem) -> None:
         topology, constants = problem.topology, problem.machine.constants
@@ -19,25 +19,28 @@ class Links:
         """Milliseconds a byte."""
         self.weight_bytes = problem.precision.bytes
         self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
-        """Of a column of pooled vectors, for one rank's samples."""
+        """Bytes of one column of pooled vectors for one rank's samples."""
         self.exchanged = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter) / self.world
         """Milliseconds a byte that each rank asks of rows dealt over all devices."""
         self.reduced = self.all_reduced_ms(1.0) / 2.0
 
     def all_reduced_ms(self, weight_bytes: Floats | float) -> Floats | float:
-        """Of an all-reduce of so many bytes between all devices."""
+        """Return the milliseconds that an all-reduce of so many bytes between all devices takes."""
         intra = 2.0 * weight_bytes * (self.local - 1) / self.local * self.intra
         inter = 2.0 * weight_bytes / self.local * (self.nodes - 1) / self.nodes * self.inter
         return np.maximum(intra, inter)
 
-    def by_link_ms(self, scope: Ints, counted: Counted) -> Floats:
-        """Of pieces: lookups, vectors, sums, gradients of copies on every device, [pieces, 4, (intra, inter)]."""
+    def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
+        """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.
+
+        The shape is [pieces, 4, 2], the link inside nodes before the one between them.
+        """
         local, nodes, across = self.local - 1, self.nodes, self.world - self.local
         columns = counted.pooled * self.sample_bytes
         weights = 2.0 * self.weight_bytes * counted.weights
-        ranked, node, world = scope <= Scope.WORLD, scope == Scope.NODE, scope == Scope.WORLD
-        copies, own = scope == Scope.NODES, scope == Scope.COPIES
-        vectors = counted.returned + columns * (scope == Scope.RANK)
+        ranked, node, world = scope <= Holders.WORLD, scope == Holders.NODE, scope == Holders.WORLD
+        copies, own = scope == Holders.NODES, scope == Holders.COPIES
+        vectors = counted.returned + columns * (scope == Holders.RANK)
         sharers = np.where(copies, self.local, self.world) * (node | world | copies)
         found = np.zeros((len(scope), 4, 2))
         found[:, 0, 0], found[:, 0, 1] = counted.received * local, counted.received * across * ranked
@@ -49,13 +52,16 @@ class Links:
         found[:, 3, 1] = weights * (own / self.local + copies) * (nodes - 1) / nodes
         return np.asarray(found * [self.intra, self.inter])
 
-    def lumps_ms(self, scope: Ints, counted: Counted) -> tuple[Floats, Floats]:
-        """Lookups and vectors on a device that has a piece of one device or node, [pieces] each; else zero."""
+    def lumps_ms(self, scope: Ints, counted: CountedPieces) -> tuple[Floats, Floats]:
+        """Return milliseconds of lookups and vectors on a device that has a piece of one device or node, [pieces] each.
+
+        They are zero for pieces that more devices have.
+        """
         pairs = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter)
         columns = counted.pooled * self.sample_bytes
         scattered = columns * self.world * (self.local - 1) / self.local * self.intra
         out = counted.returned * pairs + np.where(
-            scope == Scope.RANK, columns * pairs, columns * (self.nodes - 1) * self.inter + scattered
+            scope == Holders.RANK, columns * pairs, columns * (self.nodes - 1) * self.inter + scattered
         )
-        lumped = scope <= Scope.NODE
+        lumped = scope <= Holders.NODE
         return counted.received * pairs * lumped, out * lumped

@@ -6,7 +6,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 
-from .pieces import Counter, Cut, Scope
+from .pieces import Counter, Holders, PieceCut
 from .priced import cheapest
 
 FULL = 0.97
@@ -16,7 +16,9 @@ HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0
 
 
 def hot_rows(problem: Problem, share: float = 1.0, *, split: bool = True) -> list[int | None]:
-    """Rows of each table in HBM, hottest first; None: all. They fill a ``share`` of what all HBM is planned to hold.
+    """Return how many hottest rows of each table are in HBM, None where all are.
+
+    They fill a ``share`` of what all HBM is planned to hold.
 
     A table that may not be ``split`` is in one tier.
     """
@@ -31,7 +33,7 @@ def hot_rows(problem: Problem, share: float = 1.0, *, split: bool = True) -> lis
 
 
 def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
-    """Rows in HBM and the table, [cuts], and what its kernels take, forward and backward."""
+    """Return the rows in HBM, the table and the milliseconds of its kernels for every cut, [cuts] each."""
     rows, tables, cuts = [], [], []
     for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
         between = [*profile.inverse_cdf(HOT_SHARES).tolist(), profile.seen_rows] if split else []
@@ -40,8 +42,8 @@ def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
         tables.append(np.full(len(choice), index))
         for kept in choice.tolist():
             cuts += [
-                Cut(index, Scope.RANK, 0, kept, table.dim),
-                Cut(index, Scope.RANK, kept, table.rows, table.dim, Tier.UVM, False),
+                PieceCut(index, Holders.RANK, 0, kept, table.dim),
+                PieceCut(index, Holders.RANK, kept, table.rows, table.dim, Tier.UVM, False),
             ]
     counter = Counter(problem)
     counted = counter.count(cuts)

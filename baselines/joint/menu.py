@@ -15,7 +15,7 @@ from shardbench.model.strategy import Move
 from shardbench.model.validate import COLUMN_MULTIPLE
 
 from .links import Links
-from .pieces import Counted, Counter, Cut, Form, Scope
+from .pieces import CountedPieces, Counter, Form, Holders, PieceCut
 
 
 class Extent(NamedTuple):
@@ -24,13 +24,13 @@ class Extent(NamedTuple):
     shards: tuple[int, ...]
     """Equal column ranges that a table may be in, each on a device of its own."""
     dealt_shards: tuple[int, ...]
-    """The same, each dealt to the devices of a node of its own."""
+    """Equal column ranges that a table may be in, each dealt to the devices of a node of its own."""
     ranges: tuple[int, ...]
     """Ranges of rows of alike lookups, each on a device of its own."""
     break_evens: tuple[float, ...]
     """Times what keeping copies alike costs that their lookups must save, where hottest rows may be copied."""
     tiers: tuple[float, ...]
-    """The same, of sequences, whose rows may have a copy a device, a copy a node or none."""
+    """The break-evens of sequences, whose rows may have a copy a device, a copy a node or none."""
     lumps: tuple[float, ...]
     """Largest parts of a table that a device may get, over the phase's mean."""
 
@@ -53,11 +53,11 @@ LEAN_MENU = Extent(
     tiers=(0.5, 1.0, 2.0),
     lumps=(0.35, 1.0, np.inf),
 )
-"""For budgets that are short for the number of tables."""
+"""The menu where the budget is short for the number of tables."""
 BRIEF_MENU = Extent(shards=(1, 2), dealt_shards=(1,), ranges=(), break_evens=(1.0,), tiers=(1.0,), lumps=(0.35, np.inf))
-"""For budgets in which the lean menu would be half of the work."""
-WARM_SCOPES = (Scope.RANK, Scope.NODE, Scope.WORLD)
-"""Where the rest of a sequence may be whose next rows have a copy a node."""
+"""The menu where making the lean one would be half of the work that the budget allows."""
+WARM_SCOPES = (Holders.RANK, Holders.NODE, Holders.WORLD)
+"""Where the coldest rows of a sequence may be when the rows before them have a copy a node."""
 
 
 class Option(NamedTuple):
@@ -80,19 +80,19 @@ class Menu:
         extent: Extent = FULL_MENU,
         seen_rows: Sequence[int] | None = None,
     ) -> None:
-        """``seen_rows`` are each table's that the train split saw; the profile's own where it is None."""
+        """``seen_rows`` says how many rows of each table the train split saw; None stands for the profiles' numbers."""
         self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
         self.counter, self.links = Counter(problem), Links(problem)
         self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
-        self._cuts: list[Cut] = []
-        self._at: dict[Cut, int] = {}
+        self._cuts: list[PieceCut] = []
+        self._at: dict[PieceCut, int] = {}
         self.options = [option for index in range(len(problem.tables)) for option in self._options(index)]
-        self.counted: Counted = self.counter.count(self._cuts)
+        self.counted: CountedPieces = self.counter.count(self._cuts)
         self.first = np.searchsorted([option.table for option in self.options], np.arange(len(problem.tables) + 1))
         self._forms: dict[int, Form] = {}
 
     def form(self, option: int) -> Form:
-        """The pieces of an option; made once."""
+        """Return the pieces of an option, which are made once."""
         if option not in self._forms:
             made, chosen = [], self.options[option]
             for number, group in enumerate(chosen.groups):
@@ -106,22 +106,22 @@ class Menu:
         return self._forms[option]
 
     def of(self, table: int) -> range:
-        """Options of a table."""
+        """Return the numbers of a table's options."""
         return range(self.first[table], self.first[table + 1])
 
-    def _piece(self, cut: Cut) -> int:
+    def _piece(self, cut: PieceCut) -> int:
         if cut not in self._at:
             self._at[cut] = len(self._cuts)
             self._cuts.append(cut)
         return self._at[cut]
 
     def _options(self, index: int) -> list[Option]:
-        """All of a table, the whole table on one device first."""
+        """Return all options of a table, the whole table on one device first."""
         table, topology = self.problem.tables[index], self.problem.topology
         copied, warm = self._copied_rows(index)
         made: list[Option] = []
         for first in copied:
-            copies = (self._piece(Cut(index, Scope.COPIES, 0, first, table.dim)),) if first else ()
+            copies = (self._piece(PieceCut(index, Holders.COPIES, 0, first, table.dim)),) if first else ()
             if first == table.rows:
                 made.append(Option(index, (copies,)))
                 continue
@@ -129,10 +129,9 @@ class Menu:
             made += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
             made += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
             for last in warm:
-                dealt = last == table.rows or self._dealable(last - first, topology.devices_per_node)
-                if last <= first or not dealt:
+                if last <= first or (last < table.rows and last - first < topology.devices_per_node):
                     continue
-                between = (self._piece(Cut(index, Scope.NODES, first, last, table.dim)),)
+                between = (self._piece(PieceCut(index, Holders.NODES, first, last, table.dim)),)
                 if last == table.rows:
                     made.append(Option(index, (*head, between)))
                     continue
@@ -144,9 +143,9 @@ class Menu:
         return made
 
     def _row_ranges(self, index: int, first: int) -> list[tuple[tuple[int, ...], ...]]:
-        """Ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
+        """Return ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
 
-        No cut is among rows never seen: how many lookups these get together is expected, not which of them.
+        No cut is among rows never seen: how many lookups they get together can be expected, but not which rows get any.
         """
         table, profile = self.problem.tables[index], self.problem.profiles[index]
         if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
@@ -158,17 +157,17 @@ class Menu:
             spans = list(zip(ends, ends[1:]))
             known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
             if known and ways <= self.problem.world_size:
-                found.append(tuple((self._piece(Cut(index, Scope.RANK, *span, table.dim)),) for span in spans))
+                found.append(tuple((self._piece(PieceCut(index, Holders.RANK, *span, table.dim)),) for span in spans))
         return found
 
     def _rests(self, index: int, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """Ways to keep rows from ``first`` on, and their column ranges."""
+        """Return the ways to place the rows from ``first`` on, each with its number of column ranges."""
         table, topology, found = self.problem.tables[index], self.problem.topology, []
         for scope, ways, places in (
-            (Scope.RANK, self.extent.shards, topology.world_size),
-            (Scope.NODE, self.extent.dealt_shards, topology.nodes),
-            (Scope.WORLD, (1,), 1),
-            (Scope.NODES, (1,), 1),
+            (Holders.RANK, self.extent.shards, topology.world_size),
+            (Holders.NODE, self.extent.dealt_shards, topology.nodes),
+            (Holders.WORLD, (1,), 1),
+            (Holders.NODES, (1,), 1),
         ):
             for shards in ways:
                 columns = (
@@ -181,38 +180,34 @@ class Menu:
                     found.append((rest, shards))
         return found
 
-    def _rest(self, index: int, first: int, scope: Scope, width: int | None = None) -> tuple[int, ...] | None:
-        """Pieces of the rows from ``first`` on in one scope; None where the scope cannot have them."""
+    def _rest(self, index: int, first: int, scope: Holders, width: int | None = None) -> tuple[int, ...] | None:
+        """Return the pieces of the rows from ``first`` on in one scope; None where the scope cannot have them."""
         table, topology, hot = self.problem.tables[index], self.problem.topology, self.hot_rows[index]
         world, local = topology.world_size, topology.devices_per_node
         several = topology.nodes > 1 and local > 1
         split, copies = Move.ROWS in self.moves, Move.REPLICATE in self.moves
         allowed = {
-            Scope.RANK: first == 0 or split,
-            Scope.NODE: several and split,
-            Scope.WORLD: world > 1 and split,
-            Scope.NODES: several and split and copies and hot is None,
+            Holders.RANK: first == 0 or split,
+            Holders.NODE: several and split,
+            Holders.WORLD: world > 1 and split,
+            Holders.NODES: several and split and copies and hot is None,
         }
         if not allowed[scope]:
             return None
         hbm = table.rows if hot is None else max(hot, first)
         spans = [(first, hbm, Tier.HBM), (hbm, table.rows, Tier.UVM)]
-        ways = {Scope.RANK: 1, Scope.NODE: local, Scope.WORLD: world, Scope.NODES: local}[scope]
+        ways = {Holders.RANK: 1, Holders.NODE: local, Holders.WORLD: world, Holders.NODES: local}[scope]
         spans = [span for span in spans if span[0] < span[1]]
-        if not all(self._dealable(stop - start, ways) for start, stop, _ in spans):
+        # Dealing must leave no device without a row.
+        if not all(stop - start >= ways for start, stop, _ in spans):
             return None
         return tuple(
-            self._piece(Cut(index, scope, start, stop, width or table.dim, tier, number == 0))
+            self._piece(PieceCut(index, scope, start, stop, width or table.dim, tier, number == 0))
             for number, (start, stop, tier) in enumerate(spans)
         )
 
-    @staticmethod
-    def _dealable(rows: int, ways: int) -> bool:
-        """Whether dealing leaves no device without a row."""
-        return rows >= ways
-
     def _copied_rows(self, index: int) -> tuple[list[int], list[int]]:
-        """Hottest rows that may have a copy a device, and up to which row there may be a copy a node."""
+        """Return how many hottest rows may have a copy a device, and up to which row there may be a copy a node."""
         table, profile, topology = self.problem.tables[index], self.problem.profiles[index], self.problem.topology
         if Move.REPLICATE not in self.moves or topology.world_size == 1:
             return [0], []
@@ -244,14 +239,14 @@ class Menu:
 
     @cached_property
     def contributions(self) -> "Contributions":
-        """What options add to the phases."""
+        """The milliseconds that the options add to the phases, computed once."""
         return Contributions(self)
 
 
 WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0])
-"""Times that a step pays for forward, backward, lookups, and vectors, which come back as gradients."""
+"""How many times a step pays for forward, backward, lookups, and vectors, which come back as gradients."""
 EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0])
-"""And for lookups, vectors, their sums, and the gradients of copies."""
+"""How many times a step pays for lookups, vectors, their sums, and the gradients of copies."""
 
 
 class Contributions:
@@ -266,32 +261,32 @@ class Contributions:
         lumps = np.concatenate([kernels, np.stack(menu.links.lumps_ms(scope, counted), axis=1)], axis=1)
         option, group, piece, times = _flat(menu.options)
         self.kernels = np.zeros((len(menu.options), 2))
-        """Forward and backward, mean over the devices."""
+        """Forward and backward milliseconds, in the mean over the devices."""
         np.add.at(self.kernels, option, (kernels * share[:, None])[piece] * times[:, None])
         self.links = np.zeros((len(menu.options), 4, 2))
-        """Exchanges by link, mean over the devices, as ``Links.by_link_ms``."""
+        """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
         np.add.at(self.links, option, links[piece] * times[:, None, None])
         self.largest = np.zeros((len(menu.options), 4))
-        """On a device that has a part of it, of scopes that are not all devices."""
-        lumped = scope[piece] <= Scope.NODE
+        """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
+        lumped = scope[piece] <= Holders.NODE
         there = np.zeros((group[-1] + 1, 4))
         np.add.at(there, group[lumped], lumps[piece[lumped]])
         np.maximum.at(self.largest, option[lumped], there[group[lumped]])
         self.size = np.zeros(len(menu.options))
-        """Bytes on all devices together in HBM."""
+        """Bytes in the HBM of all devices together."""
         in_hbm = np.array([cut.tier is Tier.HBM for cut in counted.cuts])
         np.add.at(self.size, option, (counted.size * in_hbm)[piece] * times)
         module = np.where(counter.unpooled[[cut.table for cut in counted.cuts]], [c.width for c in counted.cuts], 0)
         kinds, which = np.unique(np.stack([scope, module], axis=1), axis=0, return_inverse=True)
-        self.kinds = [(Scope(int(kind[0])), int(kind[1])) for kind in kinds]
+        self.kinds = [(Holders(int(kind[0])), int(kind[1])) for kind in kinds]
         self.needs = np.zeros((len(menu.options), len(kinds)), dtype=np.bool_)
-        """Whether an option needs the calls of a kind, [options, kinds]."""
+        """True where an option needs the calls of a kind, [options, kinds]."""
         self.needs[option, which.ravel()[piece]] = True
         self.table = np.array([option.table for option in menu.options])
 
 
 def _flat(options: Sequence[Option]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Option, group among all groups, piece and how often, for every piece of every option."""
+    """Return the option, the group among all groups, the piece and how often it counts, of every option's pieces."""
     found, groups = [], 0
     for at, option in enumerate(options):
         last = len(option.groups) - 1

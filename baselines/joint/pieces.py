@@ -15,29 +15,29 @@ from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
 
-from .kernels import Kernels
+from .kernels import PieceKernels
 
 
-class Scope(IntEnum):
-    """Who gets a piece."""
+class Holders(IntEnum):
+    """The devices that get a piece."""
 
     RANK = 0
-    """One device."""
+    """One device has the piece."""
     NODE = 1
-    """All devices of one node, rows dealt."""
+    """The rows are dealt over the devices of one node."""
     WORLD = 2
-    """All devices, rows dealt."""
+    """The rows are dealt over all devices."""
     NODES = 3
-    """A copy a node, rows dealt in it."""
+    """Every node has a copy, whose rows are dealt over its devices."""
     COPIES = 4
-    """A copy a device."""
+    """Every device has a copy."""
 
 
-class Cut(NamedTuple):
+class PieceCut(NamedTuple):
     """A piece before it is counted; ``width`` columns of rows [start, stop) of table ``table``."""
 
     table: int
-    scope: Scope
+    scope: Holders
     start: int
     stop: int
     width: int
@@ -47,15 +47,15 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Counted:
-    """What pieces add under the training profile, [pieces] each.
+class CountedPieces:
+    """What pieces add to the sums of a plan under the training profile, [pieces] each.
 
     Expected lookups are the same for every rank's samples, so that a number a device is enough.
     """
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[PieceCut, ...]
     numbers: Floats
-    """[pieces, NUMBERS] of ``Kernels``, of every device that has it."""
+    """The numbers of ``PieceKernels`` of every device that has the piece, [pieces, NUMBERS]."""
     received: Floats
     """Bytes of lengths and indices that each rank sends to each device that has it."""
     returned: Floats
@@ -69,10 +69,10 @@ class Counted:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """One counted piece; fields as in Counted."""
+class TablePiece:
+    """One counted piece; its fields mean what they mean in ``CountedPieces``."""
 
-    cut: Cut
+    cut: PieceCut
     columns: tuple[int, int]
     numbers: Floats
     received: float
@@ -82,25 +82,25 @@ class Piece:
     held: Floats
     """Bytes of weights and state by device of the scope, in the scope's order; [1] where all hold the same."""
     module: int
-    """Columns of the module of unpooled tables that it is in; 0 is that of all pooled ones."""
+    """Columns of the module of unpooled tables that it is in; 0 is the module of all pooled tables."""
 
     @property
-    def scope(self) -> Scope:
-        """Who gets it."""
+    def scope(self) -> Holders:
+        """The devices that get it."""
         return self.cut.scope
 
     @property
     def tier(self) -> Tier:
-        """Memory that it is in."""
+        """The memory that it is in."""
         return self.cut.tier
 
     def segment(self, table: Table, ranks: Sequence[int]) -> Segment:
-        """The segment on the devices ``ranks``."""
-        if self.scope is Scope.RANK:
+        """Return the piece as a segment on the devices ``ranks``."""
+        if self.scope is Holders.RANK:
             placement: OnRank | RowWise | NodeSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
-        elif self.scope in (Scope.NODE, Scope.WORLD):
+        elif self.scope in (Holders.NODE, Holders.WORLD):
             placement = RowWise(ranks=tuple(ranks), tier=self.tier)
-        elif self.scope is Scope.NODES:
+        elif self.scope is Holders.NODES:
             placement = NodeSharded(tier=self.tier)
         else:
             placement = Replicated(ranks=tuple(ranks))
@@ -110,7 +110,7 @@ class Piece:
         )  # fmt: skip
 
 
-Form = tuple[tuple[Piece, ...], ...]
+Form = tuple[tuple[TablePiece, ...], ...]
 """Pieces of a table in groups that go to one place each: the tiers of a device's rows stay together."""
 
 
@@ -119,7 +119,7 @@ class Counter:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, topology = problem, problem.topology
-        self.kernels = Kernels(problem.machine.constants)
+        self.kernels = PieceKernels(problem.machine.constants)
         world, local = topology.world_size, topology.devices_per_node
         self.ways = np.array([1, local, world, local, 1])
         """Devices that share the rows of a piece, by scope."""
@@ -130,8 +130,8 @@ class Counter:
         self.features = np.array([table.features for table in problem.tables])
         self.lookups = np.array([profile.mean_pooling for profile in problem.profiles]) * problem.batch_size
 
-    def count(self, cuts: Sequence[Cut]) -> Counted:
-        """Count pieces, all at once."""
+    def count(self, cuts: Sequence[PieceCut]) -> CountedPieces:
+        """Return what the pieces add, counted all at once; raises ValueError where they do not come table by table."""
         problem = self.problem
         table, scope, start, stop, width = np.array(
             [(cut.table, cut.scope, cut.start, cut.stop, cut.width) for cut in cuts], dtype=np.int64
@@ -159,22 +159,22 @@ class Counter:
                 state=int(kind[2]),
             ).values
         load.tables[...] = features * (bags > 0)
-        own = scope == Scope.COPIES
+        own = scope == Holders.COPIES
         rows = stop - start
         row_bytes = width * problem.precision.bytes + state
-        shared = -(-rows // self.ways[Scope.NODES]) * width
-        return Counted(
+        shared = -(-rows // self.ways[Holders.NODES]) * width
+        return CountedPieces(
             cuts=tuple(cuts),
             numbers=self.kernels.numbers(load),
             received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
             returned=np.where(unpooled & ~own, asked / askers * width * VECTOR_BYTES, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
-            weights=np.where(own, rows * width, np.where(scope == Scope.NODES, shared, 0)).astype(np.float64),
+            weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
             size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),
         )
 
     def _met(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
-        """Share of the table's lookups, and distinct rows that the askers together ask for, [pieces] each."""
+        """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each."""
         share, distinct = np.zeros(len(table)), np.zeros(len(table))
         first = np.searchsorted(table, np.arange(len(self.problem.tables) + 1))
         if np.any(np.diff(table) < 0):
@@ -192,14 +192,14 @@ class Counter:
                 distinct[first[index] + np.flatnonzero(those)] = below[1] - below[0]
         return share, distinct
 
-    def piece(self, counted: Counted, at: int, first_column: int = 0) -> Piece:
-        """Piece ``at`` of counted ones, from a column on."""
+    def piece(self, counted: CountedPieces, at: int, first_column: int = 0) -> TablePiece:
+        """Return piece ``at`` of the counted ones, in the columns from ``first_column`` on."""
         cut = counted.cuts[at]
         table = self.problem.tables[cut.table]
         row_bytes = cut.width * self.problem.precision.bytes + self.problem.optimizer.state_bytes(cut.width)
         rows, ways = cut.stop - cut.start, int(self.ways[cut.scope])
         shares = np.array([float(rows)]) if ways == 1 else dealt(table.name, rows, ways).astype(np.float64)
-        return Piece(
+        return TablePiece(
             cut=cut,
             columns=(first_column, first_column + cut.width),
             numbers=counted.numbers[at],

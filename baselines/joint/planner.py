@@ -12,32 +12,32 @@ from shardbench.model.problem import Problem
 
 from .kernels import NUMBERS
 from .menu import WEIGHTS, Menu
-from .pieces import Form, Scope
+from .pieces import Form, Holders
 from .ruler import DOUBLINGS, PARCEL, Ruler, Sums
-from .state import State
+from .state import PlanState
 
 RATED = 32
-"""Exchanges that are rated at a time."""
+"""How many exchanges are rated at a time."""
 CALL_S, PLACE_S, ROUGH_S = 2e-4, 5e-7, 5e-8
 """Nominal seconds of a call that rates, of a place that it rates, and of an exchange that is judged roughly."""
 FINISHED = "finished"
-"""Nothing helped any more."""
+"""The reason of a search that ended because nothing helped any more."""
 GAIN = 1e-9
 """Share of the step that a change must gain to count."""
 
 
 @dataclass
-class Effort:
+class WorkLeft:
     """What is left of the budget: nominal seconds of counted work, and a deadline as the safety net."""
 
     nominal_s: float
     deadline: float
     ended_by: str = FINISHED
-    """What stopped the search: that nothing helped any more, its work or the clock."""
+    """The reason that the search stopped: nothing helped any more, its work or the clock."""
 
     @property
     def spent(self) -> bool:
-        """Whether the search must stop."""
+        """True where the search must stop."""
         if self.ended_by == FINISHED and self.nominal_s <= 0.0:
             self.ended_by = "work"
         elif self.ended_by == FINISHED and time.monotonic() > self.deadline:
@@ -46,7 +46,7 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class TablePlaces:
     """An option of a table, and the place of each of its groups."""
 
     option: int
@@ -60,23 +60,23 @@ class Things:
         self.tables, self.groups, self.places = np.array([row[:3] for row in found], dtype=np.int64).reshape(-1, 3).T
         self.parcels: Floats = np.array([row[3] for row in found]).reshape(-1, PARCEL)
         self.phases_ms = ruler.parcels_ms(self.parcels)
-        """[4, things]"""
+        """Milliseconds of the four phases of each thing alone, [4, things]."""
 
 
 class Planner:
     """A state, and where every table is in it."""
 
-    def __init__(self, problem: Problem, menu: Menu, effort: Effort) -> None:
+    def __init__(self, problem: Problem, menu: Menu, effort: WorkLeft) -> None:
         self.problem, self.menu, self.effort = problem, menu, effort
-        self.state = State(problem)
+        self.state = PlanState(problem)
         self.ruler = Ruler(self.state)
-        self.placed: dict[int, Placed] = {}
+        self.placed: dict[int, TablePlaces] = {}
         self._sums: dict[int, tuple[Sums, ...]] = {}
-        self._listed: dict[Scope, Things] = {}
+        self._listed: dict[Holders, Things] = {}
         self._made: dict[tuple[int, int], Floats] = {}
 
     def sums(self, option: int) -> tuple[Sums, ...]:
-        """What the groups of an option add."""
+        """Return what the groups of an option add, one sum a group."""
         if option not in self._sums:
             self._sums[option] = tuple(Sums(group) for group in self.menu.form(option))
         return self._sums[option]
@@ -101,14 +101,14 @@ class Planner:
         return True
 
     def _spread(self, option: int) -> Floats:
-        """Numbers, lookups and vectors of the groups of an option, spread evenly over all devices."""
+        """Return numbers, lookups and vectors of the groups of an option, spread evenly over all devices."""
         world, found = self.state.world, np.zeros(NUMBERS + 2)
         for sums in self.sums(option):
             share = self.menu.counter.holders[sums.scope] / world
             found[:NUMBERS] += sums.numbers * share
-            if sums.scope <= Scope.WORLD:
+            if sums.scope <= Holders.WORLD:
                 found[NUMBERS] += sums.received * share
-                pooled = sums.pooled * self.state.sample_bytes * (sums.scope is Scope.RANK)
+                pooled = sums.pooled * self.state.sample_bytes * (sums.scope is Holders.RANK)
                 found[NUMBERS + 1] += (sums.returned + pooled) * share
         return found
 
@@ -124,8 +124,11 @@ class Planner:
         self._put(table, chosen)
         return True
 
-    def _rated(self, option: int) -> tuple[float, Placed | None]:
-        """How much the norms grow, and the places: parts of a table that each have a device are on different ones."""
+    def _rated(self, option: int) -> tuple[float, TablePlaces | None]:
+        """Return how many milliseconds the norms grow with an option, and its places; infinity and None without room.
+
+        Parts of a table that have a device each are on different ones.
+        """
         form, groups = self.menu.form(option), self.sums(option)
         self.effort.nominal_s -= CALL_S * len(groups) + PLACE_S * self.state.world
         kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
@@ -139,10 +142,10 @@ class Planner:
             places += best.tolist()
             powers += grown[:, best].sum(axis=1)
         total = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form) + float(self.ruler.grown(powers))
-        return total, Placed(option, tuple(places))
+        return total, TablePlaces(option, tuple(places))
 
     def _taken(self, form: Form, groups: tuple[Sums, ...], places: list[int]) -> Floats | None:
-        """Bytes that a form's first groups have at their places, at most, [tiers, devices]; None without places."""
+        """Return most bytes that a form's first groups have at their places, [tiers, devices]; None without places."""
         if not places:
             return None
         taken = np.zeros_like(self.state.held)
@@ -152,12 +155,12 @@ class Planner:
 
     @staticmethod
     def _free(rates: Floats, sums: Sums, places: list[int], groups: tuple[Sums, ...]) -> Floats:
-        """The rates, infinite on devices that have a part of the table."""
-        if sums.scope is Scope.RANK:
-            rates[[place for place, other in zip(places, groups) if other.scope is Scope.RANK]] = np.inf
+        """Return the rates with infinity for devices that have a part of the table already."""
+        if sums.scope is Holders.RANK:
+            rates[[place for place, other in zip(places, groups) if other.scope is Holders.RANK]] = np.inf
         return rates
 
-    def _put(self, table: int, placed: Placed, sign: int = 1) -> None:
+    def _put(self, table: int, placed: TablePlaces, sign: int = 1) -> None:
         for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
             for piece in group:
                 self.state.add(piece, place, sign)
@@ -166,7 +169,7 @@ class Planner:
             self.placed[table] = placed
 
     def segments(self) -> tuple[Segment, ...]:
-        """Of all that is placed."""
+        """Return the segments of all tables that are placed."""
         world = range(self.state.world)
         return tuple(
             piece.segment(self.problem.tables[table], world[self.state.ranks(piece, place)])
@@ -177,7 +180,7 @@ class Planner:
 
     @property
     def step_ms(self) -> float:
-        """Of all that is placed, without the dense model."""
+        """Milliseconds of the step of all that is placed, without the dense model."""
         return self.state.times().step_ms
 
     def improve(self) -> None:
@@ -191,7 +194,7 @@ class Planner:
                     best, kept = self.step_ms, dict(self.placed)
         self._restore(kept)
 
-    def _restore(self, kept: dict[int, Placed]) -> None:
+    def _restore(self, kept: dict[int, TablePlaces]) -> None:
         for table, placed in kept.items():
             if self.placed[table] is not placed:
                 self._put(table, self.placed[table], -1)
@@ -199,21 +202,21 @@ class Planner:
         self.ruler.refresh()
 
     def _improved(self) -> bool:
-        """One change on the slowest device of some phase; False where none helps."""
+        """Make one change on the slowest device of some phase; False where none helps."""
         phases = self.ruler.phases
         excess = (phases.max(axis=1) - phases.mean(axis=1)) * WEIGHTS[:4]
         slowest = dict.fromkeys(int(phases[phase].argmax()) for phase in np.argsort(-excess, kind="stable"))
         return any(self._exchange(rank) for rank in slowest) or any(self._resplit(rank) for rank in slowest)
 
     def _exchange(self, rank: int) -> bool:
-        """The best exchange of one thing of a device, or of its node, with a thing, or nothing, of any other.
+        """Make the best exchange of one thing of a device, or of its node, with a thing, or nothing, of any other.
 
-        Those are rated that look best when phases add up.
+        Only exchanges that look best when phases add up are rated. False where none helps.
         """
-        return any(self._exchange_of(scope, rank) for scope in (Scope.RANK, Scope.NODE))
+        return any(self._exchange_of(scope, rank) for scope in (Holders.RANK, Holders.NODE))
 
-    def _exchange_of(self, scope: Scope, rank: int) -> bool:
-        devices = 1 if scope is Scope.RANK else self.state.local
+    def _exchange_of(self, scope: Holders, rank: int) -> bool:
+        devices = 1 if scope is Holders.RANK else self.state.local
         place, number = rank // devices, self.state.world // devices
         things = self._things(scope)
         own = np.flatnonzero(things.places == place)
@@ -241,8 +244,8 @@ class Planner:
         self.ruler.refresh()
         return True
 
-    def _things(self, scope: Scope) -> "Things":
-        """Everything that lies on one device, or on one node."""
+    def _things(self, scope: Holders) -> "Things":
+        """Return all things that have a device each, or a node each."""
         if scope not in self._listed:
             found = [
                 (table, group, place, self._parcel(placed.option, group))
@@ -265,11 +268,11 @@ class Planner:
         for piece in self.menu.form(old.option)[group]:
             self.state.add(piece, old.places[group], -1)
             self.state.add(piece, place)
-        self.placed[table] = Placed(old.option, (*old.places[:group], place, *old.places[group + 1 :]))
+        self.placed[table] = TablePlaces(old.option, (*old.places[:group], place, *old.places[group + 1 :]))
         things.places[thing] = place
 
     def _resplit(self, rank: int) -> bool:
-        """Another option, or another node, for a table of a device; the dearest first."""
+        """Give one table of a device another option, or another node, dearest table first; False where none helps."""
         state, cost = self.state, self.menu.contributions.largest
         there = [
             table
@@ -295,5 +298,5 @@ class Planner:
         return False
 
     def _score(self) -> float:
-        """The norms, what all devices pay alike, and all calls."""
+        """Return the milliseconds of the norms, of what all devices pay alike, and of all calls."""
         return self.ruler.base + self.ruler.shared_ms() + self.state.latencies_ms()

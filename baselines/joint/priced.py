@@ -1,4 +1,4 @@
-"""Of each table the cheapest of its choices, where all that is chosen must fit: one price of a byte for all tables."""
+"""Chooses the cheapest choice of each table where all that is chosen must fit: a byte has one price for all tables."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ BISECTIONS = 60
 
 
 def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
-    """The choice of each table, [tables], of least cost at the least price of a byte at which the sizes fit the room.
+    """Return each table's choice of least cost, [tables], at the least price of a byte at which the sizes fit the room.
 
     ``cost``, ``size`` and ``table`` are of all choices [choices], table by table, and every table has one. Where no
     price makes them fit, the smallest are chosen.
@@ -30,7 +30,7 @@ def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
 
 
 def least(cost: Floats, table: Ints, first: Ints) -> Ints:
-    """The first choice of least cost of each table, [tables]; ``first`` is where each table's choices begin."""
+    """Return the first choice of least cost of each table, [tables]; ``first`` is where each table's choices begin."""
     lowest = np.repeat(np.minimum.reduceat(cost, first), np.diff(first, append=len(table)))
     at = np.flatnonzero(cost <= lowest)
     return np.asarray(at[np.diff(table[at], prepend=-1) > 0])

@@ -17,13 +17,13 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 
 from .menu import EXCHANGES, WEIGHTS, Menu
-from .pieces import Scope
+from .pieces import Holders
 from .priced import cheapest
-from .state import State
+from .state import PlanState
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ROUNDS = 3
-"""Times that the means, which the limits are relative to, are computed afresh."""
+"""How often the means, to which the limits are relative, are computed afresh."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,17 @@ class Choice:
 
     ms: float
     options: Ints
-    """[tables]"""
+    """The number of each table's option, [tables]."""
 
 
-class Relaxation:
+class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
     def __init__(self, menu: Menu, room: float) -> None:
         self.menu, self.parts = menu, menu.contributions
         self.room = room
-        """Bytes of HBM on all devices."""
-        self._state = State(menu.problem)
+        """Bytes of HBM of all devices together."""
+        self._state = PlanState(menu.problem)
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
@@ -50,9 +50,9 @@ class Relaxation:
         self._latencies: dict[bytes, float] = {}
 
     def choices(self, deadline: float = np.inf) -> list[Choice]:
-        """Options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
+        """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
 
-        After the deadline (of the monotonic clock) what was found until then.
+        After the deadline (of the monotonic clock) no further limit is tried.
         """
         found = list[Choice]()
         for lump in self.menu.extent.lumps:
@@ -69,7 +69,7 @@ class Relaxation:
         return different
 
     def _best_kinds(self, lump: float, deadline: float) -> Choice | None:
-        """The best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
+        """Search the best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
         rated = [
             (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
         ]
@@ -89,9 +89,9 @@ class Relaxation:
         return best
 
     def starts(self, lump: float) -> list[Bools]:
-        """Sets of kinds that the search begins with: a scope for all tables, or two, or all kinds."""
+        """Return the sets of kinds that the search begins with: one scope for all tables, or two, or all kinds."""
         kinds = self.parts.kinds
-        starts = [np.array([kind[0] is scope for kind in kinds]) for scope in Scope]
+        starts = [np.array([kind[0] is scope for kind in kinds]) for scope in Holders]
         # A scope that some table cannot have, as one of fewer rows than a node has devices cannot, begins with another.
         alone = [start for start in starts if self.choose(start, lump) is None]
         starts += [one | other for one in alone for other in starts if other is not one]
@@ -109,7 +109,7 @@ class Relaxation:
                 yield other
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
-        """The options of least sum among those that need only ``allowed`` kinds; None where a table has none."""
+        """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
         usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
         if not np.logical_or.reduceat(usable, self._first).all():
             return None
@@ -131,7 +131,7 @@ class Relaxation:
         return best
 
     def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
-        """Of each table the option of least cost whose largest parts are within the limit."""
+        """Return each table's option of least cost among those whose largest parts are within the limit, [tables]."""
         options = self._cheapest(usable, cost)
         for _ in range(ROUNDS if np.isfinite(lump) else 0):
             limits = lump * self.phases_ms(options) + 1e-12
@@ -148,18 +148,18 @@ class Relaxation:
         return options
 
     def phases_ms(self, options: Ints) -> Floats:
-        """Means over the devices of forward, backward, lookups, vectors, [4]."""
+        """Return mean milliseconds over the devices of forward, backward, lookups and vectors, [4]."""
         exchanged = self.parts.links[options].sum(axis=0).max(axis=1)
         return np.concatenate([self.parts.kernels[options].sum(axis=0), exchanged[:2]])
 
     def _smallest(self, usable: Bools) -> Bools:
-        """The options of each table whose largest parts are smallest."""
+        """Return True for each table's options whose largest parts are smallest, [options]."""
         size = np.where(usable, self.parts.largest @ WEIGHTS, np.inf)
         least = np.minimum.reduceat(size, self._first)
         return np.asarray(size <= least[self.parts.table] * (1.0 + 1e-9))
 
     def _cheapest(self, usable: Bools, cost: Floats) -> Ints:
-        """Of each table the usable option of least cost, all of them within the room."""
+        """Return each table's usable option of least cost such that all of them fit the room, [tables]."""
         return cheapest(np.where(usable, cost, np.inf), self.parts.size, self.parts.table, self.room)
 
     def _step_ms(self, options: Ints) -> float:

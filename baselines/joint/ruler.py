@@ -8,25 +8,21 @@ from shardbench.model.plan import Tier
 from .kernels import NUMBERS
 from .links import Links
 from .menu import WEIGHTS
-from .pieces import Form, Piece, Scope
-from .state import State
+from .pieces import Form, Holders, TablePiece
+from .state import PlanState
 
 DOUBLINGS = (0, 2, 4)
-"""Of the power 12 of the norms that stand for the slowest device's time: from one that sees all devices to one that
-follows the slowest."""
-Group = tuple[Piece, ...]
+"""How often the power 12 of the norms that stand for the slowest device's time is doubled: from a norm that sees all
+devices to one that follows the slowest."""
+Group = tuple[TablePiece, ...]
 PARCEL = NUMBERS + 5
-"""Numbers, bytes received and returned, columns of a node, bytes of HBM and of host memory."""
-
-
+"""Length of a parcel: numbers, bytes received and returned, columns of a node, bytes of HBM and of host memory."""
 LARGEST_EXPONENT = 290
-"""Of a power that a sum of floats still holds."""
+"""The largest power of ten that a sum of floats is let reach."""
 TINY = 1e-9
 """Milliseconds below which nothing counts."""
-
-
 DEALT_PIECES = 4
-"""Of a group that is dealt over a node, at most: each leaves a device a row short of another."""
+"""Pieces, at most, of a group that is dealt over a node: each leaves a device a row short of another."""
 
 
 class Sums:
@@ -40,28 +36,28 @@ class Sums:
         self.pooled = sum(piece.pooled for piece in group)
         self.weights = sum(piece.weights for piece in group)
         self.held = np.array([sum(p.held.max() for p in group if (p.tier is Tier.UVM) == uvm) for uvm in (False, True)])
-        """Bytes by tier, at most, of a device."""
+        """Bytes that the fullest device holds of the group, by tier."""
 
 
 class Ruler:
     """The sum over phases of norms over the devices; what pieces to come are expected to add is spread evenly."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlanState) -> None:
         self.state, self.links = state, Links(state.problem)
         self.doublings = DOUBLINGS[0]
         self.ahead: Floats = np.zeros(NUMBERS + 2)
-        """Numbers, received and returned that each device is expected to get of what is not placed yet."""
+        """Numbers and bytes received and returned that each device is expected to get of what is not placed yet."""
         self._pairs = max((state.local - 1) * self.links.intra, (state.world - state.local) * self.links.inter)
         self._scattered = state.world * state.sample_bytes * (state.local - 1) / state.local * self.links.intra
         problem = state.problem
         row_bytes = max(t.dim * problem.precision.bytes + problem.optimizer.state_bytes(t.dim) for t in problem.tables)
         self._slack = float(DEALT_PIECES * row_bytes)
-        """By how many bytes, at most, a device's share of a dealt group is smaller than the fullest device's."""
+        """The most bytes by which a device's share of a dealt group is smaller than the fullest device's."""
         self._crossed = (state.nodes - 1) * state.sample_bytes * self.links.inter
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what the state has become."""
+        """Compute the phases and norms of what the state has become."""
         state = self.state
         self.load = state.load + self.ahead[:NUMBERS]
         self.received = state.received + self.ahead[NUMBERS]
@@ -75,7 +71,7 @@ class Ruler:
         self.base = float(self._norm(self.sums))
 
     def _phases(self, load: Floats, received: Floats, returned: Floats, columns: Floats) -> Floats:
-        """Forward, backward, input, output of devices in ms, [4, ...]."""
+        """Return milliseconds of devices' forward, backward, input and output, [4, ...]."""
         forward, backward = self.state.kernels.times_ms(load)
         output = returned * self._pairs + columns * (self._crossed + self._scattered)
         return np.stack([forward, backward, received * self._pairs, output])
@@ -86,34 +82,35 @@ class Ruler:
         return np.asarray(forward + backward + received + 2.0 * output)
 
     def rate(self, sums: Sums, taken: Floats | None = None) -> tuple[Floats, Floats]:
-        """How much the norms grow with a group, [places], infinite where there is no room, and powers, [4, places].
+        """Return how much a group makes the norms grow, [places], and the powers that it adds, [4, places].
 
-        ``taken`` [tiers, devices] are bytes that other groups of the table will have there.
-        Norms of powers are concave: what several groups add is ``grown`` of their powers' sum, not the sum of norms.
+        The norms grow infinitely where there is no room. ``taken`` [tiers, devices] are bytes that other groups of the
+        table will have there. Norms of powers are concave: several groups add ``grown`` of the sum of their powers, not
+        the sum of their norms.
         """
         state, scope = self.state, sums.scope
-        ranked = scope <= Scope.WORLD
-        returned = sums.returned + sums.pooled * state.sample_bytes * (scope is Scope.RANK)
+        ranked = scope <= Holders.WORLD
+        returned = sums.returned + sums.pooled * state.sample_bytes * (scope is Holders.RANK)
         new = self._phases(
             self.load + sums.numbers,
             self.received + sums.received * ranked,
             self.returned + returned * ranked,
-            self.columns + sums.pooled * (scope is Scope.NODE),
+            self.columns + sums.pooled * (scope is Holders.NODE),
         )
         grown = self._power(new) - self.powers
-        if scope is Scope.NODE:
+        if scope is Holders.NODE:
             grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
-        elif scope is not Scope.RANK:
+        elif scope is not Holders.RANK:
             grown = grown.sum(axis=1, keepdims=True)
         return np.where(self._full(sums, taken), np.inf, self.grown(grown)), grown
 
     def grown(self, powers: Floats) -> Floats:
-        """How much the norms grow with ``powers`` [4, ...] of the phases."""
+        """Return by how many milliseconds the norms grow with ``powers`` [4, ...] of the phases."""
         sums = self.sums.reshape(4, *(1,) * (powers.ndim - 1))
         return np.asarray(self._norm(sums + powers) - self.base)
 
     def shared_ms(self) -> float:
-        """What all devices pay alike: for copies a node beside the slowest device's exchanges, sums and all-reduces."""
+        """Return milliseconds that all devices pay alike: nodes' copies beside the slowest device, sums, all-reduce."""
         state, links = self.state, self.links
         local, nodes, world = state.local, state.nodes, state.world
         received, returned = float(self.received.max()), float(self.returned.max())
@@ -135,8 +132,8 @@ class Ruler:
         return found + max(replicated * (local - 1) / local * links.intra, inter)
 
     def alike_ms(self, form: Form) -> float:
-        """What all devices pay alike for pieces of a form that all of them have."""
-        pieces = [piece for group in form for piece in group if piece.scope >= Scope.WORLD]
+        """Return milliseconds that all devices pay alike for the pieces of a form that all of them have."""
+        pieces = [piece for group in form for piece in group if piece.scope >= Holders.WORLD]
         if not pieces:
             return 0.0
         before = self.shared_ms()
@@ -147,8 +144,8 @@ class Ruler:
             self.state.add(piece, 0, -1)
         return after - before
 
-    def calls_ms(self, kinds: frozenset[tuple[Scope, int]]) -> float:
-        """What calls cost that only these kinds need so far."""
+    def calls_ms(self, kinds: frozenset[tuple[Holders, int]]) -> float:
+        """Return milliseconds of the calls that would be new with these kinds."""
         new = {kind for kind in kinds if not self.state.kinds[kind]}
         if not new:
             return 0.0
@@ -159,32 +156,32 @@ class Ruler:
         return after - before
 
     def _full(self, sums: Sums, taken: Floats | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Whether there is no room, [places]."""
+        """Return True for the places that have no room, [places]."""
         state = self.state
         held = state.held if taken is None else state.held + taken
         full = (held + sums.held[:, None] > state.capacity).any(axis=0)
-        if sums.scope is Scope.NODE:
+        if sums.scope is Holders.NODE:
             return np.asarray(full.reshape(state.nodes, -1).any(axis=1))
-        return full if sums.scope is Scope.RANK else np.asarray(full.any(keepdims=True))
+        return full if sums.scope is Holders.RANK else np.asarray(full.any(keepdims=True))
 
     def parcel(self, sums: Sums) -> Floats:
-        """What a device gets of a group of one device or node, [PARCEL]."""
-        on_rank = sums.scope is Scope.RANK
+        """Return what a group of one device or node adds to a device that has it, [PARCEL]."""
+        on_rank = sums.scope is Holders.RANK
         returned = sums.returned + sums.pooled * self.state.sample_bytes * on_rank
         return np.concatenate([sums.numbers, [sums.received, returned, sums.pooled * (not on_rank)], sums.held])
 
     def parcels_ms(self, parcels: Floats) -> Floats:
-        """Forward, backward, input and output of parcels alone, without launches, [4, parcels]."""
+        """Return milliseconds of forward, backward, input and output of parcels, without launches, [4, parcels]."""
         forward, backward = self.state.kernels.work_ms(parcels[:, :NUMBERS])
         received, returned, columns = parcels[:, NUMBERS : NUMBERS + 3].T
         output = returned * self._pairs + columns * (self._crossed + self._scattered)
         return np.stack([forward, backward, received * self._pairs, output])
 
     def roughly(self, of: int, places: Ints, own: Floats, given: Floats, devices: int) -> Floats:
-        """About how much the norms grow when place ``of`` gives up ``own`` for ``given`` of ``places``, [own, given].
+        """Return roughly how much norms grow if place ``of`` swaps ``own`` for ``given`` of ``places``, [own, given].
 
-        ``own`` [4, own] and ``given`` [4, given] are phases in ms, which are taken to add up: caches and dispatch
-        forbid it. Places are groups of so many ``devices``.
+        ``own`` [4, own] and ``given`` [4, given] are phases in ms, which are taken to add up, although caches and
+        dispatch do not let them. Places are groups of so many ``devices``.
         """
         power = 12 << self.doublings
         steep = np.maximum(self.sums / self.state.world, 1e-300) ** (1.0 / power - 1.0) / self.state.world
@@ -200,9 +197,9 @@ class Ruler:
         return found
 
     def exchanged(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
-        """How much the norms grow when place ``of`` gets ``delta`` more and ``places`` as much less, [candidates].
+        """Return how much the norms grow if place ``of`` gets ``delta`` more and ``places`` as much less, [candidates].
 
-        ``delta`` [candidates, PARCEL] are differences of parcels. Infinite where there is no room.
+        ``delta`` [candidates, PARCEL] are differences of parcels. The norms grow infinitely where there is no room.
         """
         state, changes = self.state, np.zeros((4, len(places)))
         # Parcels of nodes are those of their fullest devices, which two tables have on different ones.
@@ -221,7 +218,7 @@ class Ruler:
         return np.asarray(self._norm(self.sums[:, None] + changes) - self.base)
 
     def _power(self, values: Floats) -> Floats:
-        """``values`` to the norm's power, by products: a general power takes as long as all the rest."""
+        """Raise ``values`` to the norm's power by products: a general power takes as long as all the rest."""
         largest = 10.0 ** (LARGEST_EXPONENT / (12 << self.doublings))
         values = np.minimum(values / self.scale.reshape(-1, *(1,) * (values.ndim - 1)), largest)
         fourth = (values * values) ** 2

@@ -12,28 +12,28 @@ from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 
-from .kernels import NUMBERS, Kernels
-from .pieces import Piece, Scope
+from .kernels import NUMBERS, PieceKernels
+from .pieces import Holders, TablePiece
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times:
+class PhaseTimes:
     """Milliseconds of the phases that plans decide."""
 
     forward: float
     backward: float
     input: float
     output: float
-    """Of each direction."""
+    """Vectors in one direction; their gradients take as long."""
     all_reduce: float
 
     @property
     def step_ms(self) -> float:
-        """Without the dense model, which is the same for every plan."""
+        """The step without the dense model, which is the same for every plan."""
         return self.forward + self.backward + self.input + 2.0 * self.output + self.all_reduce
 
 
-class State:
+class PlanState:
     """Sums over the pieces that are placed."""
 
     def __init__(self, problem: Problem) -> None:
@@ -43,43 +43,43 @@ class State:
         self.nodes = self.topology.nodes
         self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
         self.latency = latencies_s(problem.machine)
-        self.kernels = Kernels(self.constants)
+        self.kernels = PieceKernels(self.constants)
         self.load: Floats = np.zeros((self.world, NUMBERS))
-        """Of ``Kernels``, by device."""
+        """The numbers of ``PieceKernels`` by device."""
         self.received: Floats = np.zeros(self.world)
-        """Bytes of lookups that each rank sends to a device."""
+        """Bytes of lookups that each rank sends to a device, [world]."""
         self.returned: Floats = np.zeros(self.world)
-        """Bytes of vectors that a device sends to each rank."""
+        """Bytes of vectors that a device sends to each rank, [world]."""
         self.node_columns: Floats = np.zeros(self.nodes)
         self.node_received = self.node_returned = 0.0
-        """Bytes to and from each device of the own node, for the copies of the nodes."""
+        """Bytes to and from each device of the asking rank's node, for the copies of the nodes."""
         self.world_columns = self.copied_columns = 0.0
         self.replicated_weights = self.copied_weights = 0.0
         self.held: Floats = np.zeros((2, self.world))
-        """Bytes by tier, HBM first."""
+        """Bytes that devices hold, [tiers, world], HBM first."""
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
-        self.kinds: Counter[tuple[Scope, int]] = Counter()
+        self.kinds: Counter[tuple[Holders, int]] = Counter()
 
-    def ranks(self, piece: Piece, place: int) -> slice:
-        """Devices of a piece: ``place`` is a rank, a node, or of no meaning."""
-        if piece.scope is Scope.RANK:
+    def ranks(self, piece: TablePiece, place: int) -> slice:
+        """Return a piece's devices; ``place`` is a rank or a node, and means nothing for a piece of all devices."""
+        if piece.scope is Holders.RANK:
             return slice(place, place + 1)
-        if piece.scope is Scope.NODE:
+        if piece.scope is Holders.NODE:
             return slice(place * self.local, (place + 1) * self.local)
         return slice(0, self.world)
 
-    def add(self, piece: Piece, place: int, sign: int = 1) -> None:
-        """Put a piece, or with ``sign`` -1 take it away."""
+    def add(self, piece: TablePiece, place: int, sign: int = 1) -> None:
+        """Put a piece at a place, or take it away with ``sign`` -1."""
         at = self.ranks(piece, place)
         self.load[at] += sign * piece.numbers
         tier = 0 if piece.tier is Tier.HBM else 1
-        held = np.tile(piece.held, self.nodes) if piece.scope is Scope.NODES else piece.held
+        held = np.tile(piece.held, self.nodes) if piece.scope is Holders.NODES else piece.held
         self.held[tier, at] += sign * held
         self.kinds[piece.scope, piece.module] += sign
-        if piece.scope is Scope.COPIES:
+        if piece.scope is Holders.COPIES:
             self.replicated_weights += sign * piece.weights
             return
-        if piece.scope is Scope.NODES:
+        if piece.scope is Holders.NODES:
             self.node_received += sign * piece.received
             self.node_returned += sign * piece.returned
             self.copied_columns += sign * piece.pooled
@@ -87,21 +87,27 @@ class State:
             return
         self.received[at] += sign * piece.received
         self.returned[at] += sign * piece.returned
-        if piece.scope is Scope.RANK:
+        if piece.scope is Holders.RANK:
             self.returned[at] += sign * piece.pooled * self.sample_bytes
-        elif piece.scope is Scope.NODE:
+        elif piece.scope is Holders.NODE:
             self.node_columns[place] += sign * piece.pooled
         else:
             self.world_columns += sign * piece.pooled
 
     def calls(self) -> tuple[Calls, Calls, Calls, Calls]:
-        """Calls that exchange lookups, return vectors, return sums, all-reduce rows: those of ``Account``."""
+        """Return calls that exchange lookups, return vectors, return sums and all-reduce rows, as in ``Account``."""
         present = [kind for kind, number in self.kinds.items() if number > 0]
 
-        def number(*scopes: Scope, pooled: bool | None = None) -> int:
+        def number(*scopes: Holders, pooled: bool | None = None) -> int:
             return sum(scope in scopes and pooled in (None, module == 0) for scope, module in present)
 
-        rank, node, world, nodes, copies = Scope.RANK, Scope.NODE, Scope.WORLD, Scope.NODES, Scope.COPIES
+        rank, node, world, nodes, copies = (
+            Holders.RANK,
+            Holders.NODE,
+            Holders.WORLD,
+            Holders.NODES,
+            Holders.COPIES,
+        )
         return (
             self._grouped(number(rank, node, world), number(nodes)),
             self._grouped(number(rank) + number(world, pooled=False), number(nodes, pooled=False), number(node)),
@@ -116,23 +122,23 @@ class State:
         return Calls(world=(world + node) * shared + (world + cross) * several)
 
     def _wait_s(self, calls: Calls, intra: Floats | float, inter: Floats | float) -> float:
-        """Seconds of a collective whose slowest rank moves so many bytes by link; none where nothing is sent."""
+        """Return seconds of a collective whose slowest rank moves so many bytes by link; zero if nothing is sent."""
         if not np.any(intra) and not np.any(inter):
             return 0.0
         waited = sum(n * latency for n, latency in zip(calls, self.latency))
         return waited + float(np.max(bytes_s(intra, inter, self.constants)))
 
     def latencies_ms(self) -> float:
-        """What all calls of a step wait for whatever they send, were each of them to send something."""
+        """Return the milliseconds that all calls of a step wait whatever they send, if each of them sends something."""
         lookups, vectors, sums, reduced = self.calls()
         counts = (lookups.times(3), vectors.times(2), sums.times(2), reduced)
         return 1e3 * sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
 
-    def times(self) -> Times:
-        """The phases of the step, exactly as the cost model expects them."""
+    def times(self) -> PhaseTimes:
+        """Return the phases of the step, exactly as the cost model expects them."""
         forward, backward = self.kernels.times_ms(np.maximum(self.load, 0.0))
         lookups, vectors, sums, reduced = self.calls()
-        return Times(
+        return PhaseTimes(
             forward=float(forward.max()),
             backward=float(backward.max()),
             input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)),
@@ -141,8 +147,8 @@ class State:
         )
 
     def _splits_s(self, calls: Calls) -> float:
-        exchanges = [scope for (scope, _), n in self.kinds.items() if n > 0 and scope is not Scope.COPIES]
-        in_node = exchanges.count(Scope.NODES)
+        exchanges = [scope for (scope, _), n in self.kinds.items() if n > 0 and scope is not Holders.COPIES]
+        in_node = exchanges.count(Holders.NODES)
         everywhere = len(exchanges) - in_node
         intra = SPLIT_BYTES * (self.local - 1) * (everywhere + in_node)
         return self._wait_s(calls, float(intra), float(SPLIT_BYTES * (self.world - self.local) * everywhere))
@@ -179,5 +185,5 @@ class State:
 
 
 def _clean(values: Floats) -> Floats:
-    """Without what rounding left of pieces that were taken away."""
+    """Return the values with zero for what rounding left of pieces that were taken away."""
     return np.where(values > 1e-6, values, 0.0)

@@ -1,4 +1,4 @@
-"""The planner: memory, menu, relaxation, packing, exchanges."""
+"""The planner's course: memory, menu, relaxation, packing, exchanges."""
 
 import time
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from .expected import as_expected
 from .memory import FULL, hot_rows
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, Menu
-from .planner import Effort, Planner
-from .relaxation import Relaxation
+from .planner import Planner, WorkLeft
+from .relaxation import OptionRelaxation
 
 TABLE_S, LEAN_TABLE_S = 6e-3, 2e-3
-"""Seconds a table below which a budget is too short for the full menu, and for the lean one."""
+"""Seconds a table below which a budget is too short for the full menu, and for the lean menu."""
 SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
 MENU_S = 1e-3
@@ -38,10 +38,12 @@ class Joint(Strategy):
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     exchanges: ClassVar[bool] = True
-    """Whether packings are searched on."""
+    """True where packings are improved by exchanges."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The best plan found; nothing is random. Its notes hold the first plan's step and its own, and what ended it.
+        """Return the best plan found; nothing is random.
+
+        Its notes hold the first plan's step, its own step, and the reason that the search ended.
 
         Raises Infeasible where no start fits.
         """
@@ -54,7 +56,7 @@ class Joint(Strategy):
             [LEAN_MENU, FULL_MENU] if table_s >= TABLE_S else [LEAN_MENU if table_s >= LEAN_TABLE_S else BRIEF_MENU]
         )
         menus_s = MENU_S * len(problem.tables) * len(extents)
-        effort = Effort(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
+        effort = WorkLeft(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
         for attempt in range(RETRIES):
             hot = self._hot_rows(problem, LESS**attempt)
             menus = [Menu(problem, hot, self.moves, extent, seen_rows) for extent in extents]
@@ -79,19 +81,19 @@ class Joint(Strategy):
         return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
 
     def _hot_rows(self, problem: Problem, share: float) -> list[int | None]:
-        """Rows of each table in HBM, which fill a share of it; None: all."""
+        """Return the rows of each table in HBM, which fill a share of it; None where all are."""
         if Move.UVM not in self.moves:
             return [None] * len(problem.tables)
         return hot_rows(problem, share, split=Move.ROWS in self.moves)
 
-    def _starts(self, problem: Problem, menus: Sequence[Menu], effort: Effort) -> list[Planner]:
-        """Placed choices of options, the shortest step first."""
+    def _starts(self, problem: Problem, menus: Sequence[Menu], effort: WorkLeft) -> list[Planner]:
+        """Return planners that have placed a choice of options, the shortest step first."""
         room = FULL * problem.world_size * problem.topology.hbm_bytes
         starts: list[Planner] = []
         for menu in menus:
             if starts and effort.spent:
                 break
-            for choice in Relaxation(menu, room).choices(effort.deadline)[:STARTS]:
+            for choice in OptionRelaxation(menu, room).choices(effort.deadline)[:STARTS]:
                 if starts and effort.spent:
                     break
                 planner = Planner(problem, menu, effort)

@@ -1,4 +1,4 @@
-"""The planner with something taken away, which show what each part gains."""
+"""The planner with something taken away, to show what each part of it gains."""
 
 from typing import ClassVar
 
@@ -8,48 +8,48 @@ from .strategy import Joint
 
 
 class Variant(Joint):
-    """Runs only where a suite or study names it."""
+    """A planner that runs only where a suite or study names it."""
 
     role: ClassVar[Role] = Role.VARIANT
 
 
 class WithoutColumns(Variant):
-    """No column ranges."""
+    """The planner without column ranges."""
 
     name = "joint-no-columns"
     moves = Joint.moves - {Move.COLUMNS}
 
 
 class WithoutRows(Variant):
-    """Whole tables, their columns and whole copies: no table is dealt or cut by row."""
+    """The planner with whole tables, their columns and whole copies: no table is dealt or cut by row."""
 
     name = "joint-no-rows"
     moves = Joint.moves - {Move.ROWS}
 
 
 class WithoutCopies(Variant):
-    """No row has two places."""
+    """The planner without copies: no row has two places."""
 
     name = "joint-no-copies"
     moves = Joint.moves - {Move.REPLICATE}
 
 
 class WithoutHostMemory(Variant):
-    """All rows in HBM."""
+    """The planner with all rows in HBM."""
 
     name = "joint-no-uvm"
     moves = Joint.moves - {Move.UVM}
 
 
 class WholeTables(Variant):
-    """Whole tables on one device, and nothing else."""
+    """The planner with whole tables on one device, and nothing else."""
 
     name = "joint-whole-tables"
     moves = frozenset({Move.TABLE})
 
 
 class PackedOnly(Variant):
-    """The relaxation and the packing, without exchanges."""
+    """The planner's relaxation and packing, without exchanges."""
 
     name = "joint-packed-only"
     exchanges: ClassVar[bool] = False

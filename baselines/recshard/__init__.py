@@ -8,11 +8,11 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible
-from shardbench.model.plan import OnRank, Plan, Segment, Tier
+from shardbench.model.plan import OnRank, Plan, Segment, Tier, row_ranges
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
-from .search import Found, minimise
+from .search import ProvenPlan, minimise
 from .steps import Statistics, expected_share, make_steps
 
 BUDGET_SHARE = 0.8
@@ -29,10 +29,10 @@ class RecShard(Strategy):
     moves = frozenset({Move.TABLE, Move.ROWS, Move.UVM})
     statistics: ClassVar[Statistics] = Statistics.ALL
     expects_unseen: ClassVar[bool] = False
-    """Whether rows that the sample never saw count with the accesses that they are expected to get."""
+    """True where rows that the sample never saw count with the accesses that they are expected to get."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The best plan found in 80 % of the budget; its notes hold its time, the proven bound and their gap.
+        """Return the best plan found in 80 % of the budget; its notes hold its time, the proven bound and their gap.
 
         ``predicted_slowest_ms`` and ``expected_hbm_share`` are of the sample's accesses: rows that it never
         saw are left out, unless ``expects_unseen``; ``unseen_rows`` says which, and
@@ -51,7 +51,7 @@ class RecShard(Strategy):
             notes=self._notes(problem, found),
         )
 
-    def _notes(self, problem: Problem, found: Found) -> dict[str, float | int | str]:
+    def _notes(self, problem: Problem, found: ProvenPlan) -> dict[str, float | int | str]:
         profiles, hot = problem.profiles, found.rows
         lookups = np.array([profile.mean_pooling for profile in profiles])
         held = [
@@ -125,18 +125,14 @@ def _check_profiles(problem: Problem) -> None:
         )
 
 
-def _segments(problem: Problem, found: Found) -> tuple[Segment, ...]:
-    segments = []
+def _segments(problem: Problem, found: ProvenPlan) -> tuple[Segment, ...]:
+    segments: list[Segment] = []
     for table, rank, hot in zip(problem.tables, found.best.device.tolist(), found.rows.tolist(), strict=True):
-        for start, stop, tier in ((0, hot, Tier.HBM), (hot, table.rows, Tier.UVM)):
-            if start < stop:
-                place = OnRank(rank=rank, tier=tier)
-                segments.append(
-                    Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
-                )
+        uvm = OnRank(rank=rank, tier=Tier.UVM)
+        segments += row_ranges(table, (hot, OnRank(rank=rank)), (table.rows, uvm))
     return tuple(segments)
 
 
 def strategies() -> Iterable[Strategy]:
-    """RecShard, and what it is without some of its statistics."""
+    """Return RecShard, and RecShard without some of its statistics."""
     return (RecShard(), RecShardCdf(), RecShardCdfCoverage(), RecShardCdfPooling(), RecShardUnseen())

@@ -7,7 +7,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.model.problem import Problem
 
-from .steps import Steps
+from .steps import RowSteps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +17,13 @@ class Assignment:
     device: Ints
     choice: Ints
 
-    def times_ms(self, steps: Steps, world: int) -> Floats:
-        """Time of each device, [devices]."""
+    def times_ms(self, steps: RowSteps, world: int) -> Floats:
+        """Return the time of each device, [devices]."""
         sums: Floats = np.bincount(self.device, weights=steps.cost_ms[self.choice], minlength=world).astype(np.float64)
         return sums
 
-    def fits(self, steps: Steps, problem: Problem) -> bool:
-        """Whether every device holds its rows."""
+    def fits(self, steps: RowSteps, problem: Problem) -> bool:
+        """Return True where every device holds its rows."""
         limits = ((steps.hbm_bytes, problem.topology.hbm_bytes), (steps.uvm_bytes, problem.topology.uvm_bytes))
         return all(
             (sums_of(used[self.choice], self.device, problem.world_size) <= limit).all() for used, limit in limits
@@ -31,14 +31,14 @@ class Assignment:
 
 
 def sums_of(values: Ints, device: Ints, world: int) -> Ints:
-    """Exact sums per device, int64 [devices]."""
+    """Return the exact sums per device, int64 [devices]."""
     sums = np.zeros(world, dtype=np.int64)
     np.add.at(sums, device, values)
     return sums
 
 
-def pack(steps: Steps, problem: Problem, wanted: Ints, order: Ints) -> Ints | None:
-    """Device of every table, [tables]; None where one fits nowhere.
+def pack(steps: RowSteps, problem: Problem, wanted: Ints, order: Ints) -> Ints | None:
+    """Return the device of every table, [tables]; None where a table fits nowhere.
 
     Tables come in ``order``, counted at their ``wanted`` choices; each goes to the device on which
     the scarcest of time, HBM and UVM is then least used, relative to an even share or the capacity.
@@ -66,7 +66,7 @@ def pack(steps: Steps, problem: Problem, wanted: Ints, order: Ints) -> Ints | No
     return device
 
 
-def fill(steps: Steps, problem: Problem, device: Ints, begin: Ints, corners: Ints) -> Assignment:
+def fill(steps: RowSteps, problem: Problem, device: Ints, begin: Ints, corners: Ints) -> Assignment:
     """Raise choices from ``begin`` along the hull's ``corners`` while HBM has room.
 
     Most time saved a byte first; then, where a whole table of equal cost fits, most unseen accesses
@@ -91,8 +91,8 @@ def fill(steps: Steps, problem: Problem, device: Ints, begin: Ints, corners: Int
     return Assignment(device=device, choice=choice)
 
 
-def lowered(steps: Steps, choice: Ints) -> Ints:
-    """Of each table's choices that cost no more than ``choice`` [tables], the one with fewest rows in HBM.
+def lowered(steps: RowSteps, choice: Ints) -> Ints:
+    """Return each table's choice with fewest rows in HBM among those that cost no more than ``choice``, [tables].
 
     The program is indifferent between them, so that a solver may spend HBM on whole tables that
     ``topped_up`` has better uses for.
@@ -101,8 +101,8 @@ def lowered(steps: Steps, choice: Ints) -> Ints:
     return np.asarray(cheap[np.searchsorted(steps.table[cheap], np.arange(steps.tables))])
 
 
-def topped_up(steps: Steps, problem: Problem, found: Assignment) -> Ints:
-    """Rows of every table in HBM, int64 [tables]: the choice's, then more until its device is full or holds all.
+def topped_up(steps: RowSteps, problem: Problem, found: Assignment) -> Ints:
+    """Return every table's rows in HBM, int64 [tables]: the choice's, then more until its device is full or holds all.
 
     Row by row (deviation 5): most time saved a byte first; where rows of no sampled access remain,
     most unseen accesses a byte; then in the order of the tables.
@@ -130,13 +130,13 @@ def topped_up(steps: Steps, problem: Problem, found: Assignment) -> Ints:
     return rows
 
 
-def reached(steps: Steps, rows: Ints) -> Ints:
-    """Last choice of every table that ``rows`` [tables] in HBM hold, [tables]."""
+def reached(steps: RowSteps, rows: Ints) -> Ints:
+    """Return the last choice of every table that ``rows`` [tables] in HBM hold, [tables]."""
     held = np.bincount(steps.table, weights=steps.rows <= rows[steps.table], minlength=steps.tables)
     return np.asarray(steps.first[:-1] + held.astype(np.int64) - 1)
 
 
 def seeded_order(keys: Floats, attempt: int, rng: np.random.Generator) -> Ints:
-    """Largest key first; after the first attempt with noise that grows."""
+    """Return the order of the keys, largest first; after the first attempt with noise that grows."""
     noise = rng.lognormal(sigma=0.1 * attempt, size=len(keys)) if attempt else 1.0
     return np.argsort(-keys * noise, kind="stable")

@@ -10,12 +10,12 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 
-from .steps import Steps
+from .steps import RowSteps
 
 CAPACITY = 1e5
-"""What a device's capacity is in the program's units: HiGHS's tolerance of 1e-6 is then far below a row."""
+"""A device's capacity in the program's units: HiGHS's tolerance of 1e-6 is then far below a row."""
 TIME = 100.0
-"""What the reference time is in the program's units."""
+"""The reference time in the program's units."""
 ENDED = frozenset(
     {
         highspy.HighsModelStatus.kOptimal,
@@ -35,18 +35,18 @@ class SolverFailed(Infeasible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Where the solver stops: proven gap, nodes (the same on every machine), and the clock as the safety net."""
+class SolverLimits:
+    """The limits that stop the solver: proven gap, nodes (the same on every machine), the clock as the safety net."""
 
     gap: float
     nodes: int
     deadline: float
     enough_ms: float = 0.0
-    """A plan this good ends the search."""
+    """A plan as good as this ends the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ProgramPart:
     """Some tables and identical devices: what a program is made of."""
 
     tables: Ints
@@ -59,16 +59,18 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """What the solver found; ``device`` and ``choice`` [tables of the part] are empty where it found nothing."""
+    """The solver's result; ``device`` and ``choice`` [tables of the part] are empty where it found nothing."""
 
     device: Ints
     choice: Ints
     bound_ms: float
     infeasible: bool
-    """Whether it proved that there is no solution."""
+    """True where the solver proved that there is no solution."""
 
 
-def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_ms: float, limits: Limits) -> Solution:
+def solve(
+    steps: RowSteps, part: ProgramPart, start: tuple[Ints, Ints] | None, reference_ms: float, limits: SolverLimits
+) -> Solution:
     """Minimise the slowest device of the part; ``start`` is (device, choice) of a known solution.
 
     Raises SolverFailed where HiGHS fails.
@@ -104,7 +106,7 @@ def solve(steps: Steps, part: Part, start: tuple[Ints, Ints] | None, reference_m
 
 
 def new_solver() -> highspy.Highs:
-    """HiGHS (deviation 1) on one thread, silent, with a fixed seed."""
+    """Return HiGHS (deviation 1) on one thread, silent, with a fixed seed."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         solver.setOptionValue(name, value)
@@ -133,8 +135,11 @@ def pass_program(
         raise SolverFailed("HiGHS refused the program; report the problem with its seed")
 
 
-def _program(steps: Steps, part: Part, reference_ms: float) -> tuple[highspy.Highs, int]:
-    """Columns: x[device, choice] row by row, then T. Rows: one choice a table; HBM, UVM, time a device."""
+def _program(steps: RowSteps, part: ProgramPart, reference_ms: float) -> tuple[highspy.Highs, int]:
+    """Return a solver that holds the program, and its number of binaries.
+
+    Columns are x[device, choice] row by row, then T; rows are one choice a table, then HBM, UVM and time a device.
+    """
     n, m, j = len(part.choices), part.devices, len(part.tables)
     at = np.searchsorted(part.tables, steps.table[part.choices])
     device = np.repeat(np.arange(m), n)
@@ -164,7 +169,7 @@ def _program(steps: Steps, part: Part, reference_ms: float) -> tuple[highspy.Hig
 
 
 def _values(
-    steps: Steps, part: Part, start: tuple[Ints, Ints], columns: int, reference_ms: float
+    steps: RowSteps, part: ProgramPart, start: tuple[Ints, Ints], columns: int, reference_ms: float
 ) -> highspy.HighsSolution:
     device, choice = in_order(steps, part, start[0]), start[1]
     values = np.zeros(columns + 1)
@@ -176,8 +181,8 @@ def _values(
     return solution
 
 
-def in_order(steps: Steps, part: Part, device: Ints) -> Ints:
-    """The same plan with its devices renamed as the program's symmetry breaking wants them."""
+def in_order(steps: RowSteps, part: ProgramPart, device: Ints) -> Ints:
+    """Return the same plan with its devices renamed as the program's symmetry breaking wants them."""
     dearest = np.argsort(-steps.least(steps.cost_ms)[part.tables], kind="stable")
     seen, where = np.unique(device[dearest], return_index=True)
     names = np.full(part.devices, -1)
@@ -185,7 +190,7 @@ def in_order(steps: Steps, part: Part, device: Ints) -> Ints:
     return np.asarray(names[device])
 
 
-def _read(steps: Steps, part: Part, values: Floats) -> tuple[Ints, Ints]:
+def _read(steps: RowSteps, part: ProgramPart, values: Floats) -> tuple[Ints, Ints]:
     picked = values > 0.5
     device, number = np.nonzero(picked)
     choice = part.choices[number]

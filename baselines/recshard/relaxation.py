@@ -12,20 +12,20 @@ from shardbench.cost.bounds.embedding import ROUNDING, pigeonhole_ms
 from shardbench.model.problem import Problem
 
 from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
-from .steps import Steps
+from .steps import RowSteps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relaxation:
+class RelaxedBound:
     """The bound, and what each choice costs at the prices of memory."""
 
     bound_ms: float
     priced_ms: Floats
-    """[steps]: cost + price of its HBM + price of its UVM."""
+    """Milliseconds of each choice with the price of its HBM and that of its UVM, [steps]."""
 
 
-def relax(steps: Steps, problem: Problem, deadline: float) -> Relaxation:
-    """Bound over all plans; raises Infeasible where even all devices' memory taken together is too small.
+def relax(steps: RowSteps, problem: Problem, deadline: float) -> RelaxedBound:
+    """Bound all plans from below; raises Infeasible where even all devices' memory taken together is too small.
 
     All devices are taken as one of their summed capacities whose time is at least the sum over
     tables divided by the devices, and at least every table's own; choices may be mixed (a linear
@@ -39,7 +39,7 @@ def relax(steps: Steps, problem: Problem, deadline: float) -> Relaxation:
     least = steps.least(steps.cost_ms)
     _check_sums(steps, size, world, limits)
     reference = max(float(least.sum()) / world, float(least.max()))
-    whole = Relaxation(bound_ms=pigeonhole_ms(least, world) * (1.0 - ROUNDING), priced_ms=steps.cost_ms)
+    whole = RelaxedBound(bound_ms=pigeonhole_ms(least, world) * (1.0 - ROUNDING), priced_ms=steps.cost_ms)
     if reference <= 0.0:
         return whole
     hbm, uvm, own = _prices(steps, world, limits, reference, deadline)
@@ -47,10 +47,10 @@ def relax(steps: Steps, problem: Problem, deadline: float) -> Relaxation:
     priced = steps.cost_ms + hbm * steps.hbm_bytes + uvm * steps.uvm_bytes
     lagrange = steps.least(priced + own[steps.table] * steps.cost_ms).sum() - hbm * limits[0] - uvm * limits[1]
     bound = max(whole.bound_ms, float(lagrange) / weight * (1.0 - ROUNDING))
-    return Relaxation(bound_ms=bound, priced_ms=priced)
+    return RelaxedBound(bound_ms=bound, priced_ms=priced)
 
 
-def _check_sums(steps: Steps, size: int, world: int, limits: tuple[int, int]) -> None:
+def _check_sums(steps: RowSteps, size: int, world: int, limits: tuple[int, int]) -> None:
     # UVM falls as HBM grows: the first choice of a table needs least HBM, its last one least UVM.
     needs = (
         ("HBM", int(steps.hbm_bytes[steps.first[:-1]].sum()), limits[0]),
@@ -66,9 +66,9 @@ def _check_sums(steps: Steps, size: int, world: int, limits: tuple[int, int]) ->
 
 
 def _prices(
-    steps: Steps, world: int, limits: tuple[int, int], reference_ms: float, deadline: float
+    steps: RowSteps, world: int, limits: tuple[int, int], reference_ms: float, deadline: float
 ) -> tuple[float, float, Floats]:
-    """Prices (ms a byte of HBM, of UVM, multiplier of each table's own time) for a weight of one on the sum."""
+    """Return prices (ms a byte of HBM, of UVM, multiplier of each table's own time) for a weight of one on the sum."""
     corner = hull(steps)
     table, j = steps.table[corner], steps.tables
     n = len(corner)
@@ -104,8 +104,8 @@ def _prices(
     return float(duals[0] * scale[0] * unit), float(duals[1] * scale[1] * unit), duals[3:] / weight
 
 
-def hull(steps: Steps) -> Ints:
-    """Numbers of the choices on each table's lower convex hull of cost over HBM bytes, ascending.
+def hull(steps: RowSteps) -> Ints:
+    """Return the numbers of the choices on each table's lower convex hull of cost over HBM bytes, ascending.
 
     Never-seen rows cost nothing, so that a whole table of the same cost stays on it.
     """

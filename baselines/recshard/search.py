@@ -11,12 +11,12 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
 from .assign import Assignment, fill, lowered, pack, reached, seeded_order, sums_of, topped_up
-from .milp import Limits, Part, Solution, SolverFailed, solve
-from .relaxation import Relaxation, hull, relax
-from .steps import Steps
+from .milp import ProgramPart, Solution, SolverFailed, SolverLimits, solve
+from .relaxation import RelaxedBound, hull, relax
+from .steps import RowSteps
 
 GAP = 0.01
-"""Proven relative distance to the bound at which the search ends."""
+"""The proven relative distance to the bound at which the search ends."""
 STARTS = 8
 """Packing orders that are tried."""
 CHOICES = (8, 24)
@@ -33,7 +33,7 @@ ROUNDS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ProvenPlan:
     """The best plan and the proven bound, in milliseconds."""
 
     best: Assignment
@@ -44,16 +44,21 @@ class Found:
     """Time of the slowest device at those choices."""
     bound_ms: float
     status: str
-    """Why the search ended."""
+    """The reason that the search ended."""
 
     @property
     def gap(self) -> float:
         """Proven relative distance of the slowest device to the optimum, 0 to 1."""
-        return max(0.0, 1.0 - self.bound_ms / self.slowest_ms) if self.slowest_ms > 0.0 else 0.0
+        return relative_gap(self.bound_ms, self.slowest_ms)
 
 
-def minimise(steps: Steps, problem: Problem, seed: int, deadline: float) -> Found:
-    """The best plan found by ``deadline`` (time.monotonic).
+def relative_gap(bound_ms: float, slowest_ms: float) -> float:
+    """Return the relative distance of the slowest device to the bound, 0 to 1."""
+    return max(0.0, 1.0 - bound_ms / slowest_ms) if slowest_ms > 0.0 else 0.0
+
+
+def minimise(steps: RowSteps, problem: Problem, seed: int, deadline: float) -> ProvenPlan:
+    """Return the best plan found by ``deadline`` (time.monotonic).
 
     Raises Infeasible where there is none (SolverFailed where the solver fails before there is one)
     and TimeoutError where none was found in time. A solver that fails later ends the search.
@@ -73,7 +78,7 @@ def minimise(steps: Steps, problem: Problem, seed: int, deadline: float) -> Foun
 class _Search:
     """The incumbent and the bound, and the steps that improve them."""
 
-    def __init__(self, steps: Steps, problem: Problem, relaxation: Relaxation, deadline: float) -> None:
+    def __init__(self, steps: RowSteps, problem: Problem, relaxation: RelaxedBound, deadline: float) -> None:
         self.steps, self.problem, self.relaxation, self.corners = steps, problem, relaxation, hull(steps)
         self.deadline = deadline
         self.best: Assignment | None = None
@@ -81,7 +86,7 @@ class _Search:
         self.bound_ms = relaxation.bound_ms
         self.world = problem.world_size
         self.failed = False
-        """Whether the solver failed on one of the programs."""
+        """True once the solver failed on one of the programs."""
 
     @property
     def binaries(self) -> int:
@@ -89,14 +94,14 @@ class _Search:
 
     @property
     def gap(self) -> float:
-        return max(0.0, 1.0 - self.bound_ms / self.slowest_ms) if self.slowest_ms > 0.0 else 0.0
+        return relative_gap(self.bound_ms, self.slowest_ms)
 
     @property
     def late(self) -> bool:
         return time.monotonic() >= self.deadline
 
     def offer(self, found: Assignment) -> bool:
-        """Take a plan that is better; says whether it was."""
+        """Take a plan if it is better; return whether it was."""
         slowest = float(found.times_ms(self.steps, self.world).max())
         better = found.fits(self.steps, self.problem) and slowest < self.slowest_ms
         if better:
@@ -104,7 +109,7 @@ class _Search:
         return better
 
     def start(self, seed: int) -> None:
-        """Packings with every table at the relaxation's choice, HBM filled: none, or the best is taken."""
+        """Take the best of some packings, if any fits: every table at the relaxation's choice, then HBM filled."""
         steps, topology = self.steps, self.problem.topology
         rng = np.random.default_rng(seed)
         wanted = steps.argleast(self.relaxation.priced_ms)
@@ -119,7 +124,7 @@ class _Search:
                 return
 
     def improve(self) -> None:
-        """The solver's part: the whole program where it is small, else a first plan if need be; then mending."""
+        """Let the solver have the whole program where it is small, else find a first plan if need be; then mend."""
         if self.gap > GAP and self.binaries <= EXACT_BINARIES:
             self.exactly()
         elif self.best is None:
@@ -128,7 +133,7 @@ class _Search:
             self.mend()
 
     def exactly(self) -> None:
-        """The whole program; its bound counts."""
+        """Solve the whole program, whose bound counts."""
         everything = np.arange(len(self.steps.table))
         tables = np.arange(self.steps.tables)
         solved = self._solve(tables, self.world, everything, start=self.best, nodes=EXACT_NODES, gap=GAP)
@@ -138,7 +143,7 @@ class _Search:
         self._offer_solved(solved)
 
     def first(self) -> None:
-        """A first plan where packing found none: the whole program with three choices a table, any solution."""
+        """Find a first plan where packing found none: any solution of the program with three choices a table."""
         steps = self.steps
         keep = np.concatenate([steps.first[:-1], steps.argleast(self.relaxation.priced_ms), steps.first[1:] - 1])
         keep = np.unique(keep)
@@ -151,7 +156,7 @@ class _Search:
             self.offer(Assignment(device=solved.device, choice=solved.choice))
 
     def mend(self) -> None:
-        """Programs of the slowest device with others, while they help: first with few choices a table."""
+        """Solve programs of the slowest device with others while they help, first with few choices a table."""
         rounds = 0
         while self.best is not None and self.gap > GAP:
             slowest_first = _groups(self.best.times_ms(self.steps, self.world))
@@ -195,7 +200,7 @@ class _Search:
         self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float
     ) -> Solution:
         topology = self.problem.topology
-        part = Part(
+        part = ProgramPart(
             tables=tables,
             devices=devices,
             choices=choices,
@@ -203,7 +208,7 @@ class _Search:
             uvm_bytes=topology.uvm_bytes,
         )
         reference = max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY)
-        limits = Limits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
+        limits = SolverLimits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
         known = (start.device, start.choice) if start is not None else None
         return solve(self.steps, part, known, reference, limits)
 
@@ -214,19 +219,19 @@ class _Search:
             "each where every table stays on one device"
         )
 
-    def found(self) -> Found:
-        """What the search ends with; raises TimeoutError where there is no plan."""
+    def found(self) -> ProvenPlan:
+        """Return the plan that the search ends with; raises TimeoutError where there is none."""
         if self.best is None:
             raise TimeoutError("the search found no plan within its budget, nor that there is none; raise plan_s")
-        rows = topped_up(self.steps, self.problem, self._frugal(self.best))
+        frugal = Assignment(device=self.best.device, choice=lowered(self.steps, self.best.choice))
+        rows = topped_up(self.steps, self.problem, frugal)
         if not self._uvm_holds(self.best.device, rows):
             rows = topped_up(self.steps, self.problem, self.best)
         best = Assignment(device=self.best.device, choice=reached(self.steps, rows))
         slowest = float(best.times_ms(self.steps, self.world).max())
-        return Found(best=best, rows=rows, slowest_ms=slowest, bound_ms=self.bound_ms, status=self._status(slowest))
-
-    def _frugal(self, best: Assignment) -> Assignment:
-        return Assignment(device=best.device, choice=lowered(self.steps, best.choice))
+        return ProvenPlan(
+            best=best, rows=rows, slowest_ms=slowest, bound_ms=self.bound_ms, status=self._status(slowest)
+        )
 
     def _uvm_holds(self, device: Ints, rows: Ints) -> bool:
         problem = self.problem
@@ -243,7 +248,7 @@ class _Search:
 
 
 def _groups(times_ms: Floats) -> list[Ints]:
-    """The slowest device with the fastest, the next fastest ...; then with two of them."""
+    """Return groups of the slowest device with the fastest, the next fastest ...; then groups with two of them."""
     order = np.argsort(times_ms, kind="stable")
     others = order[:-1].tolist()
     groups = [rest for size in (1, 2) for rest in itertools.islice(itertools.combinations(others, size), PARTNERS)]

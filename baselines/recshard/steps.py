@@ -19,7 +19,7 @@ TAIL_STEPS = 20
 
 
 class Statistics(StrEnum):
-    """What the traffic of a table is computed from, beside its CDF."""
+    """The statistics from which a table's traffic is computed, beside its CDF."""
 
     CDF = "cdf"
     CDF_COVERAGE = "cdf+coverage"
@@ -28,7 +28,7 @@ class Statistics(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class RowSteps:
     """All choices of all tables, table by table, fewest HBM rows first; arrays [steps] unless said otherwise."""
 
     first: Ints
@@ -47,28 +47,28 @@ class Steps:
 
     @property
     def tables(self) -> int:
-        """Number of tables."""
+        """The number of tables."""
         return len(self.first) - 1
 
     def of(self, tables: Ints) -> Ints:
-        """Numbers of all choices of these tables, in their order."""
+        """Return the numbers of all choices of these tables, in the tables' order."""
         counts = self.first[tables + 1] - self.first[tables]
         before = np.cumsum(counts) - counts
         return np.asarray(np.arange(int(counts.sum())) + np.repeat(self.first[tables] - before, counts))
 
     def least(self, values: Floats) -> Floats:
-        """Smallest of ``values`` [steps] among the choices of each table, [tables]."""
+        """Return the smallest of ``values`` [steps] among the choices of each table, [tables]."""
         return np.asarray(np.minimum.reduceat(values, self.first[:-1]))
 
     def argleast(self, values: Floats) -> Ints:
-        """First choice with the smallest of ``values`` for each table, [tables]."""
+        """Return the first choice with the smallest of ``values`` for each table, [tables]."""
         smallest = values <= self.least(values)[self.table]
         found = np.flatnonzero(smallest)
         return np.asarray(found[np.searchsorted(self.table[found], np.arange(self.tables))])
 
 
 def traffic_bytes(problem: Problem, statistics: Statistics) -> Floats:
-    """Bytes read for each table in one iteration of the global batch, float64 [tables].
+    """Return the bytes read for each table in one iteration of the global batch, float64 [tables].
 
     B x coverage x pooling x dim x bytes; a statistic that is left out counts as one. A table that
     the sample never looked up reads nothing, whatever is left out.
@@ -88,8 +88,8 @@ def _lookups_a_sample(profile: AccessProfile, statistics: Statistics) -> float:
     return coverage * (profile.mean_pooling / profile.coverage if present else 1.0)
 
 
-def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool = False) -> Steps:
-    """Every table's choices that fit one device; raises Infeasible for a table that has none.
+def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool = False) -> RowSteps:
+    """Return every table's choices that fit one device; raises Infeasible for a table that has none.
 
     ``expects_unseen`` takes from the seen rows the share of accesses that never-seen rows are
     expected to get, spreads it over these evenly, and adds choices among them (deviation 7).
@@ -122,7 +122,7 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
     each_of = np.array(row_bytes)[table_of]
     size = np.array([t.rows for t in problem.tables])[table_of]
     in_hbm, in_uvm = 1e3 / gather_rate(constants), 1e3 / constants.uvm_bytes_per_s  # deviation 2
-    return Steps(
+    return RowSteps(
         first=np.concatenate([[0], np.cumsum(kept)]),
         table=table_of,
         rows=all_rows,
@@ -135,9 +135,9 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
 
 
 def expected_share(profile: AccessProfile, rows: Ints, *, expects_unseen: bool) -> Floats:
-    """Share of a table's accesses that its hottest ``rows`` [n] rows take, [n].
+    """Return the share of a table's accesses that its hottest ``rows`` [n] rows take, [n].
 
-    Of the sample's accesses, or with ``expects_unseen`` of those that are expected in new samples.
+    The accesses are the sample's, or with ``expects_unseen`` those that are expected in new samples.
     """
     share = np.where(rows < profile.rows, profile.cdf(rows), 1.0)
     unseen = profile.unseen_share if expects_unseen else 0.0

@@ -1,4 +1,4 @@
-"""Seeded uniform random placement of whole tables: what no method at all achieves."""
+"""Places whole tables uniformly at random, by a seed: what no method at all achieves."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 
 DRAWS = 100
-"""Random orders that are tried before the strategy gives up."""
+"""The number of random orders that are tried before the strategy gives up."""
 
 
 class Shuffle(Strategy):
@@ -21,7 +21,7 @@ class Shuffle(Strategy):
     moves = frozenset({Move.TABLE, Move.UVM})
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """A random plan; raises Infeasible where no random order fits."""
+        """Return a random plan; raises Infeasible where no random order fits."""
         sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.int64)
         capacity = np.array([problem.topology.hbm_bytes, problem.topology.uvm_bytes], dtype=np.int64)
         rng = np.random.default_rng(seed)
@@ -55,5 +55,5 @@ def _draw(
 
 
 def strategies() -> Iterable[Strategy]:
-    """The one strategy of this folder."""
+    """Return the one strategy of this folder."""
     return (Shuffle(),)

@@ -7,19 +7,23 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
+from .groups import copied, one_node
+
 IN_GROUP = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""Sharding types inside a group that is one node: table-row-wise and table-column-wise are no others there."""
+"""Sharding types in a group that is one node, where table-row-wise and table-column-wise are no types of their own."""
 
 
 class _TorchRecPlanner(Strategy):
-    """TorchRec's planner with a fixed set of sharding types; see README.md for the deviations."""
+    """TorchRec's planner with a fixed set of sharding types; README.md lists the deviations."""
 
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     requires = ("torchrec", "fbgemm_gpu")
     sharding_types: ClassVar[tuple[str, ...]]
+    first_only: ClassVar[bool] = False
+    """True where a table is offered the first of the types that it can have, and no other."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The planner's best plan (it has no randomness); raises Infeasible where it finds none.
+        """Return the planner's best plan (it has no randomness); raises Infeasible where it finds none.
 
         The budget is enforced from outside: the planner's own time limit does not bound it.
         """
@@ -27,7 +31,7 @@ class _TorchRecPlanner(Strategy):
         from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
         from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415
 
-        return translate(ask(problem, self.sharding_types), problem)
+        return translate(ask(problem, self.sharding_types, first_only=self.first_only), problem)
 
 
 class TorchRecTableWise(_TorchRecPlanner):
@@ -53,25 +57,16 @@ class TorchRecFused(_TorchRecPlanner):
     )
 
 
-class TorchRec2D(Strategy):
+class TorchRec2D(_TorchRecPlanner):
     """TorchRec's 2D parallelism: its planner's plan for one node, copied to every node, copies averaged each step."""
 
     name = "torchrec-2d"
-    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
-    requires = ("torchrec", "fbgemm_gpu")
     sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
-    first_only: ClassVar[bool] = False
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The copied plan (no randomness); raises Infeasible where the planner finds none for a node's devices."""
-        # Imported late, as above.
-        from shardbench.baselines.torchrec_planner.groups import copied, one_node  # noqa: PLC0415
-        from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
-        from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415
-
-        inside = one_node(problem)
-        return copied(translate(ask(inside, self.sharding_types, first_only=self.first_only), inside), problem)
+        """Return the copied plan (no randomness); raises Infeasible where the planner finds none for one node."""
+        return copied(super().plan(one_node(problem), budget, seed), problem)
 
 
 class TorchRec2DTableWise(TorchRec2D):
@@ -94,5 +89,5 @@ class TorchRec2DRowWise(TorchRec2D):
 
 
 def strategies() -> Iterable[Strategy]:
-    """One strategy per set of sharding types, in one group of all ranks or in a group a node."""
+    """Return one strategy for each set of sharding types, in one group of all ranks or in a group for each node."""
     return (TorchRecTableWise(), TorchRecFused(), TorchRec2D(), TorchRec2DTableWise(), TorchRec2DRowWise())

@@ -7,7 +7,7 @@ from shardbench.model.problem import Problem
 
 
 def one_node(problem: Problem) -> Problem:
-    """The problem as a group sees it: one node's devices, and the share of the batch that its ranks have.
+    """Return the problem as a group sees it: one node's devices, and the share of the batch that its ranks have.
 
     Nothing in it tells the planner what the copies cost to average (deviation 12).
     """
@@ -18,9 +18,9 @@ def one_node(problem: Problem) -> Problem:
 
 
 def copied(plan: Plan, problem: Problem) -> Plan:
-    """A plan for one node's devices as one for all: every node has a copy of what it places.
+    """Turn a plan for one node's devices into one for all: every node has a copy of what it places.
 
-    On a machine of one node, which has one group, the plan as it is.
+    On a machine of one node, which has one group, the plan stays as it is.
     """
     if problem.topology.nodes == 1:
         return plan

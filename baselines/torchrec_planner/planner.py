@@ -1,4 +1,4 @@
-"""Put a problem to TorchRec's planner, on meta tensors and without a process group."""
+"""Puts a problem to TorchRec's planner, on meta tensors and without a process group."""
 
 import logging
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ from shardbench.model.validate import dealt
 
 ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""What TorchRec's EmbeddingCollection can be sharded by (deviation 9)."""
+"""Sharding types that TorchRec's EmbeddingCollection can have (deviation 9)."""
 UVM_KERNEL = "fused_uvm"
 UVM_DIVISOR = 10.0
-"""TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
+"""The divisor that TorchRec applies to the host link's bandwidth for rows read from host memory."""
 
 
 def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False) -> dict[str, Any]:
-    """TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
+    """Return TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
 
     With ``first_only`` a table is offered the first of the types that it can have, and no other.
     """
@@ -75,7 +75,7 @@ def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool
 
 
 def describe(problem: Problem) -> Any:
-    """The machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
+    """Return the machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
     shape, constants = problem.topology, problem.machine.constants
     hardware = HardwareConfig(
         hbm_cap_bytes=shape.hbm_bytes,
@@ -108,7 +108,7 @@ def _constraint(table: Table, index: int, problem: Problem, sharding_types: tupl
 
 
 def offered_types(rows: int, sharding_types: tuple[str, ...], topology: Topology) -> list[str]:
-    """Sharding types whose blocks of ceil(rows / ranks) rows leave no rank of the group empty (deviation 5)."""
+    """Return sharding types whose blocks of ceil(rows / ranks) rows leave no rank of the group empty (deviation 5)."""
     groups = {"row_wise": topology.world_size, "table_row_wise": topology.devices_per_node}
     ways = {kind: groups.get(kind, 1) for kind in sharding_types}
     return [kind for kind, n in ways.items() if (n - 1) * -(-rows // n) < rows]
@@ -172,7 +172,7 @@ class InFixedOrder:
         self.sharding_types = sharding_types
 
     def enumerate(self, module: Any, sharders: list[Any]) -> list[Any]:
-        """Options by table, by the strategy's order of sharding types, by kernel."""
+        """Return the options by table, by the strategy's order of sharding types, by kernel."""
         options = self.inner.enumerate(module=module, sharders=sharders)
 
         def place(option: Any) -> tuple[int, int, str]:
@@ -188,7 +188,7 @@ class InFixedOrder:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines: TorchRec logs each proposal."""
+    """Silence the log: TorchRec writes a line for each proposal."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

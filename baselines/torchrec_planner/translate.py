@@ -1,4 +1,4 @@
-"""TorchRec's sharding of every table as segments."""
+"""Translates TorchRec's sharding of every table into segments."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from .planner import UVM_KERNEL
 
 
 def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
-    """Plan out of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name."""
+    """Return the plan of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name."""
     segments: list[Segment] = []
     kinds: dict[str, int] = defaultdict(int)
     for table in problem.tables:
@@ -30,30 +30,20 @@ def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment
     if kind == "data_parallel":
         yield whole_table(table, Replicated(ranks=tuple(range(world_size))))
     elif kind in ("table_wise", "column_wise", "table_column_wise"):
-        for rank, (start, columns) in _column_shards(parameter):
-            yield _piece(table, start, columns, OnRank(rank=rank, tier=tier))
+        for rank, columns in _column_shards(parameter):
+            yield whole_table(table, OnRank(rank=rank, tier=tier), columns)
     elif kind in ("row_wise", "table_row_wise", "grid_shard"):
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for rank, columns_at in _column_shards(parameter):
-            groups[columns_at].append(rank)
+        for rank, columns in _column_shards(parameter):
+            groups[columns].append(rank)
         # deviation 1: its blocks become rows that are dealt
-        for (start, columns), ranks in groups.items():
-            yield _piece(table, start, columns, RowWise(ranks=tuple(sorted(ranks)), tier=tier))
+        for columns, ranks in groups.items():
+            yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier), columns)
     else:
         raise Unsupported(f"table '{table.name}': TorchRec's sharding type '{kind}' has no segments here")
 
 
 def _column_shards(parameter: Any) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Rank, and (first column, columns), of each shard."""
+    """Yield the rank, and the range of columns, of each shard."""
     for rank, shard in zip(parameter.ranks, parameter.sharding_spec.shards, strict=True):
-        yield rank, (shard.shard_offsets[1], shard.shard_sizes[1])
-
-
-def _piece(table: Table, start: int, columns: int, placement: OnRank | RowWise) -> Segment:
-    return Segment(
-        table=table.name,
-        row_stop=table.rows,
-        column_start=start,
-        column_stop=start + columns,
-        placement=placement,
-    )
+        yield rank, (shard.shard_offsets[1], shard.shard_offsets[1] + shard.shard_sizes[1])

@@ -24,10 +24,10 @@ class _Uniform(Strategy):
 
     @abstractmethod
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Segments of a table, given the bytes [world] used so far; adds its own to ``used``."""
+        """Return the segments of a table, given the bytes [world] used so far; adds the table's own to ``used``."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The plan (no randomness); raises Infeasible where a device's HBM is too small for its share."""
+        """Return the plan (no randomness); raises Infeasible where a device's HBM is too small for its share."""
         used = np.zeros(problem.world_size, dtype=np.int64)
         order = sorted(problem.tables, key=problem.weight_bytes, reverse=True)
         plan = Plan(
@@ -41,7 +41,7 @@ class _Uniform(Strategy):
 
 
 def _whole(table: Table, ranks: Iterable[int], used: Ints, problem: Problem) -> tuple[Segment, ...]:
-    """The table on the emptiest of ``ranks``."""
+    """Place the table on the emptiest of ``ranks``."""
     choice = np.fromiter(ranks, dtype=np.int64)
     rank = int(choice[used[choice].argmin()])
     used[rank] += problem.weight_bytes(table)
@@ -49,7 +49,7 @@ def _whole(table: Table, ranks: Iterable[int], used: Ints, problem: Problem) -> 
 
 
 def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -> tuple[Segment, ...]:
-    """The table's rows dealt over ``ranks``, or whole on one of them where it has too few (deviation 1)."""
+    """Deal the table's rows over ``ranks``, or place it on one of them where it has too few (deviation 1)."""
     if table.rows < len(ranks):
         return _whole(table, ranks, used, problem)
     used[list(ranks)] += dealt(table.name, table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
@@ -57,60 +57,53 @@ def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -
 
 
 class UniformRowWise(_Uniform):
-    """Every table's rows dealt over all devices."""
+    """Deal every table's rows over all devices."""
 
     name = "row-wise"
     moves = frozenset({Move.TABLE, Move.ROWS})
 
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Row-wise over the world."""
+        """Deal the rows over the world."""
         return _dealt(table, tuple(range(problem.world_size)), used, problem)
 
 
 class UniformTableRowWise(_Uniform):
-    """Every table on one node, its rows dealt over the node's devices."""
+    """Place every table on one node, its rows dealt over the node's devices."""
 
     name = "table-row-wise"
     moves = frozenset({Move.TABLE, Move.ROWS})
 
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Row-wise over the node that has least to hold; unpooled tables too (deviation 3)."""
+        """Deal the rows over the node that has least to hold, those of unpooled tables too (deviation 3)."""
         topology = problem.topology
         node = int(used.reshape(topology.nodes, -1).sum(axis=1).argmin())
         return _dealt(table, topology.node_ranks(node), used, problem)
 
 
 class UniformColumnWise(_Uniform):
-    """Every table's columns split over as many devices as give shards of at least eight columns."""
+    """Split every table's columns over as many devices as give shards of at least eight columns."""
 
     name = "column-wise"
     moves = frozenset({Move.TABLE, Move.COLUMNS})
 
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Equal column ranges on the emptiest devices, one each."""
+        """Place equal column ranges on the emptiest devices, one each."""
         shards = column_shards(table.dim, problem.world_size)
         width = table.dim // shards
         homes = np.argsort(used, kind="stable")[:shards]
         row_bytes = width * problem.precision.bytes + problem.optimizer.state_bytes(width)
         used[homes] += table.rows * row_bytes
         return tuple(
-            Segment(
-                table=table.name,
-                row_stop=table.rows,
-                column_start=i * width,
-                column_stop=(i + 1) * width,
-                placement=OnRank(rank=int(rank)),
-            )
-            for i, rank in enumerate(homes)
+            whole_table(table, OnRank(rank=rank), (i * width, (i + 1) * width)) for i, rank in enumerate(homes.tolist())
         )
 
 
 def column_shards(dim: int, devices: int) -> int:
-    """Most equal shards of ``dim`` columns that are wide enough, each a multiple of four."""
+    """Return the most equal shards of ``dim`` columns that are wide enough, each a multiple of four."""
     wide = [n for n in range(1, devices + 1) if dim % (4 * n) == 0 and dim // n >= MIN_COLUMNS]
     return max(wide, default=1)
 
 
 def strategies() -> Iterable[Strategy]:
-    """One strategy a sharding type."""
+    """Return one strategy for each sharding type."""
     return (UniformRowWise(), UniformColumnWise(), UniformTableRowWise())

@@ -1,7 +1,7 @@
 """The problems of a version of the leaderboard, as its file states them."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shardbench.base.serialise import content_hash
-from shardbench.model.machine import load_machine
+from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Name
@@ -51,23 +51,23 @@ class Version(pydantic.BaseModel):
     workloads: Annotated[tuple[Posed, ...], Field(min_length=1)]
 
     def problems(self) -> Iterator[tuple[Posed, str]]:
-        """Workloads with their machines, one workload after the other."""
+        """Yield workloads with their machines, one workload after the other."""
         for posed in self.workloads:
             yield from ((posed, machine) for machine in posed.machines)
 
     def posed(self, workload: str) -> Posed:
-        """The workload of that name."""
+        """Return the workload of that name."""
         return next(posed for posed in self.workloads if posed.name == workload)
 
 
 def text(version: int = VERSION) -> str:
-    """The file of a version."""
+    """Return the text of a version's file."""
     return (resources.files(__package__ or "") / f"v{version}.toml").read_text(encoding="ascii")
 
 
 @cache
 def load(version: int = VERSION) -> Version:
-    """A version, read from its file."""
+    """Read a version from its file."""
     return Version.model_validate(tomllib.loads(text(version)))
 
 
@@ -81,21 +81,33 @@ class _Drawn:
 
 @lru_cache(maxsize=1)
 def _drawn(version: int, name: str, batch_size: int | None) -> _Drawn:
-    data: Mapping[str, Any] = load(version).posed(name).parameters | {"name": name}
     size = {} if batch_size is None else {"batch_size": batch_size}
-    workload = workload_config({**data, **size}, f"leaderboard {version}").build(Path())
+    data: dict[str, Any] = {**load(version).posed(name).parameters, "name": name, **size}
+    workload = workload_config(data, f"leaderboard {version}").build(Path())
     return _Drawn(workload, DrawnBatches(workload, int(data.get("test_batches", 1))))
 
 
+def drawn(version: int, posed: Posed, machine: Machine) -> _Drawn:
+    """Return a workload and its test batches as they are placed on a machine, none of them drawn yet.
+
+    The last one is kept for the next strategy.
+    """
+    size = None
+    if posed.samples_a_device is not None:
+        size = posed.samples_a_device * machine.topology.world_size
+        size = min(size, posed.most_samples or size)
+    return _drawn(version, posed.name, size)
+
+
 class JudgedOnce(CountedQuestion):
-    """Keeps what plans came to: strategies give one plan for several efforts, and often each other's."""
+    """A question that keeps what plans came to: strategies give one plan for several efforts, and each other's."""
 
     def __init__(self, problem: Problem, drawn: _Drawn, known: dict[str, Simulation]) -> None:
         super().__init__(problem, drawn.batches, drawn.workload.dense, len(drawn.batches.numbers))
         self._known = known
 
     def judge(self, plan: Plan) -> Simulation:
-        """Counts a plan that was not seen yet."""
+        """Count a plan that was not seen yet."""
         key = content_hash(replace(plan, notes={}))
         if key not in self._known:
             self._known[key] = super().judge(plan)
@@ -109,19 +121,12 @@ def _known(version: int, name: str, machine: str) -> dict[str, Simulation]:
 
 @lru_cache(maxsize=2)
 def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
-    """A problem with the test batches that plans are judged on; ``inputs``: with a sample of single train inputs.
-
-    The last workload drawn is kept for the next strategy.
-    """
-    posed, machine = load(version).posed(name), load_machine(machine_name)
-    size = None
-    if posed.samples_a_device is not None:
-        size = posed.samples_a_device * machine.topology.world_size
-        size = min(size, posed.most_samples or size)
-    drawn = _drawn(version, name, size)
-    workload = drawn.workload
+    """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
+    machine = load_machine(machine_name)
+    found = drawn(version, load(version).posed(name), machine)
+    workload = found.workload
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
         inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
-    return JudgedOnce(problem, drawn, _known(version, name, machine_name))
+    return JudgedOnce(problem, found, _known(version, name, machine_name))

@@ -1,6 +1,6 @@
 """The leaderboard as a study: a cell a problem and strategy, and the two tables that its rows make."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pandas as pd
 
 from shardbench.base.code import BASELINES
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
 from shardbench.model.discovery import get_strategy, strategies
@@ -18,17 +19,18 @@ from shardbench.records.cell import Cell, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
-from shardbench.runs.evaluate import Answer, evaluate, learns
+from shardbench.runs.evaluate import Answer, evaluate
+from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
-from .problems import VERSION, Posed, load, question
+from .problems import VERSION, Posed, load, question, text
 
 MEASURED_SUITE = "measured"
 """Its records stand in the table as well, by a backend of their own."""
 TIMED, PUBLISHED = "timed", "published"
 LEARNING_SHARE = 5.0 / 6.0
-"""Of an effort, what a strategy that learns may learn for."""
+"""A strategy that learns may learn for this share of an effort."""
 DRAWN = 64
 """Draws of the model's constants that a row keeps."""
 QUICK = (("synthetic-40", "a100-40gb-1x8"), ("meta-traces", "a100-40gb-2x8"))
@@ -39,6 +41,14 @@ class Steps(Study):
 
     name = "steps"
     version = 1
+    frozen = content_hash(text(VERSION))
+
+    def __init__(self, told: Callable[[Answer[Simulation]], None] = lambda answer: None) -> None:
+        self._told = told
+
+    def telling(self, listener: Callable[[Answer[Simulation]], None]) -> "Steps":
+        """Return the study as one that tells ``listener`` of every plan's answer."""
+        return Steps(listener)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """A problem's bound, then its strategies; those that learn also as they were published, on some problems."""
@@ -59,11 +69,17 @@ class Steps(Study):
         asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
         board = load()
         if cell["effort"] == PUBLISHED:
-            return [{"budget": PUBLISHED, **_row(asked, strategy, Budget(fit_s=board.published_s))}]
+            return [{"budget": PUBLISHED, **self._row(asked, strategy, Budget(fit_s=board.published_s))}]
         return [
-            {"budget": f"{effort_s:g} s", **_row(asked, strategy, _budget(strategy, effort_s))}
+            {"budget": f"{effort_s:g} s", **self._row(asked, strategy, _budget(strategy, effort_s))}
             for effort_s in board.efforts
         ]
+
+    def _row(self, asked: CountedQuestion, strategy: Strategy, budget: Budget) -> SeriesRow:
+        answer = evaluate(asked, strategy, budget, 0)
+        if not isinstance(answer, Failure):
+            self._told(answer)
+        return _row(asked, strategy, answer)
 
     def optional(self, cell: Cell) -> bool:
         """Strategies of other people's packages are listed where they are installed."""
@@ -71,7 +87,7 @@ class Steps(Study):
         return name is not None and not _is_ours(get_strategy(str(name)))
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
-        """With the measured rows of the suite that has them."""
+        """Return both tables, with the measured rows of the suite that has them."""
         measured = trial_store(results, MEASURED_SUITE).read()
         found = steps(rows, VERSION)
         if measured:
@@ -130,12 +146,11 @@ def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     return {"backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size}
 
 
-def _row(asked: CountedQuestion, strategy: Strategy, budget: Budget) -> SeriesRow:
-    """A strategy's plan and what it comes to."""
+def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] | Failure) -> SeriesRow:
+    """Return the row of a strategy's plan and what it comes to."""
     row: dict[str, Scalar] = {
         **_head(asked), "role": strategy.role.value, "sees": _words(strategy.sees), "moves": _words(strategy.moves),
     }  # fmt: skip
-    answer = evaluate(asked, strategy, budget, 0)
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
     planned, spent = answer.planned, answer.spent
@@ -155,12 +170,12 @@ def _row(asked: CountedQuestion, strategy: Strategy, budget: Budget) -> SeriesRo
 
 
 def _bounded_by(answer: Answer[Simulation]) -> str:
-    """Which bound holds for a plan: of any plan, of those in order, or none."""
+    """Return which bound holds for a plan: that of any plan, that of plans in order, or none."""
     if NO_BOUND & set(answer.planned.moves):
         return ""
     return ORDERED if in_order(answer.plan) else ANY_PLAN
 
 
 def studies() -> Sequence[Study]:
-    """All of them."""
+    """Return the leaderboard's studies."""
     return (Steps(),)

@@ -1,1 +1,1 @@
-"""Machine files (TOML): see shardbench.model.machine."""
+"""Machine files are TOML files; `shardbench.model.machine` says what they state."""

@@ -1,1 +1,1 @@
-"""Suites (TOML): see shardbench.runs.suite."""
+"""Suites are TOML files; `shardbench.runs.suite` says what they may state."""

@@ -1,1 +1,1 @@
-"""Laws that lookups are drawn from, and what all drawn workloads share."""
+"""Laws that lookups are drawn from."""

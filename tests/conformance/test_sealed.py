@@ -12,7 +12,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
 from shardbench.runs.conformance_problems import cases
 from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
-from shardbench.runs.planning import pickled_before
+from shardbench.runs.planning import pickled_now
 
 PROBLEM = cases()[0].problem
 
@@ -74,9 +74,10 @@ class CountsItsPicklings(Honest):
 
 def test_strategies_are_pickled_before_there_are_test_batches() -> None:
     strategy = CountsItsPicklings()
-    with pickled_before([strategy]):
-        assert CountsItsPicklings.times == 1
-        assert not isinstance(asked(strategy), Failure)
+    pickles = pickled_now([strategy])
+    assert CountsItsPicklings.times == 1
+    answer = evaluate(RulesOnly(PROBLEM), strategy, Budget(plan_s=10.0), 0, sent=pickles[strategy.name])
+    assert not isinstance(answer, Failure)
     assert CountsItsPicklings.times == 1
     assert not isinstance(asked(strategy), Failure)
     assert CountsItsPicklings.times == 2

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from faults import cells, parents, planners, ranks, stores
 from faults.case import MARKER, Fault, Seen, run
-from shardbench.processes.server import start_server
+from shardbench.processes.server import FORK_SERVER
 
 COLUMNS = ("kind", "phase", "cases", "outcome_right", "rank_right", "hangs", "lost_records", "orphans")
 
@@ -67,7 +67,7 @@ def main() -> int:
     found: list[tuple[Fault, Seen]] = []
     os.environ[MARKER] = str(os.getpid())
     # The module multiprocessing keeps its sockets where temporary folders are when it begins.
-    start_server()
+    FORK_SERVER.context()
     with tempfile.TemporaryDirectory(prefix="faults-") as shared:
         os.environ["FAULTS_FOLDER"] = shared
         for fault in chosen[:: given.every]:

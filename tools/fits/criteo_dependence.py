@@ -103,7 +103,7 @@ class Trial(CriteoLike):
         super().__init__(
             CriteoLikeConfig(batch_size=inputs, test_batches=1, profile_samples=1, seed=seed, column_dependence=0.0)
         )
-        self._dependence = dependence
+        self._dependence, self._depends = dependence, True
 
 
 def drawn(dependence: Dependence, seed: int) -> Ints:

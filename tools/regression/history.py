@@ -1,4 +1,4 @@
-"""What benchmarks came to at commits, a file each, by the kind of machine."""
+"""Results of benchmarks at commits: a file for each commit, in a folder for each kind of machine."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from trees import Stopped, git
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What absolute numbers depend on."""
+    """What absolute numbers depend on: the processor and the versions of what runs on it."""
 
     cpu: str
     cores: int
@@ -22,54 +22,45 @@ class Machine:
 
     @classmethod
     def of(cls, environment: dict[str, Any]) -> "Machine":
-        """From what a worker says of its environment."""
-        return cls(
-            cpu=environment["cpu"],
-            cores=environment["cores"],
-            python=environment["python"],
-            torch=environment["versions"].get("torch") or "none",
-        )
+        """Return the machine of a worker's environment."""
+        torch = environment["versions"].get("torch") or "none"
+        return cls(cpu=environment["cpu"], cores=environment["cores"], python=environment["python"], torch=torch)
 
     @property
     def kind(self) -> str:
-        """Name of its folder."""
+        """The name of the folder of such machines."""
         text = f"{self.cpu} {self.cores} cores python {self.python} torch {self.torch}"
         return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Of one commit on one machine."""
+    """What the benchmarks came to at one commit on one machine."""
 
     machine: Machine
     commit: str
     committed: str
-    """When, ISO 8601 in UTC: files lie in that order."""
+    """When it was committed, ISO 8601 in UTC: files lie in that order."""
     levels: dict[str, Level]
     listed: dict[str, Listed]
     """The benchmarks as they were then."""
 
-    @property
-    def path(self) -> Path:
-        """Below the folder of all results."""
-        day = re.sub(r"[^0-9T]", "", self.committed)[:15]
-        return Path(self.machine.kind) / f"{day}-{self.commit[:10]}.json"
-
     def write(self, folder: Path) -> Path:
-        """A line a benchmark, sorted; gives the path."""
-        rows = [
-            json.dumps({**asdict(self.listed[name]), **_rounded(level)}) for name, level in sorted(self.levels.items())
-        ]
+        """Write a line for each benchmark, sorted by name; returns the path."""
+        rows = []
+        for name, level in sorted(self.levels.items()):
+            rounded = {"median": float(f"{level.median:.6g}"), "spread": round(level.spread, 4), "n": level.n}
+            rows.append(json.dumps({**asdict(self.listed[name]), **rounded}))
         head = {"machine": asdict(self.machine), "commit": self.commit, "committed": self.committed}
-        text = json.dumps(head)[:-1] + ',\n"benchmarks": [\n' + ",\n".join(rows) + "\n]}\n"
-        path = folder / self.path
+        day = re.sub(r"[^0-9T]", "", self.committed)[:15]
+        path = folder / self.machine.kind / f"{day}-{self.commit[:10]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(json.dumps(head)[:-1] + ',\n"benchmarks": [\n' + ",\n".join(rows) + "\n]}\n")
         return path
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Back; raises Stopped for a file that is none."""
+        """Read a file that was written so; raises Stopped for another one."""
         try:
             data = json.loads(path.read_text())
             rows = {row["name"]: row for row in data["benchmarks"]}
@@ -87,34 +78,14 @@ class Results:
             raise Stopped(f"{path} is no file of regression results: take it from git again") from error
 
 
-def _rounded(level: Level) -> dict[str, float | int]:
-    return {"median": float(f"{level.median:.6g}"), "spread": round(level.spread, 4), "n": level.n}
-
-
-def measured(machine: Machine, commit: tuple[str, str], listed: list[Listed], levels: dict[str, Level]) -> Results:
-    """Results of a commit (its hash, and when it was made)."""
-    return Results(
-        machine=machine,
-        commit=commit[0],
-        committed=commit[1],
-        levels=levels,
-        listed={one.name: one for one in listed if one.name in levels},
-    )
-
-
 def latest(folder: Path, root: Path, machine: Machine | None = None) -> Results | None:
-    """The last results of a commit that HEAD comes from, on that kind of machine, or on any where None."""
+    """Return the last results of a commit that HEAD comes from, on that kind of machine, or on any where it is None."""
     pattern = f"{machine.kind}/*.json" if machine else "*/*.json"
     for path in sorted(folder.glob(pattern), key=lambda path: path.name, reverse=True):
         found = Results.read(path)
-        if _is_ancestor(root, found.commit):
-            return found
+        try:
+            git(root, "merge-base", "--is-ancestor", found.commit, "HEAD")
+        except Stopped:
+            continue
+        return found
     return None
-
-
-def _is_ancestor(root: Path, commit: str) -> bool:
-    try:
-        git(root, "merge-base", "--is-ancestor", commit, "HEAD")
-    except Stopped:
-        return False
-    return True

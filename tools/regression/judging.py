@@ -1,4 +1,4 @@
-"""Whether repeats of a benchmark say that it became worse, or only that machines are noisy."""
+"""Verdicts on repeats of a benchmark: it became worse, or machines are only noisy."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a benchmark gives, by asv's names; less is better in all of them."""
+    """Kinds of benchmarks by asv's names; less is better in all of them."""
 
     TIME = "time"
     MEMORY = "peakmemory"
@@ -16,12 +16,12 @@ class Kind(StrEnum):
 
 
 LIMIT = {Kind.TIME: 1.25, Kind.MEMORY: 1.1, Kind.TRACK: 1.01}
-"""Times the value before beyond which it is worse: the suite's own "about", pages, and what sums round to.
+"""Ratios to the value before, beyond which it is worse: the suite's own "about", pages, and what sums round to.
 
 Seconds of two copies of one program differ by up to a tenth; tracked values are the same whenever they are asked for.
 """
 SURE = 3.0
-"""Standard errors of the ratio that it must lie beyond its limit."""
+"""Standard errors by which a ratio must lie beyond its limit."""
 MOST_PAIRS = 21
 """Repeats after which a ratio that its noise hides is given up."""
 _MEDIAN_ERROR = 1.2533
@@ -31,26 +31,26 @@ _QUARTILES = 1.349
 
 
 class Verdict(StrEnum):
-    """What a ratio says."""
+    """Verdicts that a ratio can give."""
 
     FINE = "fine"
     WORSE = "worse"
     UNCLEAR = "unclear"
-    """Beyond the limit, but not surely: more repeats may tell."""
+    """The ratio is beyond the limit, but not surely: more repeats may tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """What repeats of one benchmark came to, in its unit."""
+    """The median of one benchmark's repeats, in its unit, and their noise."""
 
     median: float
     spread: float
-    """Standard deviation of the logarithms, by their quartiles; 0 of a single one."""
+    """Standard deviation of the logarithms, by their quartiles; 0 for a single repeat."""
     n: int
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Level":
-        """Of at least one sample, none below zero; raises ValueError for others."""
+        """Return the level of at least one sample, none below zero; raises ValueError for others."""
         if not samples or not all(math.isfinite(s) and s >= 0.0 for s in samples):
             raise ValueError(f"samples must be finite, not negative and at least one: {list(samples)}")
         spread = 0.0
@@ -89,14 +89,14 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Worse only where even the low end is beyond the limit."""
+        """The verdict is worse only where even the low end is beyond the limit."""
         limit = LIMIT[self.kind]
         if self.ratio <= limit:
             return Verdict.FINE
         return Verdict.WORSE if self.least > limit else Verdict.UNCLEAR
 
     def line(self) -> str:
-        """Name, before, now and ratio."""
+        """Print the name, both medians and the ratio on one line."""
         before, now = (quantity(level.median, self.unit) for level in (self.before, self.now))
         return f"{self.name}: {before} before, {now} now, ratio {self.ratio:.2f}"
 
@@ -108,7 +108,7 @@ _SCALES = {
 
 
 def quantity(value: float, unit: str) -> str:
-    """A value with its unit, in four digits."""
+    """Print a value with its unit, in four digits."""
     for size, name in _SCALES.get(unit, ()):
         if value >= size:
             return f"{value / size:.4g} {name}"

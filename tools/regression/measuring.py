@@ -1,4 +1,4 @@
-"""Samples of benchmarks, of one tree or of two in turn, and what they come to."""
+"""Samples of benchmarks, taken of one tree or of two in turn, and what they come to."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from judging import MOST_PAIRS, Comparison, Kind, Level, Verdict
 from running import Broken, Listed, Side
 
 SAMPLES = 7
-"""Of a benchmark that is timed; their quartiles tell its noise."""
+"""Samples of a benchmark that is timed; their quartiles tell its noise."""
 LONG_S = 0.2
 LONG_SAMPLES = 3
-"""Of one that takes longer; its noise is a smaller part of it, and more are taken where they do not agree."""
+"""Samples of a benchmark that takes longer: noise is a smaller part of it, and more are taken where they disagree."""
 
 ROUNDS = 3
 """Pairs of processes that must all find a benchmark worse: on a busy machine two in turn saw a doubling by chance."""
@@ -21,7 +21,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What comparing gave."""
+    """What became of a comparison of benchmarks."""
 
     compared: Sequence[Comparison]
     failed: Mapping[str, str]
@@ -30,30 +30,31 @@ class Outcome:
     """Why there is nothing to compare a benchmark with, by its name."""
     suspected: int = 0
     """Benchmarks that looked worse at first."""
+    compared_with: str = ""
 
     @property
     def worse(self) -> list[Comparison]:
-        """Surely beyond their limits."""
+        """Benchmarks that are surely beyond their limits."""
         return [c for c in self.compared if c.verdict is Verdict.WORSE]
 
     @property
     def unclear(self) -> list[Comparison]:
-        """Beyond their limits, but so is their noise."""
+        """Benchmarks that are beyond their limits, as is their noise."""
         return [c for c in self.compared if c.verdict is Verdict.UNCLEAR]
 
     @property
     def raised(self) -> int:
-        """Benchmarks that became worse, or fail."""
+        """The number of benchmarks that became worse, or fail."""
         return len(self.worse) + len(self.failed)
 
     @property
     def largest(self) -> Comparison | None:
-        """Of the largest ratio; None where nothing was compared."""
+        """The comparison of the largest ratio; None where nothing was compared."""
         return max(self.compared, key=lambda c: c.ratio, default=None)
 
 
 def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, Level], dict[str, str]]:
-    """What every benchmark comes to in one tree; and of those that fail, why."""
+    """Return what every benchmark comes to in one tree, and why those fail that do."""
     found: dict[str, Level] = {}
     failed: dict[str, str] = {}
     for one in listed:
@@ -66,17 +67,18 @@ def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, L
 
 
 def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Outcome:
-    """Every benchmark of both trees, sample by sample in turn.
+    """Compare every benchmark of two trees, sample by sample in turn.
 
     What looks worse is measured again by other processes, and is worse only where all ``ROUNDS`` say so.
     """
     there = {one.name for one in before.benchmarks()}
     new = {one.name: "not there before" for one in listed if one.name not in there}
-    failed = {name: why for one in listed if one.name in new and (why := _fault(now, one)) for name in (one.name,)}
+    faults = {one.name: _fault(now, one) for one in listed if one.name in new}
+    failed = {name: why for name, why in faults.items() if why}
     compared: dict[str, Comparison] = {}
+    looked_at = [one for one in listed if one.name in there]
     suspected = 0
     for number in range(ROUNDS):
-        looked_at = [one for one in listed if (_suspect(compared, one.name) if number else one.name not in new)]
         if number and looked_at:
             suspected = suspected or len(looked_at)
             before.renew()
@@ -91,11 +93,8 @@ def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Ou
                     failed[one.name] = why
                 else:
                     new[one.name] = f"failed before: {_fault(before, one) or error}"
+        looked_at = [o for o in looked_at if o.name in compared and compared[o.name].verdict is not Verdict.FINE]
     return Outcome(compared=list(compared.values()), failed=failed, new=new, suspected=suspected)
-
-
-def _suspect(compared: Mapping[str, Comparison], name: str) -> bool:
-    return name in compared and compared[name].verdict is not Verdict.FINE
 
 
 def _fault(side: Side, one: Listed) -> str | None:
@@ -107,17 +106,17 @@ def _fault(side: Side, one: Listed) -> str | None:
 
 
 def _compared(one: Listed, before: Side, now: Side) -> Comparison:
-    enough = 0
-    while True:
-        then, here = (Level.of(taken) for taken in _samples(one, before, now, least=enough))
+    """Compare the benchmark by the usual number of samples, and by the most where these leave it open."""
+    for least in (0, MOST_PAIRS):
+        then, here = (Level.of(taken) for taken in _samples(one, before, now, least=least))
         found = Comparison(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
-        if found.verdict is not Verdict.UNCLEAR or enough:
-            return found
-        enough = MOST_PAIRS
+        if found.verdict is not Verdict.UNCLEAR:
+            break
+    return found
 
 
 def _samples(one: Listed, *sides: Side, least: int = 0, most: int = MOST_PAIRS) -> list[list[float]]:
-    """Of each side, taken in turn; the first of a turn is the last of the next."""
+    """Return the samples of each side, taken in turn; the first of a turn is the last of the next."""
     if one.kind is Kind.MEMORY:
         return [[side.peak(one.name)] for side in sides]
     with _prepared(one, sides) as first:
@@ -140,6 +139,7 @@ def _wanted(one: Listed, first: float) -> int:
 
 @contextmanager
 def _prepared(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
+    """Set the benchmark up in each side, and close it in those where that went well; gives the first call's seconds."""
     ready: list[Side] = []
     first: list[float | None] = []
     try:

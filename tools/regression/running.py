@@ -16,7 +16,7 @@ from trees import Stopped, Tree
 
 
 class Broken(Exception):
-    """A benchmark that does not run, with its own words."""
+    """Raised for a benchmark that does not run, with its own words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +27,23 @@ class Listed:
     kind: Kind
     unit: str
     version: str
-    """Of the code of the benchmark itself and of what sets it up."""
+    """The hash of the benchmark's own code and of what sets it up."""
 
 
 class Process:
-    """A worker in the code of a tree; it holds imports and set-ups from one question to the next."""
+    """A worker in the code of a tree; it holds imports and set-ups from one question to the next.
 
-    def __init__(self, tree: Tree, benchmarks: Path, caches: Path, *, skips_unknown: bool) -> None:
+    It is told what ``worker.main`` takes: the folder of benchmarks, one for caches, and what to do with unknown ones.
+    """
+
+    def __init__(self, tree: Tree, *told: str) -> None:
         path = os.pathsep.join([str(tree.imports), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         script = str(Path(__file__).parent / "worker.py")
         # Commands print tables: only the last words of a process that ends are anybody's concern.
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (end() closes it)
         self._running = subprocess.Popen(
-            [sys.executable, script, str(benchmarks), str(caches), "skip" if skips_unknown else "fail"],
+            [sys.executable, script, *told],
             cwd=tree.root,
             env=environment,
             stdin=subprocess.PIPE,
@@ -50,7 +53,7 @@ class Process:
         )
 
     def ask(self, do: str, name: str | None = None) -> Any:
-        """The answer; raises Broken with the error where there is none, Stopped where the process ended."""
+        """Return the answer; raises Broken with the error where there is none, Stopped where the process ended."""
         told = {"do": do} if name is None else {"do": do, "name": name}
         if self._running.stdin is None or self._running.stdout is None:
             raise self._ended(told)
@@ -68,7 +71,7 @@ class Process:
         return said["answer"]
 
     def end(self) -> None:
-        """Let it end, and wait."""
+        """Let the process end, and wait for it."""
         if self._running.stdin is not None:
             self._running.stdin.close()
         if self._running.stdout is not None:
@@ -86,13 +89,13 @@ class Process:
 class Side:
     """One tree of a comparison: a process for what is timed and tracked, and its own for every peak of memory."""
 
-    def __init__(self, tree: Tree, benchmarks: Path, caches: Path, *, skips_unknown: bool) -> None:
-        self._tree, self._benchmarks, self._caches, self._skips = tree, benchmarks, caches, skips_unknown
+    def __init__(self, tree: Tree, *told: str) -> None:
+        self._tree, self._told = tree, told
         self._process: Process | None = None
 
     @property
     def process(self) -> Process:
-        """The long-lived one, begun when first asked for."""
+        """The long-lived process, which begins when it is first asked for."""
         if self._process is None:
             self._process = self._begun()
         return self._process
@@ -104,7 +107,7 @@ class Side:
             self._process = None
 
     def benchmarks(self) -> list[Listed]:
-        """All of this tree; raises Stopped where they cannot be imported."""
+        """Return all benchmarks of this tree; raises Stopped where they cannot be imported."""
         try:
             found = self.process.ask("list")
         except Broken as error:
@@ -112,7 +115,7 @@ class Side:
         return [Listed(**{**told, "kind": Kind(told["kind"])}) for told in found]
 
     def peak(self, name: str) -> float:
-        """Bytes of a process that does nothing else."""
+        """Return the bytes of a process that does nothing else."""
         self.process.ask("cache", name)
         alone = self._begun()
         try:
@@ -122,14 +125,14 @@ class Side:
             alone.end()
 
     def _begun(self) -> Process:
-        return Process(self._tree, self._benchmarks, self._caches, skips_unknown=self._skips)
+        return Process(self._tree, *self._told)
 
 
 @contextmanager
 def side(tree: Tree, benchmarks: Path, *, skips_unknown: bool = False) -> Iterator[Side]:
-    """Of a tree; its processes end with it. Benchmarks that its code cannot import are an error, or left out."""
+    """Open a tree; its processes end with it. Benchmarks that its code cannot import are an error, or left out."""
     with tempfile.TemporaryDirectory(prefix="regression-") as folder:
-        opened = Side(tree, benchmarks, Path(folder), skips_unknown=skips_unknown)
+        opened = Side(tree, str(benchmarks), folder, "skip" if skips_unknown else "fail")
         try:
             yield opened
         finally:

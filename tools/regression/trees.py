@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Stopped(Exception):
-    """What cannot be done, in one line that says what to do."""
+    """Raised for what cannot be done, with one line that says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Tree:
 
 
 def linked(root: Path, imports: Path) -> Tree:
-    """The tree at ``root``, with links in ``imports`` that lay its packages out as an installation does.
+    """Return the tree at ``root``, with links in ``imports`` that lay its packages out as an installation does.
 
     An editable installation knows one tree only; what is found on the path comes before it.
     """
@@ -41,14 +41,14 @@ def linked(root: Path, imports: Path) -> Tree:
 
 @contextmanager
 def working_tree(root: Path) -> Iterator[Tree]:
-    """The checkout as it is, changes that are not committed included."""
+    """Give the checkout as it is, with changes that are not committed."""
     with tempfile.TemporaryDirectory(prefix="regression-") as folder:
         yield linked(root, Path(folder))
 
 
 @contextmanager
 def checked_out(root: Path, commit: str) -> Iterator[Tree]:
-    """A commit of the repository at ``root`` in a temporary worktree; raises Stopped where there is none."""
+    """Give a commit of the repository at ``root`` in a temporary worktree; raises Stopped where there is none."""
     full = commit_of(root, commit)
     with tempfile.TemporaryDirectory(prefix="regression-") as folder:
         place = Path(folder) / "tree"
@@ -60,7 +60,7 @@ def checked_out(root: Path, commit: str) -> Iterator[Tree]:
 
 
 def commit_of(root: Path, name: str) -> str:
-    """The commit of that name, 40 hex digits; raises Stopped where the repository has none."""
+    """Return the commit of that name, 40 hex digits; raises Stopped where the repository has none."""
     try:
         return git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except Stopped as error:
@@ -68,7 +68,7 @@ def commit_of(root: Path, name: str) -> str:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git says; raises Stopped with its own words where it fails."""
+    """Return what git prints; raises Stopped with its own words where it fails."""
     done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Stopped(f"git {arguments[0]} failed: {' '.join(done.stderr.split())}")

@@ -1,4 +1,4 @@
-"""Runs in the code of one source tree: takes samples of asv benchmarks, one at a time, as it is told line by line.
+"""A process in the code of one source tree: it takes samples of asv benchmarks as it is told, line by line.
 
 Every line of standard input is a JSON object with ``do`` and, of a benchmark, its ``name``; every line of output an
 object with ``answer`` or ``error``. What benchmarks print goes to standard error.
@@ -18,7 +18,7 @@ from asv_runner.benchmarks.time import TimeBenchmark
 from asv_runner.discovery import disc_benchmarks, get_benchmark_from_name
 
 LEAST_SAMPLE_S = 0.02
-"""Calls are repeated within a sample to take so long; a clock tells it well enough."""
+"""Calls are repeated within a sample until they take so long, which a clock tells well enough."""
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
         self._calls = 1
 
     def list(self) -> list[dict[str, str]]:
-        """All benchmarks with their kind and unit, and a hash of their own code."""
+        """Return all benchmarks with their kind and unit, and a hash of their own code."""
         for benchmark in disc_benchmarks(str(self._folder), ignore_import_errors=self._skips):
             self._keep(benchmark)
         return [
@@ -46,7 +46,7 @@ class Worker:
             self._found[f"{benchmark.name}{shown}"] = benchmark, number
 
     def environment(self) -> dict[str, Any]:
-        """This machine and what is installed."""
+        """Describe this machine and what is installed."""
         from shardbench.base.host import Environment  # noqa: PLC0415 (code from before it can be measured, too)
 
         return Environment.here().model_dump(mode="json")
@@ -69,7 +69,7 @@ class Worker:
         return first
 
     def sample(self, name: str) -> float:
-        """Seconds of a call, bytes, or the tracked value."""
+        """Return the seconds of a call, the bytes, or the tracked value."""
         benchmark = self._benchmark(name)
         if not isinstance(benchmark, TimeBenchmark):
             return float(benchmark.do_run())
@@ -78,7 +78,7 @@ class Worker:
         return float(benchmark.do_run()["samples"][0])
 
     def close(self, name: str) -> None:
-        """Forget what was set up."""
+        """Tear down what was set up."""
         self._benchmark(name).do_teardown()
 
     def _benchmark(self, name: str) -> Benchmark:

@@ -11,7 +11,7 @@ from .studies import FLAT, OURS, ratios
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One ratio a draw, over its models."""
+    """Return one ratio a draw for each claim, over the draw's models."""
     rows = evidence.tables.get("models")
     if rows is None:
         return {}
@@ -25,7 +25,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
 
 
 def _numbers(by_model: pd.DataFrame, numbers: "pd.Series[float]") -> list[float]:
-    """Of the draws that all models have; none where a model is missing."""
+    """Return the numbers of the draws that all models have; none where a model is missing."""
     if set(by_model.columns) != set(MODELS):
         return []
     return [float(number) for number in numbers[by_model.notna().all(axis=1)]]

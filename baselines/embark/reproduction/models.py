@@ -22,22 +22,22 @@ from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
 WIDTH = 128
-"""DLRM-DCNv2's, the one model of the four whose width is public."""
+"""Columns of a table in DLRM-DCNv2, the one model of the four whose width is public."""
 ALPHA = 1.1
-"""Of the power law of lookups: the public scripts' (the paper's is reported as 1.2 at second hand)."""
+"""Exponent of the power law of lookups in the public scripts (the paper's is reported as 1.2 at second hand)."""
 LOCAL_BATCH = 512
 """Samples a device: DLRM-DCNv2's batch of 65,536 in MLPerf Training, on the largest published cluster of 128."""
 NODES = 4
-"""Of 8 devices: 32, the middle, by ratio, of the 8 to 128 GPUs that are reported on."""
+"""Nodes of 8 devices: 32 devices are the middle, by ratio, of the 8 to 128 GPUs that are reported on."""
 DRAWS = tuple(range(5))
-"""Of a model's tables, each with lookups of its own: the independent units, as few as a claim may rest on."""
+"""Draws of a model's tables, each with lookups of its own: the independent units, as few as a claim may rest on."""
 PROFILE_SAMPLES = 16_384
 SEED = 2024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What is public of a model."""
+    """The numbers of a model that are public."""
 
     tables: int
     parameters: float
@@ -55,13 +55,13 @@ MODELS: Mapping[str, Totals] = MappingProxyType(
 
 
 def cluster() -> Machine:
-    """Nodes of 8 H100s, joined by what h100-1x8 states of the links between nodes."""
+    """Return nodes of 8 H100s, joined by what h100-1x8 states of the links between nodes."""
     machine = load_machine("h100-1x8")
     return replace(machine, name=f"h100-{NODES}x8", topology=replace(machine.topology, nodes=NODES))
 
 
 def workload(name: str, draw: int, batch_size: int) -> Workload:
-    """A draw of a model's tables with one test batch, and the smallest dense model around them."""
+    """Return a draw of a model's tables with one test batch, and the smallest dense model around them."""
     totals = MODELS[name]
     rng = np.random.default_rng([SEED, totals.tables, draw])
     like = [synthetic_tables()[i] for i in rng.choice(len(synthetic_tables()), totals.tables, replace=False)]
@@ -89,7 +89,7 @@ def workload(name: str, draw: int, batch_size: int) -> Workload:
 
 
 def question(name: str, draw: int) -> CountedQuestion:
-    """One test batch of a draw of a model on the cluster."""
+    """Return the question of one test batch of a draw of a model on the cluster."""
     machine = cluster()
     drawn = workload(name, draw, LOCAL_BATCH * machine.topology.world_size)
     problem = Problem.of(name, drawn.tables, drawn.profiles, machine, batch_size=drawn.batch_size)

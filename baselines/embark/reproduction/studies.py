@@ -29,27 +29,27 @@ class Models(Study):
     columns = ("strategy", "backend", "step_ms", "embedding_ms", "exchanges_ms", "fullest_device_gib", "plan_cpu_s")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a model and draw; the model with the fewest lookups, one draw, where quick."""
+        """Return one cell for each model and draw; where quick, one draw of the model with the fewest lookups."""
         chosen = [("T510", DRAWS[0])] if quick else [(name, draw) for name in MODELS for draw in DRAWS]
         return [{"model": name, "draw": draw} for name, draw in chosen]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row a strategy."""
+        """Return one row for each strategy."""
         given = question(str(cell["model"]), int(cell["draw"] or 0))
         return [outcome(name, given) for name in STRATEGIES]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """All rows, and throughput over table-row-wise by model and strategy: mean and range over draws."""
+        """Return all rows, and the throughput over table-row-wise by model and strategy: mean and range over draws."""
         return {self.name: rows, "throughput": over_compared(rows)}
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Milliseconds a step by model and strategy."""
+        """Plot the milliseconds of a step by model and strategy."""
         title = "Step (ms) on EMBark's models, simulated, by draw of the tables"
         return [Plot(title=title, table=self.name, x="draw", y="step_ms", series="strategy", facet="model")]
 
 
 def outcome(name: str, given: CountedQuestion) -> Row:
-    """What a strategy's plan comes to on the test batch."""
+    """Return the row of what a strategy's plan comes to on the test batch."""
     answer = answer_of(given, get_strategy(name), PLANNING)
     (step,) = answer.judged.times
 
@@ -69,13 +69,13 @@ def outcome(name: str, given: CountedQuestion) -> Row:
 
 
 def ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Throughput over table-row-wise: rows of model and draw, a column a strategy."""
+    """Return the throughput over table-row-wise: rows of model and draw, a column for each strategy."""
     steps = rows.pivot_table(index=["model", "draw"], columns="strategy", values="step_ms")
     return steps.rdiv(steps[COMPARED], axis=0).drop(columns=COMPARED)
 
 
 def over_compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a model and strategy: the ratio's mean, least and most, and the number of draws."""
+    """Return a row for each model and strategy: the ratio's mean, least and most, and the number of draws."""
     long = ratios(rows).stack().rename("over_x").reset_index()
     grouped = long.groupby(["model", "strategy"], sort=False)["over_x"]
     made = grouped.agg(over_table_row_wise_x="mean", least_x="min", most_x="max", n="count").reset_index()
@@ -84,5 +84,5 @@ def over_compared(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def studies() -> Iterable[Study]:
-    """All of EMBark's."""
+    """Return all studies of EMBark."""
     return (Models(),)

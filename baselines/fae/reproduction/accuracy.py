@@ -1,4 +1,4 @@
-"""Training the click model in FAE's order and in shuffled order: learning curves on held-out inputs."""
+"""Trains the click model in FAE's order and in shuffled order: learning curves on held-out inputs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shardbench.base.arrays import Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.engine.phased.exchange import Wire
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import PhaseKind
@@ -15,26 +15,26 @@ from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
 
 from ..calibrator import HotChoice, calibrate
 from ..scheduler import RateRule, next_turn
-from .clicks import DIM, ClickData, Inputs, auc, log_loss
+from .clicks import DIM, ClickData, ClickInputs, auc, log_loss
 
 BATCH_SIZE = 512
 LEARNING_RATE = 0.015
-"""Shuffled training then learns through the four epochs of the study; at 0.05 it is overfitted after the first."""
+"""The rate at which shuffled training learns through the study's four epochs; at 0.05 it overfits after the first."""
 BUDGET_SHARE = 0.5
 """L as a share of the bytes of all rows that were seen: room for every row that the log has (deviation 13)."""
 CHUNK = 65_536
 """Inputs that stream into the packer at a time."""
 ORDERS = ("shuffled", "fae", "fae-r1", "fae-r100", "shuffled-again")
-"""Mixed mini-batches; FAE with the loss-driven rate; FAE with one rate throughout, 1 % and 100 %.
+"""Orders of training: mixed mini-batches; FAE with the loss-driven rate; FAE with one rate throughout, 1 % and 100 %.
 
-The last is shuffled training in another random order: what the order alone makes of one seed.
+The last is shuffled training in another random order: the difference that the order alone makes with one seed.
 """
 MIXED = {"shuffled": 5, "shuffled-again": 6}
-"""Orders of mixed mini-batches -> the stream of their random order; FAE's is that of ``shuffled``."""
+"""The stream of each mixed order's random numbers; FAE's is that of ``shuffled``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class CurvePoint:
     """Held-out quality after some mini-batches; ``rate_pct`` is FAE's rate then, NaN for mixed mini-batches."""
 
     batches: int
@@ -53,33 +53,33 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     """Learning curve of one training, its turns (none of mixed mini-batches), and what was hot."""
 
-    curve: tuple[Checkpoint, ...]
+    curve: tuple[CurvePoint, ...]
     turns: tuple[Turn, ...]
     hot_inputs_share: float
     hot_rows_share: float
 
 
 def dense_shape(data: ClickData) -> DenseShape:
-    """The dense model, a small one."""
+    """Return the dense model, which is a small one."""
     return DenseShape(features=data.train.dense.shape[1], bottom=(32, DIM), top=(64, 32, 1))
 
 
 def hot_rows(data: ClickData, choice: HotChoice) -> list[HotPrefix]:
-    """Which rows of every table are hot."""
+    """Return the hot rows of every table."""
     return [HotPrefix(hot=hot, rows=table.rows) for hot, table in zip(choice.rows, data.tables)]
 
 
 def choose_hot(data: ClickData) -> HotChoice:
-    """The hot rows, by the calibrator from the sampled log."""
+    """Choose the hot rows by the calibrator, from the sampled log."""
     row_bytes = [4 * DIM + 4] * len(data.tables)
     budget = round(BUDGET_SHARE * sum(table.rows * size for table, size in zip(data.tables, row_bytes)))
     return calibrate(data.profiles, row_bytes, budget)
 
 
-def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 4) -> Run:
+def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 4) -> TrainingRun:
     """Train for some epochs with ``checks`` checkpoints in each; the same for the same seed.
 
     The first half of the held-out inputs steers the rate, the second half is reported.
@@ -100,7 +100,7 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     tests = hot_rows(data, choice)
     half = len(data.test) // 2
     steering, reported = data.test.at(np.arange(half)), data.test.at(np.arange(half, len(data.test)))
-    curve: list[Checkpoint] = []
+    curve: list[CurvePoint] = []
     turns: list[Turn] = []
     share = 0.0
     every = max(1, len(data.train) // BATCH_SIZE // checks)
@@ -116,14 +116,16 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
                 done += 1
                 if done % every == 0:
                     curve.append(_check(trainer, reported, done, rule, mixed=left.mixed))
-            loss = _loss(trainer, steering) if order == "fae" else None
+            loss = log_loss(_logits(trainer, steering), steering.labels) if order == "fae" else None
             if not left.mixed:
                 turns.append(Turn(rate_pct=rule.rate_pct, loss=loss))
             if loss is not None:
                 rule = rule.after(loss)
     if not curve or curve[-1].batches != done:
         curve.append(_check(trainer, reported, done, rule, mixed=order in MIXED))
-    return Run(curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows)
+    return TrainingRun(
+        curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows
+    )
 
 
 def _first_rule(order: str) -> RateRule:
@@ -138,7 +140,7 @@ class _Epoch:
     (deviation 12).
     """
 
-    def __init__(self, inputs: Inputs, rows: Sequence[HotRows], rng: np.random.Generator, *, mixed: bool) -> None:
+    def __init__(self, inputs: ClickInputs, rows: Sequence[HotRows], rng: np.random.Generator, *, mixed: bool) -> None:
         self._inputs, self.mixed = inputs, mixed
         self._order = rng.permutation(len(inputs))
         packer = Packer(rows, BATCH_SIZE)
@@ -157,7 +159,7 @@ class _Epoch:
         return not any(self._left.values())
 
     def run(self, rate_pct: float) -> Iterator[GlobalBatch]:
-        """The next turn of both kinds, cold first; mixed mini-batches all at once."""
+        """Yield the next turn of both kinds, cold first; mixed mini-batches all at once."""
         for kind in (PhaseKind.COLD, PhaseKind.HOT):
             left = self._left.get(kind, [])
             count = len(left) if self.mixed else next_turn(self._totals.get(kind, 0), len(left), rate_pct)
@@ -166,25 +168,25 @@ class _Epoch:
                 yield _global(self._inputs.at(samples), kind)
 
 
-def pack_stream(packer: Packer, inputs: Inputs, order: Ints) -> list[PackedBatch]:
-    """All pure mini-batches of the inputs in that order, streamed CHUNK at a time; shorter ones last."""
+def pack_stream(packer: Packer, inputs: ClickInputs, order: Ints) -> list[PackedBatch]:
+    """Pack all pure mini-batches of the inputs in that order, streamed CHUNK at a time; shorter ones come last."""
     packed: list[PackedBatch] = []
     for start in range(0, len(order), CHUNK):
         packed += packer.add(inputs.at(order[start : start + CHUNK]).tables)
     return packed + packer.finish()
 
 
-def _global(inputs: Inputs, kind: PhaseKind) -> GlobalBatch:
+def _global(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:
     return GlobalBatch(kind=kind, tables=inputs.tables, dense=inputs.dense, labels=inputs.labels)
 
 
-def _check(trainer: PhasedTrainer, inputs: Inputs, done: int, rule: RateRule, *, mixed: bool) -> Checkpoint:
+def _check(trainer: PhasedTrainer, inputs: ClickInputs, done: int, rule: RateRule, *, mixed: bool) -> CurvePoint:
     kind, switches = trainer.kind, trainer.switches
-    logits = trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)
+    logits = _logits(trainer, inputs)
     # Looking at a curve is no part of the schedule: its copies are exact and not counted.
     trainer.switch(kind)
     trainer.switches = switches
-    return Checkpoint(
+    return CurvePoint(
         batches=done,
         auc=auc(logits, inputs.labels),
         log_loss=log_loss(logits, inputs.labels),
@@ -193,6 +195,5 @@ def _check(trainer: PhasedTrainer, inputs: Inputs, done: int, rule: RateRule, *,
     )
 
 
-def _loss(trainer: PhasedTrainer, inputs: Inputs) -> float:
-    logits = trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)
-    return log_loss(logits, inputs.labels)
+def _logits(trainer: PhasedTrainer, inputs: ClickInputs) -> Floats:
+    return trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)

@@ -1,4 +1,4 @@
-"""Our numbers behind FAE's claims."""
+"""The numbers behind FAE's claims, out of its studies' tables and its suite's records."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +16,11 @@ BASE_JOBS = {
     "criteo-terabyte-one-hot-like": (4096, FAE),
     "taobao-like-20": (1024, "fae-20pct"),
 }
-"""Workload -> batch size of its one job that claims count, 1K inputs a device (256 of Taobao), and FAE by its log."""
+"""The batch size of the one job of a workload that claims count, 1K inputs a device (256 of Taobao), and its FAE."""
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Claim -> numbers: speed-ups by workload, differences of accuracy by seed, what is counted of skew."""
+    """Return the numbers of each claim: speed-ups by workload, differences of accuracy by seed, counts of skew."""
     found = {"over-cpu-only": speed_ups(evidence, CPU_ONLY), "over-hybrid": speed_ups(evidence, HYBRID)}
     results = evidence.tables.get("accuracy_seeds")
     if results is not None and not results.empty:
@@ -39,7 +39,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
 
 
 def speed_ups(evidence: Evidence, other: str) -> list[float]:
-    """Median step of ``other`` over that of FAE, one number a workload, from its base job."""
+    """Return the median step of ``other`` over that of FAE, one number a workload, from its base job."""
     steps: dict[str, dict[str, float]] = {name: {} for name in BASE_JOBS}
     for record in evidence.records:
         spec = record.spec

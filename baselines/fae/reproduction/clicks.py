@@ -24,14 +24,14 @@ from .. import SAMPLE_RATE
 DIM = 8
 FEATURES = 4
 VECTOR = 4
-"""Width of the teacher's hidden vectors."""
+"""The width of the teacher's hidden vectors."""
 EFFECT_STD, PAIR_STD, DENSE_STD, BIAS = 1.0, 0.6, 0.5, -1.3
 """Spread of the logit's parts; about a quarter of the inputs are clicked."""
 BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Inputs:
+class ClickInputs:
     """Samples with their labels: bags of every table, dense float32 [n, features], labels float32 [n]."""
 
     tables: tuple[Bags, ...]
@@ -41,9 +41,9 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def at(self, samples: Ints) -> "Inputs":
-        """Some of them, in that order."""
-        return Inputs(
+    def at(self, samples: Ints) -> "ClickInputs":
+        """Return some of the samples, in that order."""
+        return ClickInputs(
             tables=tuple(take(bags, samples) for bags in self.tables),
             dense=self.dense[samples],
             labels=self.labels[samples],
@@ -52,7 +52,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClickData:
-    """Inputs to train on and to test with, and what the calibrator logged of the former.
+    """Inputs to train on and to test with, and the calibrator's log of the former.
 
     Rows are numbered by the log's frequency order (never-logged ones last). Rows that no train
     input asks for are one row, the last: nothing is learned about any of them.
@@ -60,19 +60,19 @@ class ClickData:
 
     tables: tuple[Table, ...]
     profiles: tuple[AccessProfile, ...]
-    train: Inputs
-    test: Inputs
+    train: ClickInputs
+    test: ClickInputs
 
 
 @lru_cache(maxsize=1)
 def click_data(seed: int, train: int, test: int) -> ClickData:
-    """Kaggle-like inputs and clicks; ``train`` and ``test`` are numbers of samples, multiples of 4,096."""
+    """Draw Kaggle-like inputs and clicks; ``train`` and ``test`` are numbers of samples, multiples of 4,096."""
     tables, inputs = drawn_clicks(seed, train, test)
     return logged(tables, inputs[Split.TRAIN], inputs[Split.TEST], seed)
 
 
-def logged(tables: tuple[Table, ...], train: Inputs, test: Inputs, seed: int) -> ClickData:
-    """The data with rows by the order of a log of SAMPLE_RATE of the train inputs, and that log's profiles.
+def logged(tables: tuple[Table, ...], train: ClickInputs, test: ClickInputs, seed: int) -> ClickData:
+    """Return the data with rows in the order of a log of SAMPLE_RATE of the train inputs, and that log's profiles.
 
     Raises BadInput where the log is empty.
     """
@@ -97,8 +97,8 @@ def logged(tables: tuple[Table, ...], train: Inputs, test: Inputs, seed: int) ->
     )
 
 
-def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], dict[Split, Inputs]]:
-    """Tables, and the inputs of both splits, rows by their frequency among all train inputs."""
+def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], dict[Split, ClickInputs]]:
+    """Return tables and the inputs of both splits, rows by their frequency among all train inputs."""
     # Columns are independent: few inputs are then hot, and FAE's order differs most from a shuffled one.
     workload = CriteoLikeConfig(batch_size=BATCH, seed=seed, profile_samples=train, column_dependence=0.0).build(Path())
     seen = [profile.seen_rows for profile in workload.profiles]
@@ -113,17 +113,17 @@ def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], d
     return tables, {split: _labelled(seed, split, bags[split], seen) for split in bags}
 
 
-def _labelled(seed: int, split: Split, tables: list[Bags], seen: list[int]) -> Inputs:
+def _labelled(seed: int, split: Split, tables: list[Bags], seen: list[int]) -> ClickInputs:
     rng = np.random.default_rng([seed, 1, split is Split.TEST])
     samples = tables[0].batch_size
     dense = rng.standard_normal((samples, FEATURES), dtype=np.float32)
     labels = (rng.random(samples) < _sigmoid(teacher_logits(seed, tables, dense))).astype(np.float32)
     kept = [Bags(values=np.minimum(b.values, n), offsets=b.offsets) for b, n in zip(tables, seen)]
-    return Inputs(tables=tuple(kept), dense=dense, labels=labels)
+    return ClickInputs(tables=tuple(kept), dense=dense, labels=labels)
 
 
 def teacher_logits(seed: int, tables: list[Bags], dense: Floats32) -> Floats:
-    """The teacher's logits, float64 [samples]; ids are the workload's, so unseen rows differ, too."""
+    """Return the teacher's logits, float64 [samples]; ids are the workload's, so unseen rows differ, too."""
     samples = len(dense)
     effect = np.zeros(samples)
     summed, squares = np.zeros((samples, VECTOR)), np.zeros(samples)
@@ -145,7 +145,7 @@ def teacher_logits(seed: int, tables: list[Bags], dense: Floats32) -> Floats:
 
 
 def row_normals(seed: int, table: int, rows: Ints, columns: int) -> Floats:
-    """Standard normals of rows, float64 [rows, columns], that depend on seed, table, row and column alone.
+    """Return standard normals of rows, float64 [rows, columns], that depend on seed, table, row and column alone.
 
     Two splitmix64 hashes of them, made normal by Box and Muller: no table of hidden rows is held.
     """
@@ -157,7 +157,7 @@ def row_normals(seed: int, table: int, rows: Ints, columns: int) -> Floats:
 
 
 def _splitmix64(state: Words) -> Words:
-    """Steele, Lea and Flood's mixer of the state after one step."""
+    """Apply Steele, Lea and Flood's mixer to the state after one step."""
     mixed = state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -165,7 +165,7 @@ def _splitmix64(state: Words) -> Words:
 
 
 def auc(logits: Floats, labels: Floats32) -> float:
-    """Area under the ROC curve, ties counted half: the share of (click, no click) pairs in the right order.
+    """Return the area under the ROC curve, ties counted half: the share of (click, no click) pairs in the right order.
 
     NaN where only one label occurs.
     """
@@ -178,7 +178,7 @@ def auc(logits: Floats, labels: Floats32) -> float:
 
 
 def log_loss(logits: Floats, labels: Floats32) -> float:
-    """Mean binary cross-entropy in nats."""
+    """Return the mean binary cross-entropy in nats."""
     return float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
 
 

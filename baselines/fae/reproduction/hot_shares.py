@@ -1,4 +1,4 @@
-"""How hot: rows, accesses and inputs under a budget and a sample rate, counted on held-out inputs."""
+"""Counts hot rows, accesses and inputs under a budget and a sample rate, on held-out inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ FORMS: dict[str, Literal["terabyte_one_hot", "terabyte_dcnv2"]] = {
 def workload(
     name: str, *, batch_size: int = BATCH, logged: int = 65_536, seed: int = 0, test_batches: int = TEST_BATCHES
 ) -> DrawnWorkload:
-    """One of WORKLOADS, all of them made up (deviation 10).
+    """Return one of WORKLOADS, all of them made up (deviation 10).
 
     ``logged`` train samples rank its rows and make its profiles.
     """
@@ -50,8 +50,8 @@ def workload(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Log:
-    """What the calibrator logged of every table, and the inputs it is judged on."""
+class AccessLog:
+    """The calibrator's log of every table, and the inputs that it is judged on."""
 
     counts: tuple[AccessCounts, ...]
     test: tuple[Bags, ...]
@@ -60,8 +60,8 @@ class Log:
     row_bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, source: DrawnWorkload, inputs: int, rate: float, seed: int) -> "Log":
-        """A share ``rate`` of the first ``inputs`` train samples, and all test batches."""
+    def of(cls, source: DrawnWorkload, inputs: int, rate: float, seed: int) -> "AccessLog":
+        """Log a share ``rate`` of the first ``inputs`` train samples, and join all test batches."""
         tables = range(len(source.tables))
         counts = [count_samples(source, i, samples=inputs, rates=(rate,), seed=seed)[0] for i in tables]
         test = [join([source.bags(Split.TEST, b, i) for b in range(source.test_batches)]) for i in tables]
@@ -75,7 +75,7 @@ class Log:
         )
 
     def shares(self, budget_bytes: int) -> Row:
-        """What is hot under a budget: rows, bytes, accesses and inputs, percent of all."""
+        """Return the hot rows, bytes, accesses and inputs under a budget, the shares in percent."""
         choice = calibrate([c.profile for c in self.counts], self.row_bytes, budget_bytes)
         accesses = lookups = 0
         for counts, bags, rows in zip(self.counts, self.test, choice.rows):
@@ -99,7 +99,7 @@ class Log:
 
 
 def hot_mask(counts: AccessCounts, choice: HotChoice, hot_rows: int) -> Bools:
-    """Hot rows of a table, bool [rows]: all of them, or those logged often enough."""
+    """Return the hot rows of a table, bool [rows]: all of them, or those logged often enough."""
     if hot_rows == counts.rows:
         return np.ones(counts.rows, dtype=np.bool_)
     mask = np.zeros(counts.rows, dtype=np.bool_)
@@ -108,12 +108,12 @@ def hot_mask(counts: AccessCounts, choice: HotChoice, hot_rows: int) -> Bools:
     return mask
 
 
-def logged_counts(form: str, inputs: int, tables: Sequence[int], seed: int) -> list[Ints]:
-    """Lookups of every row, int64 [rows], of some tables over ``inputs`` train samples, in the rows' own order.
+def logged_counts(inputs: int, tables: Sequence[int], seed: int) -> list[Ints]:
+    """Return the lookups of every row of some of Kaggle's tables, int64 [rows], over ``inputs`` train samples.
 
     The rows' own order is a seeded shuffle: ids here are ranks, which a hash table's rows are not.
     """
-    source = CriteoLikeConfig(form="kaggle" if form == "kaggle" else "terabyte_dcnv2").build(Path())
+    source = CriteoLikeConfig(form="kaggle").build(Path())
     arrays = []
     for table in tables:
         counted = count_samples(source, table, samples=inputs)[0]

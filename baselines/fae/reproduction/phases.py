@@ -14,7 +14,7 @@ from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE
 from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel
 from shardbench.model.machine import load_machine
-from shardbench.model.plan import BatchSchedule, Host, Phase, PhaseKind, Plan, Replicated, Segment
+from shardbench.model.plan import BatchSchedule, Host, Phase, PhaseKind, Plan, Replicated, Segment, row_ranges
 from shardbench.model.problem import Problem
 from shardbench.model.table import Optimizer
 from shardbench.studies.study import Row
@@ -27,23 +27,23 @@ INPUTS = 524_288
 WARMUP = 3
 """Mini-batches after a switch that are not timed: a rank's first ones set buffers up."""
 EACH = 20
-"""Timed mini-batches of a kind in a turn; there are two turns."""
+"""Timed mini-batches of a kind in each turn."""
 TURNS = 2
 HYBRID = "hybrid"
-"""Mixed mini-batches, all tables looked up in host memory: what is trained without hot rows."""
+"""The kind of mixed mini-batches, whose tables are all looked up in host memory: training without hot rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Where phases run: local CPU ranks, or one process with a GPU, and the global batch size."""
+class PhaseSetting:
+    """The processes that run phases, local CPU ranks or one with a GPU, and the global batch size."""
 
     ranks: int
     device: Literal["cpu", "cuda"]
     batch_size: int
 
 
-def measure_phases(setting: Setting, seed: int, folder: Path) -> Sequence[Row]:
-    """Cold, hot, cold and hot mini-batches of the click model's inputs, then mixed ones as the hybrid trains them.
+def measure_phases(setting: PhaseSetting, seed: int, folder: Path) -> Sequence[Row]:
+    """Measure cold, hot, cold and hot mini-batches of the click model's inputs, then mixed ones as the hybrid trains.
 
     The click model has summed bags only: no Taobao (deviation 11).
     """
@@ -64,7 +64,7 @@ def measure_phases(setting: Setting, seed: int, folder: Path) -> Sequence[Row]:
     batches = [_batch(data, label, samples) for label, samples in chosen]
     with tempfile.TemporaryDirectory(dir=folder, prefix="phases-") as work:
         results = train_in_phases(model, batches, setting.ranks, Path(work), seed=seed, device=setting.device)
-    counted = Counted(model, data, setting)
+    counted = CountedBytes(model, data, setting)
     share = 100.0 * packer.hot / packer.samples
     return [
         _row(label, labels, batches, results, counted) | {"hot_inputs_pct": share} for label in dict.fromkeys(labels)
@@ -87,24 +87,15 @@ def _batch(data: ClickData, label: str, samples: np.ndarray) -> GlobalBatch:
     return GlobalBatch(kind=kind, tables=chosen.tables, dense=chosen.dense, labels=chosen.labels)
 
 
-class Counted:
-    """What the counter says of the same mini-batches: a plan of the model on as many devices as there are ranks."""
+class CountedBytes:
+    """The counter's bytes of the same mini-batches, of a plan of the model on as many devices as there are ranks."""
 
-    def __init__(self, model: PhasedModel, data: ClickData, setting: Setting) -> None:
+    def __init__(self, model: PhasedModel, data: ClickData, setting: PhaseSetting) -> None:
         self._model = model
         ranks = tuple(range(setting.ranks))
         segments: list[Segment] = []
         for table, hot in zip(model.tables, model.hot):
-            if hot:
-                everywhere = Replicated(ranks=ranks)
-                segments.append(Segment(table=table.name, row_stop=hot, column_stop=table.dim, placement=everywhere))
-            if hot < table.rows:
-                segments.append(
-                    Segment(
-                        table=table.name, row_start=hot, row_stop=table.rows, column_stop=table.dim,
-                        placement=Host(node=0),
-                    )
-                )  # fmt: skip
+            segments += row_ranges(table, (hot, Replicated(ranks=ranks)), (table.rows, Host(node=0)))
         phases = tuple(Phase(kind=kind, batches=1) for kind in (PhaseKind.COLD, PhaseKind.HOT))
         self._plan = Plan(world_size=setting.ranks, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
         # Bytes depend on how many devices there are, on none of this machine's rates.
@@ -115,12 +106,12 @@ class Counted:
         )
 
     def sent(self, batch: GlobalBatch) -> float:
-        """Bytes that all ranks send in one step."""
+        """Return the bytes that all ranks send in one step."""
         traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
         return float(sum(c.sent.sum() for c in traffic.collectives.values()))
 
     def copied(self, label: str, batch: GlobalBatch) -> float | None:
-        """Bytes of hot rows and their state that are copied where a phase begins; None where none does."""
+        """Return the bytes of hot rows and their state that are copied where a phase begins; None of mixed batches."""
         traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
         copies, steps = traffic.synchronisation, 2.0
         each = {PhaseKind.HOT.value: copies.to_device_bytes, PhaseKind.COLD.value: copies.to_host_bytes}
@@ -128,7 +119,7 @@ class Counted:
 
 
 def _sent(results: Sequence[PhasedResult], batch: int) -> float:
-    """Bytes that all ranks sent in one step, but for what the counter leaves out: 8 bytes of row counts a pair."""
+    """Return bytes that all ranks sent in one step, but for what the counter leaves out: 8 bytes a pair of ranks."""
     left_out = (SYNCHRONISE, ROWS_SPLITS)
     return sum(b for r in results for name, b in r.sent[batch].items() if name not in left_out)
 
@@ -138,7 +129,7 @@ def _row(
     labels: Sequence[str],
     batches: Sequence[GlobalBatch],
     results: Sequence[PhasedResult],
-    counted: Counted,
+    counted: CountedBytes,
 ) -> Row:
     begins = [i for i, one in enumerate(labels) if one == label and (i == 0 or labels[i - 1] != label)]
     chosen = [i for i, one in enumerate(labels) if one == label and all(not b <= i < b + WARMUP for b in begins)]

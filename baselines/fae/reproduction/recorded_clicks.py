@@ -1,4 +1,4 @@
-"""Real clicks: Criteo Kaggle's labels, where the user has prepared them."""
+"""Reads real clicks: Criteo Kaggle's labels, where the user has prepared them."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -11,15 +11,15 @@ from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, INTEGERS,
 from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, Ranking, check_rows
 
-from .clicks import DIM, ClickData, Inputs, logged
+from .clicks import DIM, ClickData, ClickInputs, logged
 
 FOLDER = Path("data") / "criteo_kaggle"
-"""Where ``shardbench prepare`` and the commands' --data have it by default; studies are told no other folder."""
+"""The folder that ``shardbench prepare`` and the commands' --data use by default; studies are told no other."""
 
 
 @lru_cache(maxsize=1)
 def recorded_clicks(folder: Path, train: int, test: int, seed: int) -> ClickData:
-    """The last ``train`` inputs of the first six days and the ``test`` inputs after them, with their real labels.
+    """Read the last ``train`` inputs of the first six days and the ``test`` inputs after them, with their real labels.
 
     Integers become log(1 + x), empty and negative ones 0; an empty category is an empty bag. ``seed``
     draws the log. Raises BadInput for a folder that is not prepared, or too few inputs in it.
@@ -46,7 +46,7 @@ def recorded_clicks(folder: Path, train: int, test: int, seed: int) -> ClickData
         bags.append([Bags(values=np.minimum(ranking(b.values), seen), offsets=b.offsets) for b in (of_train, of_test)])
         tables.append(Table(name=f"C{c + 1}", rows=seen + 1, dim=DIM))
     inputs = [
-        Inputs(
+        ClickInputs(
             tables=tuple(of_table[i] for of_table in bags),
             dense=np.log1p(np.maximum(np.nan_to_num(integers[part], nan=0.0), 0.0)),
             labels=labels[part].astype(np.float32),

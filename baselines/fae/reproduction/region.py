@@ -1,4 +1,4 @@
-"""Where FAE's gain holds: all knobs at once that no source fixes, on Criteo Kaggle's tables in small."""
+"""The region in which FAE's gain holds: all knobs at once that no source fixes, on Criteo Kaggle's tables in small."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,22 +8,20 @@ import numpy as np
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.machine import load_machine, overridden
-from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.region import Knob, RegionStudy
 from shardbench.studies.study import Cell, Scalar
 from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae
-from .conditions import CPU_ONLY, EPOCHS, HYBRID, MACHINE, gains
+from .conditions import CPU_ONLY, EPOCHS, HYBRID, MACHINE, asked_of, gains
 
 PART = 16
 """Tables have one in so many of Kaggle's rows, epochs of its inputs, budgets of their bytes: seconds a point."""
 TEST_INPUTS = 32_768
 
 
-class Region(RegionStudy):
+class FaeRegion(RegionStudy):
     """FAE, the hybrid and CPU-only training over skew, log, budget, batch, links, dense model and dependence."""
 
     knobs = (
@@ -91,7 +89,7 @@ class Region(RegionStudy):
     uses = (HYBRID, CPU_ONLY)
 
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """FAE's gains over the other two, and its share of hot inputs."""
+        """Return FAE's gains over the other two, and its share of hot inputs."""
         knobs = {knob.name: float(cell[knob.name] or 0) for knob in self.knobs}
         rate = knobs["sample_pct"] / 100.0
         source = SmallKaggle(
@@ -99,13 +97,8 @@ class Region(RegionStudy):
             dense_scale=knobs["dense_scale"], dependence=knobs["column_dependence"],
         )  # fmt: skip
         links = {name: f"{knobs[f'{knob}_gb_per_s']} GB/s" for name, knob in _LINKS.items()}
-        problem = Problem.of(
-            source.name, source.tables, source.profiles, overridden(load_machine(MACHINE), links),
-            batch_size=source.batch_size, inputs=source.input_sample,
-        )  # fmt: skip
-        question = CountedQuestion(
-            problem, DrawnBatches(source, source.test_batches), source.dense, iterations=source.test_batches
-        )
+        machine = overridden(load_machine(MACHINE), links)
+        question = asked_of(source, machine, DrawnBatches(source, source.test_batches))
         fae = Fae(budget_bytes=round(knobs["budget_mib"] / PART * 2**20), sample_rate=rate)
         return gains(question, fae)
 
@@ -136,7 +129,7 @@ class SmallKaggle(CriteoLike):
 
 
 def skewed(law: HeadTailLaw, rows: int, power: float) -> HeadTailLaw:
-    """The first ``rows`` ranks of a law with all frequencies to a power; its tail begins where the head ends."""
+    """Return the first ``rows`` ranks of a law with all frequencies to a power; its tail begins where the head ends."""
     head = law.head[:rows] ** power
     if law.tail is None or rows <= len(law.head):
         return HeadTailLaw(head=head, tail=None, tail_weight=0.0)

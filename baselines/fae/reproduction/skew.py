@@ -1,4 +1,4 @@
-"""What is counted of the skew of Criteo-like accesses, and of the public code's one published run."""
+"""Counts the skew of Criteo-like accesses, and the hot inputs of the public code's one published run."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ TUTORIAL_RATE = 0.1
 
 
 def skew_rows(inputs: int, seed: int) -> list[Row]:
-    """How skewed accesses are: hottest over median seen row of every large table, and the share of the top rows.
+    """Return rows of skew: hottest over median seen row of every large table, and the share of the top rows.
 
     Rows are ordered by the first ``inputs`` train inputs; the top rows' share is of held-out accesses.
     """
@@ -58,10 +58,10 @@ def skew_rows(inputs: int, seed: int) -> list[Row]:
 
 
 def top_share(counts: Ints, accesses: Ints, top: int) -> float:
-    """Share of ``accesses``, given by their rows' logged counts, that go to the ``top`` rows of most ``counts``, 0..1.
+    """Return share of ``accesses`` (logged counts of their rows) that go to the ``top`` rows of most ``counts``, 0..1.
 
-    Of rows with one count, of which not all are among the top, each access counts by the share that is; rows that were
-    never seen are not among the top.
+    Where some of the rows with one count are among the top, an access to any of them counts by the share that is; rows
+    that were never seen are not among the top.
     """
     values, rows = np.unique(counts, return_counts=True)
     values, rows = values[::-1], rows[::-1]
@@ -72,7 +72,7 @@ def top_share(counts: Ints, accesses: Ints, top: int) -> float:
 
 
 def tutorial_row(seed: int, dependence: float) -> Row:
-    """Share of hot inputs by the public code's rule in its published run's setting, with inputs of our own.
+    """Return the share of hot inputs by the public code's rule in its published run's setting, with our own inputs.
 
     A log of 10 % of the inputs, drawn with replacement; as many rows as 512 MB hold are hot, those of most accesses
     first; never-seen ones, of which about a quarter is, at random. All inputs are classified, logged ones too.
@@ -99,6 +99,6 @@ def tutorial_row(seed: int, dependence: float) -> Row:
 
 
 def _chosen(values: Ints, share: float, rng: np.random.Generator) -> Bools:
-    """Whether each value is among a share of all values, at random, the same for equal values, bool [n]."""
+    """Choose a share of all values at random, the same for equal values; True for those chosen, bool [n]."""
     distinct, of_input = np.unique(values, return_inverse=True)
     return np.asarray((rng.random(len(distinct)) < share)[of_input])

@@ -1,4 +1,4 @@
-"""Studies of FAE: what is hot, what its gain depends on, what its order does to accuracy, and its phases for real."""
+"""Studies of FAE: hot shares, what its gain depends on, what its order does to accuracy, and its phases for real."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +12,10 @@ from shardbench.datasets.criteo_kaggle import NOTE
 from shardbench.studies.study import Cell, Plot, Row, Study
 
 from ..calibrator import CHUNK_ROWS, CHUNKS, CONFIDENCE, estimate_hot_rows
-from .conditions import CPU_ONLY, HYBRID, Condition
-from .hot_shares import Log, logged_counts, workload
+from .conditions import CPU_ONLY, HYBRID, choice_gains
+from .hot_shares import AccessLog, logged_counts, workload
 from .recorded_clicks import FOLDER, recorded_clicks
-from .region import Region
+from .region import FaeRegion
 from .skew import skew_rows, tutorial_row
 
 BUDGETS_MIB = (16, 64, 128, 256, 512)
@@ -29,10 +29,9 @@ CHOICES = (
 )  # fmt: skip
 """Workload, the log's rate in percent, and whether the budget is filled: the public scripts' choices, and ours."""
 TUTORIAL_SEEDS = tuple(range(8))
-
 SEEDS = tuple(range(6))
 TEACHER, RECORDED = "teacher", "criteo_kaggle"
-"""Whose clicks ``accuracy`` learns: a hidden teacher's, or the real ones where the user has prepared them."""
+"""The clicks that ``accuracy`` learns: a hidden teacher's, or the real ones where the user has prepared them."""
 SIZES = {TEACHER: (131_072, 65_536), RECORDED: (1_048_576, 262_144)}
 """Inputs to train on and to test with."""
 EPOCHS = 4
@@ -46,20 +45,20 @@ class Hotness(Study):
     version = 2
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each workload and sample rate."""
+        """Return one cell for each workload and sample rate."""
         names, rates = (("kaggle",), RATES_PCT[:2]) if quick else (tuple(INPUTS), RATES_PCT)
         return [
             {"workload": name, "inputs": INPUTS[name], "rate_pct": rate, "seed": 0} for name in names for rate in rates
         ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """A row for each budget."""
+        """Return a row for each budget."""
         rate, inputs = float(cell["rate_pct"] or 0), int(cell["inputs"] or 0)
-        log = Log.of(workload(str(cell["workload"])), inputs, rate / 100.0, int(cell["seed"] or 0))
+        log = AccessLog.of(workload(str(cell["workload"])), inputs, rate / 100.0, int(cell["seed"] or 0))
         return [{"budget_mib": mib, "backend": "counted", **log.shares(mib * 2**20)} for mib in BUDGETS_MIB]
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Hot inputs by budget."""
+        """Plot the hot inputs by budget."""
         return (
             Plot(
                 title="Share of hot inputs (%) by budget (MiB) and sample rate (%)",
@@ -69,7 +68,7 @@ class Hotness(Study):
 
 
 class Chunks(Study):
-    """How often the interval of the chunk estimate holds the hot rows' true number, over random draws of chunks."""
+    """The share of random draws of chunks in which the estimate's interval holds the true number of hot rows."""
 
     name = "chunks"
     columns = (
@@ -85,18 +84,18 @@ class Chunks(Study):
     )
     DRAWS = 2000
     TABLES = (2, 3, 9, 11, 15, 20, 23, 25)
-    """Kaggle's tables of more than 1 MB, all of more rows than the chunks read."""
+    """Kaggle's tables of more than 1 MB, which all have more rows than the chunks read."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each threshold."""
+        """Return one cell for each threshold."""
         counts = (1, 8) if quick else (1, 2, 4, 8, 32)
         return [{"workload": "kaggle", "inputs": 1_048_576, "least_count": least, "seed": 0} for least in counts]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """A row for each table."""
+        """Return a row for each table."""
         seed, least = int(cell["seed"] or 0), int(cell["least_count"] or 0)
         rows: list[Row] = []
-        for table, counts in zip(self.TABLES, logged_counts("kaggle", int(cell["inputs"] or 0), self.TABLES, seed)):
+        for table, counts in zip(self.TABLES, logged_counts(int(cell["inputs"] or 0), self.TABLES, seed)):
             rng = np.random.default_rng([seed, table, least])
             exact = int(np.count_nonzero(counts >= least))
             found = [estimate_hot_rows(counts, least, rng) for _ in range(self.DRAWS)]
@@ -117,36 +116,34 @@ class Chunks(Study):
 
 
 class Choices(Study):
-    """What the log's rate and a filled budget do to hot inputs and gains (deviations 14 and 15; simulated)."""
+    """Hot inputs and gains by the log's rate, with the budget filled and not (deviations 14 and 15; simulated)."""
 
     name = "choices"
     uses = (HYBRID, CPU_ONLY)
     columns = ("backend", "hot_inputs_pct", "expected_hot_inputs_pct", "over_hybrid_x", "over_cpu_only_x")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each choice."""
+        """Return one cell for each choice."""
         chosen = CHOICES[2:4] if quick else CHOICES
         return [{"workload": name, "sample_pct": rate, "fill": fill} for name, rate, fill in chosen]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row."""
-        condition = Condition(
-            workload=str(cell["workload"]), sample_pct=float(cell["sample_pct"] or 0), fill=bool(cell["fill"])
-        )
-        return [{"backend": "simulated", **condition.row()}]
+        """Return the one row of the choice."""
+        found = choice_gains(str(cell["workload"]), float(cell["sample_pct"] or 0), fill=bool(cell["fill"]))
+        return [{"backend": "simulated", **found}]
 
 
 class Skew(Study):
-    """How skewed accesses are, table by table and over all: counted."""
+    """The skew of accesses, table by table and over all: counted."""
 
     name = "skew"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One number of inputs, which a quick run has no time for."""
+        """Return one number of inputs, which a quick run has no time for."""
         return [] if quick else [{"inputs": 1_048_576, "seed": 0}]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """A row for each large table, and one for all tables."""
+        """Return a row for each large table, and one for all tables."""
         return skew_rows(int(cell["inputs"] or 0), int(cell["seed"] or 0))
 
 
@@ -156,12 +153,12 @@ class Tutorial(Study):
     name = "tutorial"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each draw, with columns that depend on each other and, beside them, independent ones."""
+        """Return cells for each draw, with columns that depend on each other and, beside them, independent ones."""
         seeds = TUTORIAL_SEEDS[:2] if quick else TUTORIAL_SEEDS
         return [{"column_dependence": scale, "seed": seed} for scale in (1.0, 0.0) for seed in seeds]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row."""
+        """Return the one row of the draw."""
         return [tutorial_row(int(cell["seed"] or 0), float(cell["column_dependence"] or 0))]
 
 
@@ -172,7 +169,7 @@ class Accuracy(Study):
     version = 2
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each order and seed; of real clicks, too, where they are prepared in ``data/criteo_kaggle``."""
+        """Return one cell for each order and seed; real clicks are among them where the user has prepared them."""
         from .accuracy import ORDERS  # noqa: PLC0415 - torch is imported where it trains
 
         seeds, orders = (SEEDS[:2], ORDERS[:2]) if quick else (SEEDS, ORDERS)
@@ -188,11 +185,11 @@ class Accuracy(Study):
         ]  # fmt: skip
 
     def optional(self, cell: Cell) -> bool:
-        """Real clicks are the user's own."""
+        """Return True for cells of real clicks, which not every user has prepared."""
         return cell["clicks"] == RECORDED
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """The learning curve, a row a checkpoint; the last one is the result."""
+        """Return the learning curve, a row a checkpoint; the last one is the result."""
         import torch  # noqa: PLC0415 - as above
 
         from .accuracy import train  # noqa: PLC0415 - as above
@@ -223,7 +220,7 @@ class Accuracy(Study):
         ]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Results with their distance from shuffled training, and learning curves over seeds."""
+        """Return results with their distance from shuffled training, and learning curves over seeds."""
         if rows.empty:
             return {self.name: rows}
         last = rows[rows["is_last"]]
@@ -232,7 +229,7 @@ class Accuracy(Study):
         }  # fmt: skip
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Learning curves."""
+        """Plot the learning curves by order."""
         return tuple(
             Plot(
                 title=f"{title} by mini-batches, mean of the seeds and its 95 % interval",
@@ -244,7 +241,7 @@ class Accuracy(Study):
 
 
 def rate_columns(rates: Sequence[float]) -> Row:
-    """How the rate of a training's turns went, percent, and how often it changed; nothing for mixed mini-batches."""
+    """Return the course of a training's rate, percent, and how often it changed; nothing for mixed mini-batches."""
     if not rates:
         return dict.fromkeys(RATE_COLUMNS)
     return {
@@ -257,7 +254,7 @@ def rate_columns(rates: Sequence[float]) -> Row:
 
 
 def differences(last: pd.DataFrame, metric: str) -> dict[str, list[float]]:
-    """Order -> its metric less that of shuffled training with the same seed, seed by seed."""
+    """Return each order's metric less that of shuffled training with the same seed, seed by seed."""
     by_order = last.pivot(index="seed", columns="order", values=metric)
     if "shuffled" not in by_order:
         return {}
@@ -269,7 +266,7 @@ def differences(last: pd.DataFrame, metric: str) -> dict[str, list[float]]:
 
 
 def results_frame(last: pd.DataFrame) -> pd.DataFrame:
-    """One row an order: mean AUC and log-loss over seeds, and the paired distance from shuffled training."""
+    """Return one row for each order: mean AUC and log-loss over seeds, and paired distances from shuffled training."""
     found = []
     for (clicks, order), rows in last.groupby(["clicks", "order"], sort=False):
         row: dict[str, object] = {
@@ -298,14 +295,14 @@ def results_frame(last: pd.DataFrame) -> pd.DataFrame:
 
 
 def _holds_nothing(difference: Average) -> bool | None:
-    """Whether the interval holds no difference; None of one number, which has none."""
+    """Return True where the interval holds no difference; None for one number, which has no interval."""
     if difference.low is None or difference.high is None:
         return None
     return difference.low <= 0.0 <= difference.high
 
 
 def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
-    """One row an order and seed with its distance from shuffled training and how its rate went."""
+    """Return one row for each order and seed: its distance from shuffled training and the course of its rate."""
     found: list[dict[str, object]] = []
     for clicks, rows in last.groupby("clicks", sort=False):
         shuffled = rows[rows["order"] == "shuffled"].set_index("seed")
@@ -322,7 +319,7 @@ def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
 
 
 def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row an order and checkpoint: means over seeds and their intervals; unequal last checkpoints are left out."""
+    """Return one row for each order and checkpoint: means over seeds and intervals; unequal last ones are left out."""
     found = []
     everyone = rows.groupby("clicks")["seed"].nunique()
     for (clicks, order, batches), group in rows.groupby(["clicks", "order", "batches"], sort=True):
@@ -355,7 +352,7 @@ class Phases(Study):
     exclusive = True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One for each number of ranks, and one with a GPU where there is one."""
+        """Return one cell for each number of ranks, and one with a GPU where there is one."""
         import torch  # noqa: PLC0415 - torch is imported where it trains
 
         settings: list[tuple[int, str]] = [(ranks, "cpu") for ranks in ((1, 2) if quick else (1, 2, 4))]
@@ -364,14 +361,14 @@ class Phases(Study):
         return [{"device": device, "ranks": ranks, "batch_size": 2048, "seed": 0} for ranks, device in settings]
 
     def optional(self, cell: Cell) -> bool:
-        """Not every machine has a GPU."""
+        """Return True for the cell with a GPU, which not every machine has."""
         return cell["device"] == "cuda"
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """A row for each kind of mini-batch: median step of the slowest rank; bytes sent and copied, and counted."""
-        from .phases import Setting, measure_phases  # noqa: PLC0415 - torch is imported where it trains
+        """Return a row for each kind of mini-batch: median step of the slowest rank; bytes sent, copied and counted."""
+        from .phases import PhaseSetting, measure_phases  # noqa: PLC0415 - torch is imported where it trains
 
-        setting = Setting(
+        setting = PhaseSetting(
             ranks=int(cell["ranks"] or 0),
             device="cuda" if cell["device"] == "cuda" else "cpu",
             batch_size=int(cell["batch_size"] or 0),
@@ -380,5 +377,5 @@ class Phases(Study):
 
 
 def studies() -> Iterable[Study]:
-    """All of them."""
-    return (Hotness(), Chunks(), Skew(), Tutorial(), Choices(), Region(), Accuracy(), Phases())
+    """Return all studies of FAE in the order that they run."""
+    return (Hotness(), Chunks(), Skew(), Tutorial(), Choices(), FaeRegion(), Accuracy(), Phases())

@@ -23,12 +23,12 @@ BY_DRAW = {
 }
 """Claims of one number a draw, at the base condition, and their columns."""
 BY_NODES = ("traffic", "latency", "latency-vs-best", "memory-vs-row-wise", "memory-vs-torchrec")
-"""Of these also one number a number of nodes, as ``NAME-by-nodes``."""
+"""Claims that have also one number for each number of nodes, as ``NAME-by-nodes``."""
 CONTROLS = {"taobao-traffic": "traffic_x", "taobao-latency-vs-best": "latency_vs_best_x"}
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Ratios by claim: one a draw on four nodes, or one a number of nodes."""
+    """Return ratios by claim: one a draw on four nodes, or one a number of nodes."""
     if TABLE not in evidence.tables:
         return {}
     table = evidence.tables[TABLE]

@@ -29,16 +29,15 @@ LOCAL_BATCH = 1024
 """Samples a device: the mini-batch of the public single-GPU DLRM scripts (FAE's among them), in the middle, by ratio,
 of 512 to 2,048; a global batch grows with the cluster."""
 SHORT_LOCAL_BATCH = 256
-"""The contrast: what all conditions had at first, with histories of HISTORY_SCALE 1."""
+"""Samples a device of the contrast, which all conditions had at first, with histories of HISTORY_SCALE 1."""
 HISTORY_SCALE = 2.0
 """Histories of up to 40, 100 or 200, about 940 lookups a sample: the abstract speaks of long-term interests, and
 this is the middle, by ratio, of 300 to 3,000, hundreds to thousands."""
 DRAWS = tuple(range(6))
-"""Of the production form's features, each with lookups of its own: the independent units. Five are the fewest that
-a claim may rest on."""
+"""Draws of the production form's features, each with lookups of its own: the independent units. Five are the fewest
+that a claim may rest on."""
 DRAWS_OF_MANY = DRAWS[:2]
-"""On 16 nodes, where all plans of one draw take minutes: a range is listed there, no claim is a sample of it."""
-
+"""Draws on 16 nodes, where all plans of one take minutes: a range is listed there, no claim is a sample of it."""
 PLANNING = Budget(plan_s=600.0)
 """Wall seconds, which a busy machine stretches: TorchRec's planner alone takes minutes on 128 devices."""
 
@@ -46,7 +45,7 @@ Collectives = Mapping[CollectiveName, Collective]
 
 
 def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
-    """Nodes of 8 A100s; ``bandwidth_ratio`` slows (or speeds) the link between nodes to that part of the one inside."""
+    """Return nodes of 8 A100s; ``bandwidth_ratio`` is that of the link inside a node to the one between nodes."""
     machine = load_machine(BASE_MACHINE)
     constants = machine.constants
     if bandwidth_ratio is not None:
@@ -60,14 +59,14 @@ def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
 
 
 def condition(form: str, machine: Machine, local_batch: int, **parameters: float) -> CountedQuestion:
-    """One test batch of a sequence workload on a machine; ``parameters`` are those of the workload."""
+    """Return the question of one test batch of a sequence workload, with these ``parameters``, on a machine."""
     drawn = workload(form, local_batch * machine.topology.world_size, **parameters)
     problem = Problem.of(form, drawn.tables, drawn.profiles, machine, batch_size=drawn.batch_size)
     return CountedQuestion(problem, DrawnBatches(drawn), drawn.dense)
 
 
 def workload(form: str, batch_size: int, **parameters: float) -> Workload:
-    """A sequence workload with one test batch, and the dense model that the suite gives it."""
+    """Return a sequence workload with one test batch, and the dense model that the suite gives it."""
     shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
     given = {"form": form, "name": form, "batch_size": batch_size, "test_batches": 1, "dense": shape}
     return SEQUENCE.model_validate(given | parameters).build(Path())
@@ -83,22 +82,20 @@ class SampledQuestion(Question[Collectives]):
     def __init__(self, drawn: Workload, machine: Machine, local_batch: int) -> None:
         """``drawn`` has the samples that are counted, a whole number a device; plans are made for ``local_batch``."""
         world = machine.topology.world_size
-        super().__init__(
-            Problem.of(drawn.name, drawn.tables, drawn.profiles, machine, batch_size=local_batch * world)
-        )  # fmt: skip
+        super().__init__(Problem.of(drawn.name, drawn.tables, drawn.profiles, machine, batch_size=local_batch * world))
         self._part = replace(self.problem, batch_size=drawn.batch_size)
         self._batches, self._dense = DrawnBatches(drawn), drawn.dense
         self._scale = local_batch * world / drawn.batch_size
 
     def judge(self, plan: Plan) -> Collectives:
-        """The collectives of a step on the whole batch."""
+        """Return the collectives of a step on the whole batch."""
         counted = count(plan, self._part, lambda i: self._batches.bags(0, i), self._dense).collectives
         growing = {*EXCHANGES} - {CollectiveName.INPUT_SPLITS}
         return {name: scaled(c, self._scale) if name in growing else c for name, c in counted.items()}
 
 
 def scaled(collective: Collective, factor: float) -> Collective:
-    """The same calls with so many times the bytes."""
+    """Return the same calls with so many times the bytes."""
     return replace(
         collective,
         sent_intra=factor * collective.sent_intra,
@@ -109,22 +106,22 @@ def scaled(collective: Collective, factor: float) -> Collective:
 
 
 def between_nodes_bytes(collectives: Collectives, names: Iterable[CollectiveName] = EXCHANGES) -> float:
-    """Bytes that leave a node in the named collectives, of all ranks together."""
+    """Return the bytes that leave a node in the named collectives, of all ranks together."""
     return sum(float(collectives[name].sent_inter.sum()) for name in names)
 
 
 def all_links_bytes(collectives: Collectives) -> float:
-    """Bytes that leave a device in the exchanges, of all ranks together."""
+    """Return the bytes that leave a device in the exchanges, of all ranks together."""
     return sum(float(collectives[name].sent.sum()) for name in EXCHANGES)
 
 
 def communication_ms(collectives: Collectives, machine: Machine) -> float:
-    """Milliseconds that a step waits for all its collectives, the dense model's all-reduce among them."""
+    """Return the milliseconds that a step waits for all its collectives, the dense model's all-reduce among them."""
     return waits_ms(collectives, machine)["communication_ms"]
 
 
 def waits_ms(collectives: Collectives, machine: Machine) -> dict[str, float]:
-    """Milliseconds of each exchange and all-reduce, and their sum ``communication_ms``."""
+    """Return the milliseconds of each exchange and all-reduce, and their sum ``communication_ms``."""
     waited_s = {name: collective_s(collective, machine) for name, collective in collectives.items()}
 
     def phase_ms(phase: StepPhase) -> float:
@@ -140,7 +137,7 @@ def waits_ms(collectives: Collectives, machine: Machine) -> dict[str, float]:
 
 
 def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
-    """What a strategy's plan sends, waits for and holds, on the test batch; sent bytes are of all ranks together.
+    """Return the row of what a strategy's plan sends, waits for and holds; sent bytes are of all ranks together.
 
     ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
     over ranks make every rank equally busy: what the rule minimises.

@@ -1,4 +1,4 @@
-"""How far the rule is from the best: every plan of small problems, and a proven bound for large ones."""
+"""Finds the distance of the rule from the best: every plan of small problems, and a proven bound for large ones."""
 
 from itertools import product
 
@@ -13,18 +13,20 @@ from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.validate import memory_bytes
 
-from ..rule import Tiers, added_bytes
+from ..rule import RowTiers, added_bytes
 from ..search import communication_s
 from ..shape import find_homes, make_plan, runnable
 from ..units import has_warm_tier, is_split, link_shares, make_units
 
 MAX_PLANS, MAX_WIDTHS = 50_000, 2
+TIME_LIMIT_S = 60.0
+"""Seconds that the programs of one bound may take together."""
 SPLITS, LOOKUPS, VECTORS, SYNCHRONISATION = range(4)
-"""What the collectives wait for, in the program."""
+"""Numbers of what the collectives wait for, in the program."""
 
 
-def best_of_all(problem: Problem, limit_bytes: int, step: int) -> tuple[float, Tiers]:
-    """Smallest expected communication seconds of all plans that cut each table at multiples of ``step`` rows.
+def best_of_all(problem: Problem, limit_bytes: int, step: int) -> tuple[float, RowTiers]:
+    """Return the least expected communication seconds of all plans that cut each table at multiples of ``step`` rows.
 
     Plans have a warm tier only where it is one of its own. Tables are sequences; raises BadInput for more than 50,000
     plans.
@@ -37,10 +39,10 @@ def best_of_all(problem: Problem, limit_bytes: int, step: int) -> tuple[float, T
         cuts.append([(a, b - a) for a in ends for b in ends if b == a or (b > a and with_warm)])
     if np.prod([float(len(options)) for options in cuts]) > MAX_PLANS:
         raise BadInput(f"problem {problem.name} has more than {MAX_PLANS} plans: use fewer tables or a larger step")
-    best: tuple[float, Tiers] | None = None
+    best: tuple[float, RowTiers] | None = None
     for chosen in product(*cuts):
         hot, warm = np.array(chosen, dtype=np.int64).T
-        tiers = Tiers(hot=hot, warm=warm)
+        tiers = RowTiers(hot=hot, warm=warm)
         if runnable(tiers, problem) != tiers:
             continue
         if memory_bytes(make_plan(problem, homes, tiers), problem).hbm.max() > limit_bytes:
@@ -59,8 +61,8 @@ def _check_split(problem: Problem) -> None:
             raise BadInput(f"table '{table.name}' is not split into tiers: leave it out of the problem")
 
 
-def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> float:
-    """A proven lower bound on the expected communication seconds of any tiers, by a mixed-integer program.
+def bound_s(problem: Problem, limit_bytes: int) -> float:
+    """Prove a lower bound on the expected communication seconds of any tiers, by a mixed-integer program.
 
     Row numbers are relaxed. Which tiers a table has at all is integer, since a cold or a warm one
     costs a message of lengths; so is which tiers the tables of a width have, since every one costs
@@ -72,7 +74,7 @@ def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> f
         raise BadInput(f"problem {problem.name} has tables of {len(widths)} widths, the bound takes {MAX_WIDTHS}")
     homes = find_homes(problem, over_all=False)
     none = np.zeros(len(problem.tables), dtype=np.int64)
-    without = communication_s(problem, homes, Tiers(hot=none, warm=none))
+    without = communication_s(problem, homes, RowTiers(hot=none, warm=none))
     # Relaxed too: as if rows could be dealt evenly to a fraction.
     left = limit_bytes - sum(problem.weight_bytes(table) for table in problem.tables) / problem.world_size
     if left <= 0:
@@ -80,7 +82,7 @@ def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> f
     # Which calls are made at all is not left to the solver: of large tables a tiny share is replicated, which would
     # pay as little of a latency in the relaxation. Every choice in which something is replicated is a program.
     choices = [np.array(made) for made in product((0.0, 1.0), repeat=3 * len(widths)) if any(made[len(widths) :])]
-    solved = [_Program(problem, left, made).solve(time_limit_s / len(choices)) for made in choices]
+    solved = [_Program(problem, left, made).solve(TIME_LIMIT_S / len(choices)) for made in choices]
     return min(without, *solved)
 
 
@@ -109,8 +111,8 @@ class _Program:
         """``waits``: microseconds of the bytes of splits, of lookups, of vectors (their gradients travel alike), of
         synchronisation; ``vector_calls``: of the latencies of the calls that return vectors."""
         self.has_cold, self.has_warm, self.cold_calls, self.warm_calls, self.replicas, self.copies, self.sends = binary
-        """Of each table; of each width: its exchanges over the cluster, in nodes, its replicas' all-reduce; the
-        copies' all-reduce; whether any vectors are sent."""
+        """Columns of each table (cold or warm rows), of each width (exchanges over the cluster, in nodes, all-reduce
+        of replicas), of the copies' all-reduce, and of whether any vectors are sent."""
         upper = np.ones(ends[-1])
         upper[self.warm] = self.units.warm
         upper[[*self.waits, *self.vector_calls]] = highspy.kHighsInf
@@ -131,7 +133,7 @@ class _Program:
         self.solver.changeColsIntegrality(len(integer), integer, kinds)
 
     def solve(self, time_limit_s: float) -> float:
-        """The program's proven bound, seconds; infinite where it has no solution."""
+        """Return the program's proven bound in seconds; infinite where it has no solution."""
         self._memory()
         self._tiers_exist()
         self._vector_calls()
@@ -181,7 +183,7 @@ class _Program:
         self._row(-highspy.kHighsInf, 0.0, terms, (column, -np.ones(1)))
 
     def _vector_calls(self) -> None:
-        """Where vectors are sent, every exchange there is returns some, empty or not."""
+        """Make every exchange return vectors, empty or not, where any vectors are sent."""
         calls = np.concatenate([self.cold_calls, self.warm_calls])
         latency = np.repeat(self.latencies_us[:2], len(self.cold_calls))
         # vector_calls >= calls - all (1 - sends)

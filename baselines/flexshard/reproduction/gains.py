@@ -1,4 +1,4 @@
-"""What FlexShard gains over other plans: ratios theirs / ours, one row a condition and draw."""
+"""FlexShard's gains over other plans: ratios theirs / ours, one row a condition and draw."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ RATIOS = (
 
 
 def gains(rows: pd.DataFrame, ours: str, variants: Sequence[str]) -> pd.DataFrame:
-    """Ratios of every condition and draw: bytes sent, milliseconds waited and bytes held, theirs over ours.
+    """Return ratios of every condition and draw: bytes sent, milliseconds waited and bytes held, theirs over ours.
 
     Against ``table-row-wise``, whose memory is the budget, and against the *best* other plan there:
     of all strategies but ours and its ``variants`` the one that waits least, in all its ratios the

@@ -1,4 +1,4 @@
-"""The region: what FlexShard gains over other plans where no source fixes the workload, the cluster or the memory."""
+"""The region: FlexShard's gains over other plans where no source fixes the workload, the cluster or the memory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,26 +55,25 @@ KNOBS = (
 )  # fmt: skip
 
 
-class Region(RegionStudy):
+class FlexShardRegion(RegionStudy):
     """The production form's first draw over its unknown knobs; bytes are counted, times simulated.
 
     Memory is a knob, so that it is no longer what one compared plan happens to leave.
     """
 
-    name = "region"
     uses = ("flexshard", *OTHERS)
     knobs = KNOBS
     outcomes = ("traffic_x", "traffic_all_links_x", "latency_x", "latency_vs_best_x")
 
     def measure(self, cell: Cell, folder: Path) -> dict[str, float]:
-        """Ratios theirs / ours: bytes between nodes, on all links, and latency against table-row-wise and the best."""
+        """Return theirs over ours: bytes between nodes, on all links, latency against table-row-wise and the best."""
         return measure({knob.name: float(cell[knob.name] or 0.0) for knob in KNOBS})
 
 
 def measure(
     point: Mapping[str, float], counted_samples: int = COUNTED_SAMPLES, **parameters: float
 ) -> dict[str, float]:
-    """Outcomes at one value of every knob; ``parameters`` are further ones of the workload."""
+    """Return the outcomes at one value of every knob; ``parameters`` are further ones of the workload."""
     machine = cluster(round(point["nodes"]), bandwidth_ratio=point["link_ratio"])
     drawn = workload(
         "production", counted_samples * machine.topology.world_size,

@@ -15,7 +15,7 @@ from shardbench.model.table import Pooling, Table
 from shardbench.studies.study import Cell, Plot, Row, Study
 
 from .. import FlexShard
-from ..search import Search, search
+from ..search import search
 from ..shape import least_bytes
 from .conditions import (
     DRAWS,
@@ -30,12 +30,12 @@ from .conditions import (
 )
 from .exact import best_of_all, bound_s
 from .gains import COMPARED, CONDITION, gains
-from .region import Region
+from .region import FlexShardRegion
 
 OTHERS = ("row-wise", "table-row-wise", "column-wise", "greedy-size", "greedy-lookup", "torchrec-fused")
 OURS = ("flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget")
 SMALL_LOCAL_BATCH = 8
-"""So that a row is looked up about once a step on a rank: there the tiers are a close choice."""
+"""Samples a device at which a row is looked up about once a step on a rank, so that the tiers are a close choice."""
 MEMORY = ("fullest_device_bytes", "mean_device_bytes")
 
 
@@ -52,7 +52,7 @@ class Communication(Study):
     columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Draws on every number of nodes, the contrast and the Taobao form; on two nodes, one draw where quick."""
+        """Return draws on every number of nodes, the contrast and the Taobao form; where quick, one on two nodes."""
         drawn = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
         cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in drawn.items() for draw in draws]
         cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in drawn]
@@ -60,17 +60,17 @@ class Communication(Study):
         return [dict(zip(CONDITION, case)) for case in cases]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row a strategy; variants of ours are asked on the first draw alone."""
-        draw = _whole(cell["draw"])
+        """Return one row for each strategy; variants of ours are asked on the first draw alone."""
+        draw = int(cell["draw"] or 0)
         given = condition(
-            str(cell["workload"]), cluster(_whole(cell["nodes"])), _whole(cell["local_batch"]),
+            str(cell["workload"]), cluster(int(cell["nodes"] or 0)), int(cell["local_batch"] or 0),
             history_scale=float(cell["history_scale"] or 0.0), draw=draw, seed=draw,
         )  # fmt: skip
         names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
         return [outcome(get_strategy(name), given) for name in names]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """``latency``: milliseconds and bytes a step; ``memory``: bytes a device; ``gains``: ratios to other plans."""
+        """Return ``latency`` (milliseconds and bytes a step), ``memory`` (bytes a device) and ``gains`` (ratios)."""
         memory = rows[[*CONDITION, "strategy", *MEMORY, "backend"]].copy()
         keys = [memory[name] for name in CONDITION]
         fullest, at = memory["fullest_device_bytes"], len(CONDITION) + 3
@@ -85,7 +85,7 @@ class Communication(Study):
         }
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """What is gained over table-row-wise sharding, by draw."""
+        """Plot the gain over table-row-wise sharding, by draw."""
         title = "Communication latency of table-row-wise sharding over FlexShard's, simulated, by draw of the features"
         return [Plot(title=title, table="gains", x="nodes", y="latency_x", series="draw", facet="case")]
 
@@ -98,7 +98,7 @@ FACTORS: Mapping[str, tuple[float, ...]] = {
     "local_batch": (64, 128, 256, 512, 1024, 2048),
     "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
 }
-"""Values of each; the others are those of the contrast, on four nodes."""
+"""Values of each factor; the other factors keep those of the contrast, on four nodes."""
 QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
 
 
@@ -119,12 +119,12 @@ class Sensitivity(Study):
     )  # fmt: skip
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a factor and value."""
+        """Return one cell for each factor and value."""
         factors = QUICK_FACTORS if quick else FACTORS
         return [{"factor": factor, "value": float(value)} for factor, values in factors.items() for value in values]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """FlexShard beside row-wise and table-row-wise."""
+        """Ask FlexShard, row-wise and table-row-wise."""
         factor, value = str(cell["factor"]), float(cell["value"] or 0.0)
         machine = cluster(
             int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
@@ -135,18 +135,15 @@ class Sensitivity(Study):
         given = condition(
             "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
         )  # fmt: skip
-        ours: list[FlexShard] = [FlexShard(), FlexShard(warm_tier=False)]
+        budget_bytes = int(least_bytes(given.problem) * value) if factor == "budget" else None
+        ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
         ours[1].name = OURS[1]
-        if factor == "budget":
-            least = least_bytes(given.problem)
-            ours = [FlexShard(budget_bytes=int(least * value), warm_tier=s.warm_tier) for s in ours]
-            ours[1].name = OURS[1]
         rows = [outcome(strategy, given) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
         row_wise, compared = rows[-2:]
         return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Gains over the compared plan by factor."""
+        """Plot the gains over the compared plan by factor."""
         title = "Communication latency of table-row-wise sharding over the strategy's, simulated, by factor"
         return [
             Plot(title=title, table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor")
@@ -180,7 +177,7 @@ class Gap(Study):
     version = 2
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Small problems, of one table where quick; else the production form's sequence tables too."""
+        """Return small problems, where quick those of one table; else the production form's sequence tables too."""
         small: list[Cell] = [
             {"case": case, "budget": budget, "nodes": 2, "seed": seed}
             for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))
@@ -195,17 +192,17 @@ class Gap(Study):
         return [cell for cell in small if cell["case"] == "one-table"] if quick else small + large
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row: the rule's expected communication, the best (small problems) and the bound, in ms."""
+        """Return one row: the rule's expected communication, the best (small problems) and the bound, in ms."""
         case, budget = str(cell["case"]), cell["budget"]
-        machine = cluster(_whole(cell["nodes"]))
+        machine = cluster(int(cell["nodes"] or 0))
         if case == "production":
             whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
             problem = _sequences(whole)
             suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
         else:
-            problem, suites = _small(case, machine, _whole(cell["seed"])), 0
+            problem, suites = _small(case, machine, int(cell["seed"] or 0)), 0
         limit = suites if budget is None else int(float(budget) * least_bytes(problem))
-        found = search(Search(problem=problem, limit_bytes=limit, with_warm=True))
+        found = search(problem, limit, with_warm=True)
         best_s: float | None = None
         if case != "production":
             best_s, _ = best_of_all(problem, limit, step=1)
@@ -235,7 +232,7 @@ def _sequences(problem: Problem) -> Problem:
 
 
 def _small(case: str, machine: Machine, seed: int) -> Problem:
-    """One table of 64 rows, or two of 16 and 12 or of 12 and 8, of random skew."""
+    """Return a problem of one table of 64 rows, or of two of 16 and 12 or of 12 and 8, of random skew."""
     rng = np.random.default_rng(seed)
     sizes = {"one-table": (64,), "two-tables": (16, 12), "two-widths": (12, 8)}[case]
     machine = _small_latency(machine, 1e-3 if case == "two-widths" else 0.0)
@@ -259,7 +256,7 @@ def _small(case: str, machine: Machine, seed: int) -> Problem:
 
 
 def _small_latency(machine: Machine, scale: float) -> Machine:
-    """Nodes of two devices; latencies times ``scale``."""
+    """Return nodes of two devices, with latencies times ``scale``."""
     given = machine.constants
     constants = replace(
         given,
@@ -270,12 +267,6 @@ def _small_latency(machine: Machine, scale: float) -> Machine:
     return replace(machine, constants=constants, topology=replace(machine.topology, devices_per_node=2))
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, got {value!r}")
-    return value
-
-
 def studies() -> Iterable[Study]:
-    """In the order they run."""
-    return (Communication(), Region(), Sensitivity(), Gap())
+    """Return all studies of FlexShard in the order that they run."""
+    return (Communication(), FlexShardRegion(), Sensitivity(), Gap())

@@ -1,1 +1,1 @@
-"""How good the joint planner is: beside all other strategies, without some moves, by budget, with wrong profiles."""
+"""Studies of the joint planner: beside all other strategies, without some moves, by budget, with wrong profiles."""

@@ -25,7 +25,7 @@ WIDTHS = [16, 32, 64, 128]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posed:
+class PosedProblem:
     """A workload on a machine."""
 
     workload: Mapping[str, Any]
@@ -33,20 +33,20 @@ class Posed:
     machine: str = A100
 
     def load_machine(self) -> Machine:
-        """The machine, with as many nodes."""
+        """Return the machine with so many nodes."""
         machine = load_machine(self.machine)
         return replace(machine, topology=replace(machine.topology, nodes=self.nodes))
 
 
-def _synthetic(tables: int, nodes: int, dims: list[int] | None = None) -> Posed:
-    return Posed(
+def _synthetic(tables: int, nodes: int, dims: list[int] | None = None) -> PosedProblem:
+    return PosedProblem(
         workload={"dataset": "synthetic", "tables": tables, "batch_size": 16_384} | ({"dims": dims} if dims else {}),
         nodes=nodes,
     )
 
 
-def _rm(form: str) -> Posed:
-    return Posed(
+def _rm(form: str) -> PosedProblem:
+    return PosedProblem(
         workload={
             "dataset": "rm", "form": form, "row_scale": 1 / 512, "batch_size": 32, "profile_samples": 204_800,
             "dense": {"bottom": [64], "top": [1]}, "test_batches": 8,
@@ -56,20 +56,20 @@ def _rm(form: str) -> Posed:
     )  # fmt: skip
 
 
-def _sequence(form: str, nodes: int, **rest: Any) -> Posed:
-    return Posed(workload={"dataset": "sequence", "form": form, "batch_size": 8192 * nodes, **rest}, nodes=nodes)
+def _sequence(form: str, nodes: int, **rest: Any) -> PosedProblem:
+    return PosedProblem(workload={"dataset": "sequence", "form": form, "batch_size": 8192 * nodes, **rest}, nodes=nodes)
 
 
-PROBLEMS: Mapping[str, Posed] = {
+PROBLEMS: Mapping[str, PosedProblem] = {
     "synthetic-40": _synthetic(40, 1),
     "synthetic-40-wide": _synthetic(40, 16),
     "synthetic-200": _synthetic(200, 1),
     "synthetic-200-wide": _synthetic(200, 16),
     "mixed-200": _synthetic(200, 1, WIDTHS),
     "mixed-200-wide": _synthetic(200, 16, WIDTHS),
-    "kaggle": Posed(workload={"dataset": "criteo_like", "form": "kaggle", "batch_size": 65_536}, nodes=1),
-    "dcnv2": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 16_384}, nodes=1),
-    "dcnv2-wide": Posed(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 65_536}),
+    "kaggle": PosedProblem(workload={"dataset": "criteo_like", "form": "kaggle", "batch_size": 65_536}, nodes=1),
+    "dcnv2": PosedProblem(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 16_384}, nodes=1),
+    "dcnv2-wide": PosedProblem(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 65_536}),
     "rm2": _rm("rm2"),
     "production": _sequence("production", 2, history_scale=2.0),
     "production-wide": _sequence("production", 16, history_scale=2.0),
@@ -81,13 +81,13 @@ PROBLEMS: Mapping[str, Posed] = {
 
 
 def workload_of(name: str, **changes: Any) -> Workload:
-    """The workload of a problem, with some parameters changed."""
+    """Return the workload of a problem, with some parameters changed."""
     data = {**PROBLEMS[name].workload, "name": name, **changes}
     return workload_config(data, f"problem {name}").build(Path())
 
 
 def problem_of(name: str, workload: Workload) -> Problem:
-    """What planners are asked."""
+    """Return the problem that planners are asked."""
     return Problem.of(
         name, workload.tables, workload.profiles, PROBLEMS[name].load_machine(), batch_size=workload.batch_size
     )
@@ -95,9 +95,9 @@ def problem_of(name: str, workload: Workload) -> Problem:
 
 @lru_cache(maxsize=1)
 def question(name: str, samples_share: float = 1.0) -> CountedQuestion:
-    """A problem, judged on test batches; the last one is kept for the next strategy.
+    """Return a problem that is judged on test batches; the last one is kept for the next strategy.
 
-    ``samples_share`` is that of the train samples which profiles, and so the order of the rows, are counted over.
+    ``samples_share`` is the share of the train samples over which profiles, and so the order of the rows, are counted.
     """
     posed = PROBLEMS[name].workload
     samples = int(int(posed.get("profile_samples", 65_536)) * samples_share)
@@ -114,9 +114,9 @@ class Misled(CountedQuestion):
         self._asked = asked
 
     def judge(self, plan: Plan) -> Simulation:
-        """On the problem as it is."""
+        """Judge the plan on the problem as it is."""
         return self._asked.judge(plan)
 
     def prove_bounds(self) -> Bounds:
-        """Of the problem as it is."""
+        """Prove the bounds of the problem as it is."""
         return self._asked.bounds()

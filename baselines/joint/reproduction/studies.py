@@ -1,8 +1,10 @@
 """Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,17 +28,17 @@ OTHERS = (
 )  # fmt: skip
 LEARNED = ("autoshard", "dreamshard", "neuroshard")
 LEARNED_ON = ("synthetic-40", "mixed-200", "kaggle", "dcnv2")
-"""Where the learned systems run: they learn on the problem's own tables for as long as they are given."""
+"""The problems of the learned systems, which learn on the problem's own tables for as long as they are given."""
 PLAN_S, FIT_S = 60.0, 15.0
 """Seconds of planning, and of learning, which the suite ``measured`` gives as well."""
 SHORT_S, MIDDLE_S = 1.0, 10.0
-"""Shorter budgets, of those that use what they are given."""
+"""Shorter budgets for strategies that use what they are given."""
 ALL_FORMS = ("torchrec-fused", "torchrec-2d")
 ALL_FORMS_ON = ("synthetic-40", "kaggle", "dcnv2", "production", "taobao", "taobao-wide")
 """TorchRec's planner with every sharding type it has takes minutes for 200 tables or 128 devices with many."""
 LARGE = ("synthetic-856", "synthetic-856-1024")
 ON_LARGE = ("greedy-lookup", "row-wise", "column-wise", "table-row-wise", "torchrec-table-wise", "embark", "flexshard")
-"""Beside ours and the search: counting one plan of these problems takes some 20 CPU seconds."""
+"""The others on the largest problems: counting one plan of these takes some 20 CPU seconds."""
 COLUMNS = (
     "backend", "devices", "outcome", "step_ms", "step_bound_ms", "over_step_bound_pct", "over_own_bound_pct",
     "plan_cpu_s", "plan_s", "fit_s", "cause",
@@ -44,7 +46,7 @@ COLUMNS = (
 
 
 def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
-    """A strategy's plan and what it comes to on the test batches."""
+    """Return the row of a strategy's plan: what it comes to on the test batches, or why there is none."""
     row: dict[str, str | float | int | None] = {"backend": "simulated", "devices": asked.problem.world_size}
     answer = evaluate(asked, get_strategy(strategy), budget, 0, sealed=False)
     if isinstance(answer, Failure):
@@ -54,35 +56,47 @@ def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
     return {**row, "outcome": "ok", **step_cells(answer), **seconds}
 
 
-class Compared(Study):
+class PlannerStudy(Study):
     """Cells of problems and strategies; rows of one problem follow each other, so that it is drawn once."""
 
     columns = COLUMNS
+    problems: ClassVar[Sequence[str]] = tuple(PROBLEMS)
+    """The problems of the study, of which a quick run takes the first."""
 
-    def strategies_of(self, cell: Cell) -> set[str]:
-        """The cell's own."""
-        return {str(cell["strategy"])}
+    @abstractmethod
+    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
+        """Return what each cell on a problem has beside the problem: the strategy, and what varies."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Return one cell for each problem and what is asked on it; a plan later than its budget is a timeout."""
+        problems = self.problems[:1] if quick else self.problems
+        return [{"problem": problem, **asked} for problem in problems for asked in self.asked_on(problem, quick)]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan within the cell's budget, or ten seconds where it states none, and judge the plan."""
+        budget = Budget(plan_s=float(cell.get("budget_s", MIDDLE_S) or 0.0), fit_s=FIT_S)
+        return [judged(self.question_of(cell), str(cell["strategy"]), budget)]
+
+    def question_of(self, cell: Cell) -> CountedQuestion:
+        """Return the question that the cell's strategy is asked."""
+        return question(str(cell["problem"]))
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """With the distance to the best of the problem."""
+        """Return all rows, each with its distance to the best of the problem."""
         least = rows.groupby("problem")["step_ms"].transform("min")
         return {self.name: rows.assign(over_best_pct=100.0 * (rows["step_ms"] / least - 1.0))}
 
 
-class Table(Compared):
+class StrategiesStudy(PlannerStudy):
     """Strategies on problems: all on 14, of the learned ones on four; ours and the search with two budgets."""
 
     name = "table"
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a problem, strategy and budget."""
-        problems = list(PROBLEMS)[:1] if quick else list(PROBLEMS)
+    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
+        """Return every strategy and budget on a problem."""
         timed = [(name, seconds) for name in (OURS, SEARCH) for seconds in (PLAN_S, SHORT_S)]
-        return [
-            {"problem": problem, "strategy": name, "budget_s": seconds}
-            for problem in problems
-            for name, seconds in [*timed, *((name, PLAN_S) for name in self._others(problem, quick))]
-        ]
+        asked = [*timed, *((name, PLAN_S) for name in self._others(problem, quick))]
+        return [{"strategy": name, "budget_s": seconds} for name, seconds in asked]
 
     @staticmethod
     def _others(problem: str, quick: bool) -> tuple[str, ...]:
@@ -91,13 +105,8 @@ class Table(Compared):
         learned = LEARNED if problem in LEARNED_ON and not quick else ()
         return OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ()) + learned
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan within the budget and judge."""
-        budget = Budget(plan_s=float(cell["budget_s"] or 0.0), fit_s=FIT_S)
-        return [judged(question(str(cell["problem"])), str(cell["strategy"]), budget)]
 
-
-class Ablation(Compared):
+class JointAblation(PlannerStudy):
     """The planner without each of its moves, and without its exchanges."""
 
     name = "ablation"
@@ -105,44 +114,29 @@ class Ablation(Compared):
         "synthetic-40", "synthetic-200-wide", "mixed-200-wide", "kaggle", "dcnv2", "rm2", "production", "taobao-wide",
     )  # fmt: skip
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a problem and variant."""
-        problems = self.problems[:1] if quick else self.problems
-        names = [OURS, *(variant.name for variant in VARIANTS)]
-        return [{"problem": problem, "strategy": name} for problem in problems for name in names]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan and judge."""
-        return [judged(question(str(cell["problem"])), str(cell["strategy"]), Budget(plan_s=MIDDLE_S))]
+    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
+        """Return the planner and its variants."""
+        return [{"strategy": name} for name in (OURS, *(variant.name for variant in VARIANTS))]
 
 
-class Budgets(Compared):
-    """What more time gains: 0.1 to 60 seconds."""
+class Budgets(PlannerStudy):
+    """The planner within budgets of 0.1 to 60 seconds: what more time gains."""
 
     name = "budget"
     seconds = (0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
     problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "production", "synthetic-856")
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a problem and budget; a plan later than its budget is a timeout."""
-        problems = self.problems[:1] if quick else self.problems
-        return [
-            {"problem": problem, "strategy": OURS, "budget_s": seconds}
-            for problem in problems
-            for seconds in self.seconds
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan within the budget and judge."""
-        return [judged(question(str(cell["problem"])), OURS, Budget(plan_s=float(cell["budget_s"] or 0.0)))]
+    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
+        """Return every budget of the planner."""
+        return [{"strategy": OURS, "budget_s": seconds} for seconds in self.seconds]
 
 
 SPREAD = 0.3
-"""Standard deviation of the logarithm of what a table's lookups change by from the train day to the test day."""
+"""Standard deviation of the logarithm of the factor by which a table's lookups change from train day to test day."""
 
 
-class Profiles(Compared):
-    """Planned on other profiles than those of the train split, judged on the same test batches.
+class WrongProfiles(PlannerStudy):
+    """Plans made on other profiles than those of the train split, and judged on the same test batches.
 
     ``tenth``: counted over a tenth of the samples. ``other day``: every table was looked up more or less often by a
     log-normal factor, its rows in the same order. ``none``: all rows of a table alike, as a planner without profiles
@@ -154,34 +148,27 @@ class Profiles(Compared):
     strategies = (OURS, "recshard", "flexshard", "greedy-lookup")
     profiles = ("train", "other day", "none", "tenth")
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a problem, strategy and kind of profile."""
-        problems = self.problems[:1] if quick else self.problems
-        return [
-            {"problem": problem, "strategy": name, "profile": profile}
-            for problem in problems
-            for profile in self.profiles
-            for name in self.strategies
-        ]
+    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
+        """Return every strategy with every kind of profile."""
+        return [{"strategy": name, "profile": profile} for profile in self.profiles for name in self.strategies]
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan on the profile, judge on the batches."""
+    def question_of(self, cell: Cell) -> CountedQuestion:
+        """Return the question with the cell's kind of profile, whose plans are judged on the batches as they are."""
         name, kind = str(cell["problem"]), str(cell["profile"])
         asked = question(name, 0.1 if kind == "tenth" else 1.0)
-        if kind in CHANGES:
-            shown = replace(asked.problem, profiles=CHANGES[kind](asked.problem.profiles))
-            asked = Misled(asked, shown)
-        return [judged(asked, str(cell["strategy"]), Budget(plan_s=MIDDLE_S))]
+        if kind not in CHANGES:
+            return asked
+        return Misled(asked, replace(asked.problem, profiles=CHANGES[kind](asked.problem.profiles)))
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """With the distance to the same strategy's plan under the train profile."""
+        """Return all rows, each with its distance to the same strategy's plan under the train profile."""
         train = rows[rows["profile"] == "train"].set_index(["problem", "strategy"])["step_ms"]
         known = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
         return {self.name: rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / known - 1.0))}
 
 
 def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
-    """The same rows, but each table looked up more or less often."""
+    """Return the profiles of the same rows with each table looked up more or less often."""
     factors = np.exp(np.random.default_rng(0).normal(0.0, SPREAD, len(profiles)))
     changed = []
     for profile, factor in zip(profiles, factors, strict=True):
@@ -192,12 +179,12 @@ def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
 
 
 def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
-    """As many lookups, of all rows alike."""
+    """Return profiles of as many lookups of all rows alike."""
     return tuple(_alike(profile) for profile in profiles)
 
 
 def _alike(profile: AccessProfile) -> AccessProfile:
-    """As many lookups, spread over all rows alike."""
+    """Return a profile of as many lookups, spread over all rows alike."""
     each, more = divmod(profile.lookups, profile.rows)
     counts = [(each + 1, more), (each, profile.rows - more)]
     kept = [(count, rows) for count, rows in counts if count and rows]
@@ -208,5 +195,5 @@ CHANGES = {"other day": other_day, "none": none_known}
 
 
 def studies() -> Sequence[Study]:
-    """All of them."""
-    return (Table(), Ablation(), Budgets(), Profiles())
+    """Return all studies of the planner in the order that they run."""
+    return (StrategiesStudy(), JointAblation(), Budgets(), WrongProfiles())

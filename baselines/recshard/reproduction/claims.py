@@ -13,13 +13,13 @@ from .scaled import GREEDIES, RECSHARD
 CLAIMS = {
     "throughput": "throughput", "balance": "balance", "balance-cv": "balance_cv", "slow-accesses": "slow_accesses",
 }  # fmt: skip
-"""Claim -> ratio."""
+"""The ratio that each claim is about."""
 OVER_EACH = frozenset({"throughput", "balance", "slow-accesses"})
 """Claims that are also given against every greedy, not the best alone."""
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Ratios of the greedies to RecShard, one a draw of the features: the geometric mean over the models.
+    """Return ratios of the greedies to RecShard, one a draw of the features: the geometric mean over the models.
 
     A draw's two models have the same features in tables of other sizes, and all greedies meet the
     same tables, so that a draw is what is independent.

@@ -15,7 +15,7 @@ from .scaled import (
     SAMPLES,
     SMALL_SAMPLES,
     UNSEEN,
-    Condition,
+    RmCondition,
     ask,
     metrics,
     never_touched_pct,
@@ -33,7 +33,7 @@ STRATEGIES = (*GREEDIES, RECSHARD, UNSEEN)
 
 
 def rows_of(question: CountedQuestion) -> list[Row]:
-    """RecShard, its variant and the greedies on one question."""
+    """Return the rows of RecShard, its variant and the greedies on one question."""
     answers = ((name, ask(question, name)) for name in STRATEGIES)
     never = never_touched_pct(question.problem)
     return [
@@ -47,10 +47,10 @@ def rows_of(question: CountedQuestion) -> list[Row]:
     ]
 
 
-class Draws(Study):
+class FeatureDraws(Study):
     """RecShard and the greedies on models whose features are paired in several ways, profiled over 105 M samples.
 
-    Models that HBM cannot hold also on devices with a quarter of it, where not even the seen rows fit.
+    Models that HBM cannot hold are placed also on devices with a quarter of it, where not even the seen rows fit.
     """
 
     name = "draws"
@@ -60,7 +60,7 @@ class Draws(Study):
     columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "cv", "off_hbm_lookups", "off_hbm_lookups_pct")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a model, HBM and draw of its features; cells of the same lookups follow one another."""
+        """Return one cell for each model, HBM and draw of features; cells of the same lookups follow one another."""
         forms, pairings = (("rm2",), PAIRINGS[:1]) if quick else (FORMS, PAIRINGS)
         return [
             {"workload": form, "hbm": hbm, "features_seed": pairing}
@@ -70,8 +70,8 @@ class Draws(Study):
         ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """All strategies on the same problem and test batches."""
-        condition = Condition(
+        """Ask all strategies on the same problem and test batches."""
+        condition = RmCondition(
             form=str(cell["workload"]),
             draw=int(cell["features_seed"] or 0),
             hbm=HBM[str(cell["hbm"])],
@@ -80,7 +80,7 @@ class Draws(Study):
         return rows_of(condition.question())
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """All rows; by model and strategy their mean and range over draws; and the ratios by model."""
+        """Return all rows; by model and strategy their mean and range over draws; and the ratios by model."""
         metrics = ("slowest_ms", "std_ms", "cv", "off_hbm_lookups_pct", "hbm_used_pct", "never_touched_pct")
         keys = ("workload", "hbm")
         return {
@@ -90,20 +90,20 @@ class Draws(Study):
         }
 
 
-class SmallSamples(Draws):
-    """The same with a hundredth of the samples: many rows that will be looked up were never seen."""
+class SmallSamples(FeatureDraws):
+    """The study ``draws`` with a hundredth of the samples: many rows that will be looked up were never seen."""
 
     name = "small-samples"
     version = 1
     samples = SMALL_SAMPLES
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """With all of the machine's HBM only, which these samples' seen rows do not fill by far."""
+        """Return the cells with all of the machine's HBM, which these samples' seen rows do not fill by far."""
         return [cell for cell in super().cells(quick) if cell["hbm"] == "machine"]
 
 
-class Scaling(Study):
-    """Whether a model in small is like the whole: one model, one draw, a small sample, at full size and below."""
+class ModelScaling(Study):
+    """One model, one draw, a small sample, at full size and below: is a model in small like the whole?"""
 
     name = "scaling"
     uses = STRATEGIES
@@ -111,10 +111,10 @@ class Scaling(Study):
     SMALLER = (1, 64, 256, 512, 1024)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a scale; the full size is not for the quick."""
+        """Return one cell for each scale; a quick run leaves the full size out."""
         return [{"workload": "rm2", "smaller": times} for times in self.SMALLER if times > 1 or not quick]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """All strategies on the same problem, in small."""
+        """Ask all strategies on the same problem in small."""
         scale = 1.0 / float(cell["smaller"] or 1)
-        return rows_of(Condition(form=str(cell["workload"]), samples=SMALL_SAMPLES, row_scale=scale).question())
+        return rows_of(RmCondition(form=str(cell["workload"]), samples=SMALL_SAMPLES, row_scale=scale).question())

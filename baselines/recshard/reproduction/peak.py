@@ -10,14 +10,14 @@ import sys
 from shardbench.base.errors import BadInput
 from shardbench.datasets.laws.rm_features import TOTAL_ROWS
 
-from .scaled import RECSHARD, Condition, ask
+from .scaled import RECSHARD, RmCondition, ask
 
 KIB = 1024
-"""What Linux counts ``ru_maxrss`` in."""
+"""The unit of ``ru_maxrss`` on Linux."""
 
 
 def peak_rss_bytes(form: str, profile_samples: int) -> int:
-    """Peak resident bytes of a fresh process that profiles and plans ``form`` (RecShard) and counts one batch.
+    """Return the peak resident bytes of a fresh process that profiles and plans ``form`` and counts one batch.
 
     An upper bound: the system counts a process's memory from its parent's peak on. Raises BadInput
     for an unknown form, and with the last line of what the process said where it fails.
@@ -33,8 +33,8 @@ def peak_rss_bytes(form: str, profile_samples: int) -> int:
 
 
 def main(form: str, profile_samples: str) -> None:
-    """Does it in this process, and prints the bytes."""
-    ask(Condition(form=form, row_scale=1.0, samples=int(profile_samples)).question(), RECSHARD)
+    """Plan and count in this process, and print its peak bytes."""
+    ask(RmCondition(form=form, row_scale=1.0, samples=int(profile_samples)).question(), RECSHARD)
     print(KIB * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 

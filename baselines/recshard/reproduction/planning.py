@@ -15,10 +15,10 @@ from shardbench.studies.study import Cell, Row, Study
 from .draws import FORMS
 from .peak import peak_rss_bytes
 from .production_like import SIZES_GIB, production_like
-from .scaled import RECSHARD, SMALL_SAMPLES, Condition
+from .scaled import RECSHARD, SMALL_SAMPLES, RmCondition
 
 SEEDS = (0, 1, 2)
-"""Of the search."""
+"""Seeds of the search."""
 MADE_UP = "made-up-"
 
 
@@ -39,7 +39,7 @@ class Solve(Study):
     exclusive = True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """One a model, HBM and seed of the search; cells of one model run one after the other."""
+        """Return one cell for each model, HBM and seed of the search; cells of one model follow one another."""
         if quick:
             return [{"workload": f"{MADE_UP}{SIZES_GIB[0]}", "hbm": "machine", "seed": 0}]
         models = [(form, hbm) for form in FORMS for hbm in ("machine", "half of the seen rows")]
@@ -47,7 +47,7 @@ class Solve(Study):
         return [{"workload": name, "hbm": hbm, "seed": seed} for name, hbm in models for seed in SEEDS]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
+        """Return wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
         problem = _problem(str(cell["workload"]))
         pairs = zip(problem.profiles, problem.tables, strict=True)
         seen = sum(profile.seen_rows * (problem.weight_bytes(table) // table.rows) for profile, table in pairs)
@@ -69,17 +69,17 @@ class Solve(Study):
         ]
 
 
-class Memory(Study):
+class PlanningMemory(Study):
     """Peak memory of a process that profiles, plans and counts rm3 (5.3 billion rows)."""
 
     name = "memory"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """The largest model, profiled over a small sample."""
+        """Return the cell of the largest model, profiled over a small sample."""
         return [] if quick else [{"workload": "rm3", "profile_samples": SMALL_SAMPLES}]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Bytes and seconds of a child process."""
+        """Return the bytes and seconds of a child process."""
         start = time.perf_counter()
         peak = peak_rss_bytes(str(cell["workload"]), int(cell["profile_samples"] or 0))
         return [{"backend": "measured", "peak_rss_bytes": peak, "process_s": time.perf_counter() - start}]
@@ -87,7 +87,7 @@ class Memory(Study):
 
 @lru_cache(maxsize=1)
 def _problem(workload: str) -> Problem:
-    """Cells of one model run one after the other and share it: profiling 397 tables takes a minute."""
+    """Return a model's problem, which consecutive cells share: profiling 397 tables takes a minute."""
     if workload.startswith(MADE_UP):
         return production_like(float(workload.removeprefix(MADE_UP)))
-    return Condition(form=workload, row_scale=1.0, samples=SMALL_SAMPLES).question().problem
+    return RmCondition(form=workload, row_scale=1.0, samples=SMALL_SAMPLES).question().problem

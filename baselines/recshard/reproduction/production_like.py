@@ -15,13 +15,13 @@ from shardbench.model.table import Table
 
 TABLES, DIM = 397, 64
 SAMPLES = 100_000_000
-"""With few samples all seen rows fit HBM, and everything is easy."""
+"""Samples that are profiled; with few of them all seen rows fit HBM, and everything is easy."""
 SIZES_GIB = (318, 635, 1270)
 GIB = 2**30
 
 
 def power_law_profile(rows: int, exponent: float, pooling: float, coverage: float) -> AccessProfile:
-    """Counts of a power law over all rows, run-length coded on about 400 distinct counts."""
+    """Return counts of a power law over all rows, run-length coded on about 400 distinct counts."""
     lookups = SAMPLES * coverage * pooling
     ranks = np.unique(np.geomspace(1, rows, 400).astype(np.int64))
     middles = np.sqrt(ranks * np.append(ranks[1:], rows + 1.0))
@@ -45,9 +45,9 @@ def power_law_profile(rows: int, exponent: float, pooling: float, coverage: floa
     )
 
 
-def production_like(size_gib: float, seed: int = 0) -> Problem:
-    """397 tables of ``size_gib`` in all on 16 devices with 24 GiB of HBM and 128 GiB of UVM each."""
-    rng = np.random.default_rng(seed)
+def production_like(size_gib: float) -> Problem:
+    """Return 397 tables of ``size_gib`` in all on 16 devices with 24 GiB of HBM and 128 GiB of UVM each."""
+    rng = np.random.default_rng(0)
     share = rng.lognormal(sigma=1.6, size=TABLES)
     share = np.minimum(share / share.sum(), 0.02)
     rows = np.maximum(100, share / share.sum() * size_gib * GIB / (DIM * 4)).astype(np.int64)

@@ -10,20 +10,20 @@ from shardbench.base.arrays import Floats
 from .scaled import GREEDIES, RECSHARD, UNSEEN
 
 RATIOS = {"throughput": "slowest_ms", "balance": "std_ms", "balance_cv": "cv", "slow_accesses": "off_hbm_lookups"}
-"""Name of a ratio -> the column whose greedy value is divided by RecShard's."""
+"""The column of each ratio, whose greedy value is divided by RecShard's."""
 DRAW = "features_seed"
 ONE_MORE = frozenset({"off_hbm_lookups"})
 """Counts that may be zero: one is added to theirs and to ours, so that a ratio to nothing is the count itself."""
 
 
 def ratio(theirs: Floats | float, ours: Floats | float, column: str) -> Floats:
-    """Theirs over ours, broadcast; of counts that may be zero with one added to both."""
+    """Return theirs over ours, broadcast; of counts that may be zero with one added to both."""
     more = 1.0 if column in ONE_MORE else 0.0
     return np.asarray((np.asarray(theirs) + more) / (np.asarray(ours) + more))
 
 
 def ratios_of(rows: pd.DataFrame, keys: Sequence[str], ours: str, greedies: Sequence[str] = GREEDIES) -> pd.DataFrame:
-    """Smallest of ``greedies`` over ``ours``, by ``keys`` (index), one column a ratio."""
+    """Return the smallest of ``greedies`` over ``ours``, by ``keys`` (index), one column a ratio."""
     theirs = rows[rows["strategy"].isin(greedies)].groupby(list(keys))[list(RATIOS.values())].min()
     own = rows[rows["strategy"] == ours].set_index(list(keys)).loc[theirs.index]
     found = {name: ratio(theirs[column], own[column], column) for name, column in RATIOS.items()}
@@ -31,12 +31,12 @@ def ratios_of(rows: pd.DataFrame, keys: Sequence[str], ours: str, greedies: Sequ
 
 
 def geometric_mean(numbers: pd.Series) -> float:
-    """Of positive numbers."""
+    """Return the geometric mean of positive numbers."""
     return float(np.exp(np.log(numbers).mean()))
 
 
 def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Best greedy over RecShard, and over the variant, by ``keys``: geometric mean, least and most over draws."""
+    """Return the best greedy over RecShard, and over the variant, by ``keys``: mean, least and most over draws."""
     made = []
     for name in (RECSHARD, UNSEEN):
         ratios = ratios_of(rows, (*keys, DRAW), name)
@@ -53,7 +53,7 @@ def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame, keys: Sequence[str], metrics: Sequence[str]) -> pd.DataFrame:
-    """Mean, least and most of each metric over draws, by ``keys``; ``n`` of draws."""
+    """Return mean, least and most of each metric over draws, by ``keys``; ``n`` is the number of draws."""
     made = []
     for key, part in rows.groupby(list(keys), sort=False):
         row: dict[str, object] = dict(zip(keys, key, strict=True))

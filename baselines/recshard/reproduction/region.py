@@ -1,4 +1,4 @@
-"""Where RecShard's gain over the best greedy holds: all knobs at once that no source fixes."""
+"""The region in which RecShard's gain over the best greedy holds: all knobs at once that no source fixes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +16,14 @@ from .scaled import (
     RECSHARD,
     SAMPLES,
     SMALL_SAMPLES,
-    Condition,
+    RmCondition,
     ask,
     metrics,
     never_touched_pct,
 )
 
 
-class Region(RegionStudy):
+class RecShardRegion(RegionStudy):
     """RecShard and the greedies on a quarter of rm2 in small (100 tables on 4 devices), every point a draw of its own.
 
     So the share of the region counts draws of the features too, and its noise is theirs. A model of
@@ -89,14 +89,14 @@ class Region(RegionStudy):
     uses = (*GREEDIES, RECSHARD)
 
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """Best greedy over RecShard, and what RecShard's plan leaves off HBM."""
+        """Return the best greedy over RecShard, and what RecShard's plan leaves off HBM."""
         knobs = {knob.name: float(cell[knob.name] or 0) for knob in self.knobs}
         return gains(int(cell["point"] or 0), knobs)
 
 
 def gains(draw: int, knobs: Mapping[str, float]) -> dict[str, Scalar]:
-    """Ratios of the best greedy to RecShard, ``<ratio>_x``, at one point, and what stands behind them."""
-    condition = Condition(
+    """Return ratios of the best greedy to RecShard, ``<ratio>_x``, at one point, and what stands behind them."""
+    condition = RmCondition(
         draw=draw,
         parts=QUARTER,
         row_scale=QUARTER_SCALE,

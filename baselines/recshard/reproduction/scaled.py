@@ -24,21 +24,21 @@ from shardbench.workloads.materialise import DrawnBatches
 
 MACHINE = "a100-24gb-2x8"
 ROW_SCALE = 1 / 512
-"""Of whole models: profiling one takes seconds, and a device still has two samples of a batch."""
+"""The scale of whole models: profiling one takes seconds, and a device still has two samples of a batch."""
 QUARTER_SCALE = 1 / 256
-"""Of quarters of them: four samples of a batch a device."""
+"""The scale of quarters of models, in which a device has four samples of a batch."""
 BATCH = 16_384
 """Samples of a batch at full size, of all devices."""
 TEST_BATCHES = 32
-"""Plans are judged on so many test batches, unless fewer are as many samples as a batch of full size."""
+"""Test batches that plans are judged on, unless fewer are as many samples as a batch of full size."""
 SAMPLES = 104_857_600
-"""Profiled, at full size: 1 % of 10.5 billion, a training set 2.4 times Criteo Terabyte's 4.4 billion samples."""
+"""Samples profiled at full size: 1 % of 10.5 billion, a training set 2.4 times Criteo Terabyte's 4.4 billion."""
 SMALL_SAMPLES = 1_048_576
-"""A hundredth of it."""
+"""A hundredth of the samples."""
 QUARTER = 4
-"""Of the features and of the devices: 100 tables on 4 devices."""
+"""Parts of which a quarter of a model has one, of the features and of the devices: 100 tables on 4 devices."""
 WEIGHT_BYTES = 4
-"""fp32."""
+"""Bytes of a weight in fp32."""
 RECSHARD = "recshard"
 UNSEEN = "recshard-unseen"
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
@@ -50,30 +50,30 @@ _RATES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class RmCondition:
     """One question; samples, HBM and rates are meant at full size."""
 
     form: str = "rm2"
     draw: int = 0
-    """Pairs the features' quantities, seeds the lookups, and picks the features of a quarter."""
+    """The draw pairs the features' quantities, seeds the lookups, and picks the features of a quarter."""
     parts: int = 1
-    """1: the whole model on all devices; 4: a quarter of both."""
+    """The number 1 stands for the whole model on all devices, 4 for a quarter of both."""
     row_scale: float = ROW_SCALE
     samples: int = SAMPLES
-    """That profiles are counted over (deviation 6)."""
+    """Samples that profiles are counted over (deviation 6)."""
     hbm: float = 1.0
-    """Multiple of the machine's HBM."""
+    """HBM as a multiple of the machine's."""
     hbm_share: float | None = None
-    """Share of the bytes that HBM holds, instead."""
+    """Share of the bytes that HBM holds, which replaces ``hbm`` where it is given."""
     uvm_gb_per_s: float | None = None
-    """Host reads of a device; None: the machine's."""
+    """Rate of a device's host reads; None stands for the machine's."""
     exponent_scale: float = 1.0
     rows_log_std: float = ROWS_LOG_STD
     pooling_top: float = POOLING_TOP
     coverage_low: float = COVERAGE_LOW
 
     def question(self) -> CountedQuestion:
-        """The problem and its test lookups."""
+        """Return the problem and its test lookups."""
         config = self._config()
         workload, batches = _lookups(config.model_dump_json())
         machine = self._machine(sum(table.rows for table in workload.tables) * WIDTH * WEIGHT_BYTES)
@@ -117,7 +117,7 @@ class Condition:
 
 
 def slice_of(machine: Machine, share: float) -> Machine:
-    """The machine with ``share`` of every device's memory, cache and rates, and the same fixed times.
+    """Return the machine with ``share`` of every device's memory, cache and rates, and the same fixed times.
 
     With as small a share of a workload's rows and batch it takes the same milliseconds.
     """
@@ -128,7 +128,7 @@ def slice_of(machine: Machine, share: float) -> Machine:
 
 @lru_cache(maxsize=1)
 def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
-    """The workload of a configuration (JSON) and its test batches; cells that differ in the machine share them.
+    """Return the workload of a configuration (JSON) and its test batches; cells that differ in the machine share them.
 
     Its raw values are hashed into rows by no bijection (deviation 8).
 
@@ -142,24 +142,24 @@ def _lookups(config: str) -> tuple[Rm, DrawnBatches]:
 
 
 def _full_share(form: str) -> float:
-    """HBM of the full machine over the full model's bytes; above 1 where the model fits."""
+    """Return the HBM of the full machine over the full model's bytes; above 1 where the model fits."""
     topology = load_machine(MACHINE).topology
     return topology.world_size * topology.hbm_bytes / (TOTAL_ROWS[form] * WIDTH * WEIGHT_BYTES)
 
 
 def ask(question: CountedQuestion, strategy: str, plan_s: float = 60.0) -> Answer[Simulation]:
-    """The named strategy's plan, counted; raises BadInput where it found none."""
+    """Return the named strategy's plan, counted; raises BadInput where it found none."""
     return answer_of(question, get_strategy(strategy), Budget(plan_s=plan_s))
 
 
 def never_touched_pct(problem: Problem) -> float:
-    """Rows that the sample never looked up, in per cent of all."""
+    """Return the rows that the sample never looked up, in per cent of all."""
     seen = sum(profile.seen_rows for profile in problem.profiles)
     return 100.0 * (1.0 - seen / sum(profile.rows for profile in problem.profiles))
 
 
 def metrics(simulation: Simulation) -> Row:
-    """What a plan is judged on; milliseconds are of embedding kernels, forward and backward.
+    """Return the cells that a plan is judged on; milliseconds are of embedding kernels, forward and backward.
 
     ``off_hbm_lookups`` are those of all test batches together.
     """
@@ -178,16 +178,13 @@ def metrics(simulation: Simulation) -> Row:
 
 
 def plan_metrics(answer: Answer[Simulation], problem: Problem) -> Row:
-    """HBM used by a plan, and how its search ended; nothing of the search for a greedy."""
+    """Return the HBM used by a plan, and how its search ended; nothing of the search for a greedy."""
     notes = answer.plan.notes
     hbm = problem.world_size * problem.topology.hbm_bytes
+    left_out = notes.get("unseen_rows_lookups_share")
     return {
         "hbm_used_pct": 100.0 * sum(answer.planned.hbm_memory_bytes) / hbm,
         "gap_pct": notes.get("gap_pct"),
         "status": notes.get("status"),
-        "left_out_lookups_pct": _percent(notes.get("unseen_rows_lookups_share")),
+        "left_out_lookups_pct": None if left_out is None else 100.0 * float(left_out),
     }
-
-
-def _percent(share: float | int | str | None) -> float | None:
-    return 100.0 * float(share) if share is not None else None

@@ -1,7 +1,9 @@
-"""Which code a number comes from: hashes of syntax trees, and the commit of the checkout.
+"""The code that a number comes from: hashes of definitions, and the commit of the checkout.
 
-Comments, docstrings, formatting, README files and the wording of claims change no hash, nor does
-another version of Python.
+A hash is of the set of top-level definitions that a piece of code has, by their syntax trees, and of its data files.
+Comments, docstrings, formatting, README files and the wording of claims change no hash, nor does another version of
+Python. Neither do the names of modules, nor where a definition stands and is imported from: a name that is imported
+from other people's packages stands for what it is there, one of the same package for itself.
 """
 
 import ast
@@ -26,6 +28,15 @@ REPRODUCTION = "reproduction"
 _ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ("baselines", "datasets", "leaderboard", "machines", "suites")
 """Parts of the package that vary; records state machines and suites by other hashes."""
+_JUDGES = (
+    "runs.run_trial",
+    "engine.rank",
+    "engine.phased.ranks",
+    "studies.contest",
+    "studies.split_contest",
+    "tasks.measured_oracle",
+)
+"""Modules through which trials and the cells of studies are judged: with all that they import, the harness."""
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
 _NOT_RUN = frozenset({"claims.toml", "defined.toml", "numbers.toml"})
 """They say how results are judged and shown, not how they are made."""
@@ -41,18 +52,18 @@ class Checkout:
     dirty: bool | None
     """Whether code, data sets, machines or suites differ from the commit, new files included; None without one."""
     package: str
-    """Hash of the rooms and of the data sets, without the baselines."""
+    """Hash of what judges trials and cells, and of the data sets; of no baseline."""
 
 
 @cache
 def checkout() -> Checkout:
-    """The checkout that this package lies in; read once a process."""
+    """Describe the checkout that this package lies in; read once a process."""
     commit = commit_here()
-    return Checkout(commit=commit, dirty=differs() if commit else None, package=_package_code())
+    return Checkout(commit=commit, dirty=differs() if commit else None, package=judging_code())
 
 
 def commit_here() -> str | None:
-    """Commit of the checkout that this package lies in, 40 hex digits; None where it is in none."""
+    """Return the commit of the checkout that this package lies in, 40 hex digits; None where it is in none."""
     # A package in a virtual environment inside another project's checkout is not of that project.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -61,7 +72,7 @@ def commit_here() -> str | None:
 
 
 def differs() -> bool | None:
-    """Whether code, data sets, machines or suites differ from the commit, new files included; None without one."""
+    """Tell whether code, data sets, machines or suites differ from the commit, new files too; None without one."""
     specs = [_spec(f"{PACKAGE}.{name}") for name in _FOLDERS]
     varied = [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or ()]
     said = _git("status", "--porcelain", "--", *map(str, [_ROOT, *varied]))
@@ -69,7 +80,7 @@ def differs() -> bool | None:
 
 
 def last_commit(path: Path) -> tuple[str, datetime] | None:
-    """Hash and time of the last commit that changed a file; None where it differs from the commit or is in none."""
+    """Return hash and time of the last commit that changed a file; None where it was changed since or is in none."""
     if _git("status", "--porcelain", "--", str(path)) != "":
         return None
     said = _git("log", "-1", "--format=%H %cI", "--", str(path))
@@ -79,28 +90,49 @@ def last_commit(path: Path) -> tuple[str, datetime] | None:
     return commit, datetime.fromisoformat(at)
 
 
+def judging_code(root: Path = _ROOT) -> str:
+    """Return the hash of the harness that a judged number goes through, of the package in ``root``, and of data sets.
+
+    The harness are the modules that _JUDGES import, directly or not, as their syntax trees say. Data sets are found by
+    name when they are asked for, so that all of them count.
+    """
+    code = _Code(PACKAGE)
+    open_modules = [f"{PACKAGE}.{name}" for name in _JUDGES]
+    for path in _files(DATASETS, ()).values():
+        open_modules += code.add(path)
+    seen: set[str] = set()
+    while open_modules:
+        name = open_modules.pop()
+        source = None if name in seen else _source(name, root)
+        seen.add(name)
+        if source is not None:
+            open_modules += code.add(source, name)
+    return code.hash
+
+
 @cache
 def code_hash(*modules: str, reproduction: bool = False) -> str | None:
-    """16 hex digits of modules and packages (with all that they hold), each by its dotted name.
+    """Return the hash of modules and packages (with all that they hold), each by its dotted name, in 16 hex digits.
 
-    Python files count by their syntax trees, other files (data that the code reads) by their bytes.
+    Python files count by their definitions, other files (data that the code reads) by their bytes.
     ``reproduction`` says whether subfolders of that name count. None where a module has no file to
     read, such as what was typed at a prompt.
     """
-    digest = hashlib.sha256()
-    for module in sorted(set(modules)):
+    code = _Code(*modules)
+    for module in modules:
         files = _files(module, () if reproduction else (REPRODUCTION,))
         if not files:
             return None
-        _add(digest, module, files)
-    return digest.hexdigest()[:16]
+        for path in files.values():
+            code.add(path)
+    return code.hash
 
 
 def class_code(value: object, base: type, *provided_by: str, reproduction: bool = False) -> str | None:
-    """Hash of the packages that define the classes by which ``value`` is a ``base``, and of those that provide it.
+    """Return the hash of the packages that define the classes by which ``value`` is a ``base``, or that provide it.
 
-    Of a baseline and the leaderboard its folder, of other people's code the top-level package, or the module where it
-    is in none; classes of the harness are left out. None where there is no file to read.
+    The code of a baseline and of the leaderboard is its folder, other people's is the top-level package, or the module
+    where it is in none; classes of the harness are left out. None where there is no file to read.
     """
     named = {kind.__module__ for kind in type(value).__mro__ if issubclass(kind, base)} | set(provided_by)
     owners = {owner for owner in map(owner_of, named) if owner != PACKAGE}
@@ -108,7 +140,7 @@ def class_code(value: object, base: type, *provided_by: str, reproduction: bool 
 
 
 def owner_of(module: str) -> str:
-    """The package that a module's code belongs to: a baseline's folder, or else the top-level package."""
+    """Return the package that a module's code belongs to: a baseline's folder, or else the top-level package."""
     parts = module.split(".")
     if module.startswith(f"{BASELINES}."):
         return ".".join(parts[:3])
@@ -122,13 +154,6 @@ def owner_of(module: str) -> str:
     return module
 
 
-def _package_code() -> str:
-    digest = hashlib.sha256()
-    _add(digest, PACKAGE, _files(PACKAGE, _FOLDERS))
-    _add(digest, DATASETS, _files(DATASETS, ()))
-    return digest.hexdigest()[:16]
-
-
 def _spec(module: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(module)
@@ -137,7 +162,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _files(module: str, without: Iterable[str]) -> dict[str, Path]:
-    """Files of a module or package by their path inside it; none where there is nothing to read."""
+    """Return the files of a module or package by their path inside it; none where there is nothing to read."""
     if module == _MAIN:
         file = getattr(sys.modules[_MAIN], "__file__", None)
         return {_MAIN: Path(file)} if file and Path(file).is_file() else {}
@@ -167,45 +192,90 @@ def _is_code(name: str) -> bool:
     return name[0] != "." and Path(name).suffix not in _NOT_CODE and name not in _NOT_RUN
 
 
-def _add(digest: "hashlib._Hash", name: str, files: dict[str, Path]) -> None:
-    for relative in sorted(files):
-        content = files[relative].read_bytes()
-        meaning = _syntax(content) if relative.endswith(".py") or relative == _MAIN else None
-        digest.update(f"{name}/{relative}\0".encode())
-        digest.update(meaning.encode() if meaning is not None else content)
-        digest.update(b"\0")
-
-
-def _syntax(content: bytes) -> str | None:
-    """The tree of a Python file as text; None for a file of another language version, which counts by its bytes."""
-    try:
-        return _text(ast.parse(content))
-    except (SyntaxError, ValueError):
+def _source(module: str, root: Path) -> Path | None:
+    """Return the file of a harness module, of the package in ``root``; None where the name is of no such module."""
+    top, *inner = module.split(".")
+    if top != PACKAGE or (inner and inner[0] in _FOLDERS):
         return None
+    place = root.joinpath(*inner)
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
 
 
-def _text(value: object) -> str:
+class _Code:
+    """The set of definitions of Python files, and of the contents of other files."""
+
+    def __init__(self, *modules: str) -> None:
+        """``modules`` are those whose code it is: what they import of their own packages stands for itself."""
+        self._own = {PACKAGE, *(module.partition(".")[0] for module in modules)}
+        self._digests: set[bytes] = set()
+
+    @property
+    def hash(self) -> str:
+        """Return 16 hex digits, the same in whichever order and files the definitions stand."""
+        return hashlib.sha256(b"".join(sorted(self._digests))).hexdigest()[:16]
+
+    def add(self, path: Path, module: str = "") -> list[str]:
+        """Add a file, and return the names that it imports; ``module`` is its name, which relative ones are of."""
+        content = path.read_bytes()
+        try:
+            tree = ast.parse(content) if path.suffix == ".py" else None
+        except (SyntaxError, ValueError):  # of another version of the language: it counts by its bytes
+            tree = None
+        if tree is None:
+            self._digests.add(hashlib.sha256(content).digest())
+            return []
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        imported, meant = self._imports(tree, package)
+        for statement in tree.body:
+            text = _text(statement, meant)
+            if text:
+                self._digests.add(hashlib.sha256(text.encode()).digest())
+        return imported
+
+    def _imports(self, tree: ast.Module, package: str) -> tuple[list[str], dict[str, str]]:
+        """Return the dotted names that a module imports, and what the names mean that it gives them."""
+        imported: list[str] = []
+        meant: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported += [alias.name for alias in node.names]
+                meant |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            elif isinstance(node, ast.ImportFrom):
+                parents = package.split(".")[: 1 - node.level or None] if node.level else []
+                of = ".".join([*parents, *([node.module] if node.module else [])])
+                imported += [of, *(f"{of}.{alias.name}" for alias in node.names)]
+                foreign = not node.level and of.partition(".")[0] not in self._own
+                for alias in node.names:
+                    meant[alias.asname or alias.name] = f"{of}.{alias.name}" if foreign else alias.name
+        return imported, meant
+
+
+def _text(value: object, meant: dict[str, str]) -> str:
+    """Write a syntax tree without docstrings and imports; ``meant`` are the names that mean others."""
     # Not ast.dump: it writes empty fields in some versions of Python and leaves them out in others.
+    if isinstance(value, ast.Name):
+        return f"Name({meant.get(value.id, value.id)})"
     if isinstance(value, ast.AST):
-        fields = [(name, getattr(value, name)) for name in sorted(value._fields)]
-        kept = [f"{name}={_text(field)}" for name, field in fields if field not in (None, []) or _is_constant(value)]
-        return f"{type(value).__name__}({','.join(kept)})"
+        if _is_left_out(value):
+            return ""
+        empty = not isinstance(value, ast.Constant)
+        parts = [
+            f"{name}={_text(field, meant)}"
+            for name in sorted(value._fields)
+            # Whether a name is read or written is seen from where it stands.
+            if name != "ctx" and ((field := getattr(value, name)) not in (None, []) or not empty)
+        ]
+        return f"{type(value).__name__}({','.join(parts)})"
     if isinstance(value, list):
-        return f"[{','.join(_text(item) for item in value if not _is_string(item))}]"
+        return f"[{','.join(filter(None, (_text(item, meant) for item in value)))}]"
     return repr(value)
 
 
-def _is_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant)
-
-
-def _is_string(statement: object) -> bool:
-    # Docstrings, those of attributes as well.
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _is_left_out(node: ast.AST) -> bool:
+    # Docstrings, those of attributes as well, and imports.
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _git(*arguments: str) -> str | None:

@@ -12,6 +12,9 @@ from scipy.special import stdtrit
 
 from shardbench.base.arrays import Floats
 
+_UPPER = 0.975
+"""Share of Student's t below the upper end of a 95 % interval."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
@@ -33,7 +36,7 @@ def log_mean(values: Sequence[float]) -> Average:
     middle = float(logs.mean())
     if logs.size == 1:
         return Average(value=float(values[0]), low=None, high=None, n=1)
-    reach = _t(logs.size - 1) * float(logs.std(ddof=1)) / np.sqrt(logs.size)
+    reach = t_quantile(_UPPER, logs.size - 1) * float(logs.std(ddof=1)) / np.sqrt(logs.size)
     low, high = float(np.exp(middle - reach)), float(np.exp(middle + reach))
     return Average(value=float(np.exp(middle)), low=low, high=high, n=logs.size)
 
@@ -44,7 +47,7 @@ def t_mean(values: Sequence[float]) -> Average:
     middle = float(sample.mean())
     if sample.size == 1:
         return Average(value=middle, low=None, high=None, n=1)
-    reach = _t(sample.size - 1) * float(sample.std(ddof=1)) / float(np.sqrt(sample.size))
+    reach = t_quantile(_UPPER, sample.size - 1) * float(sample.std(ddof=1)) / float(np.sqrt(sample.size))
     return Average(value=middle, low=middle - reach, high=middle + reach, n=sample.size)
 
 
@@ -59,7 +62,7 @@ class Noise:
 
     def least_log(self, n_a: float, n_b: float) -> float:
         """Return the least significant difference (95 %) of two mean logarithms, of ``n_a`` and ``n_b`` repeats."""
-        return _t(self.freedom) * self.deviation * float(np.sqrt(1.0 / n_a + 1.0 / n_b))
+        return t_quantile(_UPPER, self.freedom) * self.deviation * float(np.sqrt(1.0 / n_a + 1.0 / n_b))
 
     def least_pct(self, n_a: float, n_b: float) -> float:
         """Return that difference as how far the larger geometric mean is above the smaller one, in percent."""
@@ -82,10 +85,6 @@ def pooled_noise(repeats: Iterable[Sequence[float]]) -> Noise | None:
 def t_quantile(share: float, freedom: int) -> float:
     """Return the value that a Student's t variable of ``freedom`` degrees stays below with probability ``share``."""
     return float(stdtrit(freedom, share))
-
-
-def _t(freedom: int) -> float:
-    return t_quantile(0.975, freedom)
 
 
 def _logs(values: Sequence[float]) -> Floats:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardbench.model.machine import Machine, Topology
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
-from shardbench.workloads.trace import Bags
+from shardbench.workloads.trace import Bags, bag_offsets
 
 BATCHES = 4
 """Batches that a point goes through in turn, as the iterations of a trial do."""
@@ -136,7 +136,7 @@ def bags(point: KernelCase, batch: int, table: int) -> Bags:
     """Draw the lookups of one table in one of the point's batches, always the same."""
     rng = np.random.default_rng([point.tables, point.rows, point.dim, batch, table])
     lengths = np.ones(point.batch, dtype=np.int64) if point.pooling == 1 else rng.poisson(point.pooling, point.batch)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = bag_offsets(lengths)
     ids = (rng.random(int(offsets[-1])) ** point.skew * point.rows).astype(np.int64)
     return Bags(values=ids, offsets=offsets)
 
@@ -163,8 +163,7 @@ def problem_of(point: KernelCase, machine: Machine) -> Problem:
 
 def kernel_plan(point: KernelCase, problem: Problem) -> Plan:
     """Place all tables whole on the one device, in the point's tier."""
-    segments = tuple(whole_table(table, OnRank(rank=0, tier=point.tier)) for table in problem.tables)
-    return Plan(world_size=1, segments=segments)
+    return Plan(world_size=1, segments=whole_tables(problem.tables, [0] * point.tables, [point.tier] * point.tables))
 
 
 def probe_plan(probe: ProbeStep, problem: Problem) -> Plan:

@@ -23,11 +23,12 @@ def collect_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Check and record what ranks left in kept trial folders, write the tables of its suites, and say what is best.
+    """Record what ranks left in kept folders.
 
-    Exits with 1 where a folder is no trial's, is unfinished, or its trial ended in error.
+    What they left is checked, the tables of its suites are written, and the best strategies told. Exits with 1 where a
+    folder is no trial's or is unfinished, or where its trial ended in error.
     """
-    from shardbench.runs.collect import State, collect, open_folders  # noqa: PLC0415
+    from shardbench.runs.collect import FolderState, collect, open_folders  # noqa: PLC0415
 
     if list_open:
         folders = [str(folder) for folder in open_folders(work)]
@@ -37,11 +38,11 @@ def collect_command(
     found: dict[str, list[Record]] = {}
     told: list[dict[str, Any]] = []
     bad = False
-    counts = dict.fromkeys(State, 0)
+    counts = dict.fromkeys(FolderState, 0)
     for one in collect(work, results):
         counts[one.state] += 1
         outcome = one.record.outcome if one.record is not None else None
-        bad |= one.state in (State.BAD, State.UNFINISHED) or outcome is Outcome.ERROR
+        bad |= one.state in (FolderState.BAD, FolderState.UNFINISHED) or outcome is Outcome.ERROR
         if one.record is not None:
             found.setdefault(one.record.spec.suite, []).append(one.record)
         told.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})

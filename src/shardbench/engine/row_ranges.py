@@ -10,8 +10,8 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """Lookups of one row range, ids relative to its start.
+class RowCut:
+    """The lookups of one row range, ids relative to its start.
 
     ``ids`` int64 [n]; ``lengths`` int32 [bags]; ``positions`` int64 [n] are the places of these
     lookups among all of the table's, None where they are all of them in order.
@@ -22,22 +22,22 @@ class Cut:
     positions: torch.Tensor | None
 
 
-def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, Cut]:
-    """Lookups of each row range of a table of ``rows`` rows."""
+def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, RowCut]:
+    """Cut the lookups of a table of ``rows`` rows into row ranges."""
     ids = torch.from_numpy(bags.values.astype("int64"))
     return cut_ids(ids, torch.from_numpy(bags.lengths.astype("int32")), ranges, rows)
 
 
-def cut_ids(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range], rows: int) -> dict[Range, Cut]:
-    """The same of ids int64 [n] and the lengths int32 [bags] of their bags."""
+def cut_ids(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range], rows: int) -> dict[Range, RowCut]:
+    """Cut ids int64 [n], with the lengths int32 [bags] of their bags, into row ranges."""
     if ranges == [(0, rows)]:
-        return {ranges[0]: Cut(ids=ids, lengths=lengths, positions=None)}
+        return {ranges[0]: RowCut(ids=ids, lengths=lengths, positions=None)}
     if all(a[1] == b[0] for a, b in zip(ranges, ranges[1:])):
         return _bucketize(ids, lengths, ranges)
     return {chosen: _select(ids, lengths, chosen) for chosen in ranges}
 
 
-def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) -> dict[Range, Cut]:
+def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) -> dict[Range, RowCut]:
     edges = torch.tensor([ranges[0][0], *(stop for _, stop in ranges)], device=ids.device)
     size = edges[-1:].clone()
     new_lengths, new_ids, _, _, places = torch.ops.fbgemm.block_bucketize_sparse_features(
@@ -50,13 +50,13 @@ def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) ->
     came_from[places.long()] = torch.arange(len(ids), device=ids.device)
     pieces = zip(torch.split(new_ids, sizes), per_range, torch.split(came_from, sizes))
     return {
-        chosen: Cut(ids=piece, lengths=counts, positions=positions)
+        chosen: RowCut(ids=piece, lengths=counts, positions=positions)
         for chosen, (piece, counts, positions) in zip(ranges, pieces)
     }
 
 
-def _select(ids: torch.Tensor, lengths: torch.Tensor, chosen: Range) -> Cut:
+def _select(ids: torch.Tensor, lengths: torch.Tensor, chosen: Range) -> RowCut:
     inside = (ids >= chosen[0]) & (ids < chosen[1])
     bag = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths.long())
     counts = torch.bincount(bag[inside], minlength=len(lengths))
-    return Cut(ids=ids[inside] - chosen[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))
+    return RowCut(ids=ids[inside] - chosen[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))

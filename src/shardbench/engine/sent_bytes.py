@@ -17,7 +17,7 @@ from shardbench.cost.accounting import SPLIT_BYTES
 from shardbench.cost.collectives import Calls, CollectiveName
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """The parts of a step between which its exchanges are told apart."""
 
     INPUT = "input"
@@ -40,7 +40,7 @@ class SentBytes(TorchDispatchMode):
 
     def __init__(self, devices_per_node: int, dense_group: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.part = Part.INPUT
+        self.part = StepPart.INPUT
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.calls: dict[str, Calls] = defaultdict(Calls)
         self._local = devices_per_node
@@ -64,14 +64,14 @@ class SentBytes(TorchDispatchMode):
             for tensor in args[0]:
                 called = CollectiveName.DENSE_ALL_REDUCE if dense else CollectiveName.ROWS_ALL_REDUCE
                 self._reduction(called, tensor, args[1], 2.0)
-        elif name == "broadcast_" and self.part is Part.SYNCHRONISE:
+        elif name == "broadcast_" and self.part is StepPart.SYNCHRONISE:
             return
         elif name not in ("barrier", "monitored_barrier_"):
             raise Unsupported(f"the executor used collective '{name}', which the counter does not know")
 
     def _exchange(self, kind: str) -> CollectiveName:
-        """Name of a kind of exchange in this part of the step."""
-        gathered = {Part.ROWS_SPLITS: CollectiveName.ROWS_SPLITS, Part.ROWS: CollectiveName.ROWS_ALL_REDUCE}
+        """Return the name of a kind of exchange in this part of the step."""
+        gathered = {StepPart.ROWS_SPLITS: CollectiveName.ROWS_SPLITS, StepPart.ROWS: CollectiveName.ROWS_ALL_REDUCE}
         if kind == "all_to_all" and self.part in gathered:
             return gathered[self.part]
         try:
@@ -102,7 +102,8 @@ class SentBytes(TorchDispatchMode):
         even = not splits
         shares = [sent.shape[0] // len(ranks)] * len(ranks) if even else list(splits)
         me = dist.get_rank()
-        control = self.part is Part.INPUT and even and sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
+        sizes = sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
+        control = self.part is StepPart.INPUT and even and sizes
         name = CollectiveName.INPUT_SPLITS if control else self._exchange("all_to_all")
         self._called(name, ranks)
         for rank, share in zip(ranks, shares):

@@ -15,9 +15,9 @@ from shardbench.engine.attention import History
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel
-from shardbench.engine.lower import LocalLookups, Lowered, Scope, Slot
+from shardbench.engine.lower import LocalLookups, Lowered, Reach, Slot
 from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
-from shardbench.engine.sent_bytes import Part, SentBytes
+from shardbench.engine.sent_bytes import SentBytes, StepPart
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 
 _OPTIMIZERS: dict[Optimizer, Any] = {
@@ -88,7 +88,7 @@ class StepSettings:
 
     dense: DenseShape
     optimizer: Optimizer
-    """Of the tables; the dense model uses SGD."""
+    """The optimiser of the tables; the dense model uses SGD."""
     learning_rate: float
     dense_seed: int
 
@@ -140,7 +140,8 @@ class TrainingStep:
         replicated = [p for module in self.modules for p in module.replicated_parameters()]
         if replicated:
             self.optimizers.append(kind(replicated, lr=settings.learning_rate))
-        self._copies = [t for m in self.modules if m.key.scope is Scope.NODE for s in m.shards().values() for _, t in s]
+        copies = [m for m in self.modules if m.key.scope is Reach.NODE]
+        self._copies = [tensor for m in copies for shards in m.shards().values() for _, tensor in shards]
         layouts = [layout for module in self.modules for layout in module.layouts]
         placed = {t.table for t in lowered.logical}
         pooled = [slot for slot in lowered.slots if lowered.tables[slot.table].pooling is Pooling.SUM]
@@ -154,12 +155,12 @@ class TrainingStep:
         """Train on one batch; returns the logits [b] (detached) and the stamps."""
         now, stamps = self.clock.now, Stamps()
         stamps.marks.append(now())
-        self.enter(Part.INPUT)
+        self.enter(StepPart.INPUT)
         received = [module.input(batch.sparse.jagged[module.key]) for module in self.modules]
         stamps.marks.append(now())
         looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
-        self.enter(Part.OUTPUT)
+        self.enter(StepPart.OUTPUT)
         self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
@@ -168,7 +169,7 @@ class TrainingStep:
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
         stamps.marks.append(now())
-        self.enter(Part.BACKWARD)
+        self.enter(StepPart.BACKWARD)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -190,13 +191,13 @@ class TrainingStep:
         """Step the rows that no optimiser steps."""
         self._average_copies()
 
-    def enter(self, part: Part) -> None:
+    def enter(self, part: StepPart) -> None:
         """Tell the byte counter, if one is on, which part of the step begins."""
         if self.bytes is not None:
             self.bytes.part = part
 
     def _assembled(self, outputs: list[Any], batch: LocalBatch) -> list[torch.Tensor | History]:
-        """What each slot gives the dense model: [b, dim], or its history where unpooled."""
+        """Return what each slot gives the dense model: [b, dim], or its history where unpooled."""
         pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
         whole: dict[Slot, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled)))
         for slot in self._silent:
@@ -272,7 +273,7 @@ def _kernel_nodes(pooled: list[torch.Tensor]) -> list[Any]:
 
 
 def local_shards(modules: list[TableModule]) -> Shards:
-    """This rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
+    """Return this rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
     return {name: shards for module in modules for name, shards in module.shards().items()}
 
 

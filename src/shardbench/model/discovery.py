@@ -27,16 +27,16 @@ GROUP = BASELINES
 """Package whose folders are searched, and the entry-point group of other people's packages."""
 
 
-class _Found(NamedTuple):
+class _Provided(NamedTuple):
     strategy: Strategy
     package: str
-    """As errors name it."""
+    """The name of the package in errors."""
     module: str
-    """That gives the strategy."""
+    """The module that gives the strategy."""
 
 
 def strategies() -> dict[str, Strategy]:
-    """All strategies by name, sorted; those whose ``requires`` are missing are listed too.
+    """Return all strategies by name, sorted; those whose ``requires`` are missing are listed too.
 
     Packages that cannot be read are left out: ``broken_packages`` says why.
     """
@@ -44,7 +44,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 def broken_packages() -> tuple[str, ...]:
-    """Why packages are left out, one line each, naming the package.
+    """Say why packages are left out, one line each, naming the package.
 
     One cannot be imported, gives something that is no strategy, or gives a name that is taken.
     """
@@ -52,7 +52,7 @@ def broken_packages() -> tuple[str, ...]:
 
 
 def get_strategy(name: str) -> Strategy:
-    """The strategy of that name; raises BadInput that names the closest or all, and packages that are broken."""
+    """Return the strategy of that name; raises BadInput that names the closest or all, and packages that are broken."""
     known, broken = _found()
     if name not in known:
         text = unknown("strategy", name, sorted(known), "shardbench list strategies")
@@ -61,7 +61,7 @@ def get_strategy(name: str) -> Strategy:
 
 
 def reproduction_names() -> list[str]:
-    """Baselines that bring studies or claims of a paper, and the leaderboard; sorted."""
+    """List the baselines that bring studies or claims of a paper, and the leaderboard; sorted."""
     parent = importlib.import_module(GROUP)
     folders = sorted(module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
     owners = [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{REPRODUCTION}") is not None]
@@ -69,12 +69,12 @@ def reproduction_names() -> list[str]:
 
 
 def reproduction_home(owner: str) -> str:
-    """The package with the studies and claims of ``owner``."""
+    """Return the name of the package with the studies and claims of ``owner``."""
     return LEADERBOARD if owner == LEADERBOARD.rpartition(".")[2] else f"{GROUP}.{owner}.{REPRODUCTION}"
 
 
 def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
-    """Hash of the code of each strategy by its name; None of one that is not here or has no file to read."""
+    """Hash the code of each strategy, by its name; None for one that is not here or has no file to read."""
     known, _ = _found()
     return {
         name: class_code(found.strategy, Strategy, found.module) if (found := known.get(name)) else None
@@ -82,19 +82,19 @@ def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
     }
 
 
-def _found() -> tuple[dict[str, _Found], tuple[str, ...]]:
-    """Strategies by name, and why packages are left out: a broken one must not stop what has nothing to do with it."""
-    found: dict[str, _Found] = {}
+def _found() -> tuple[dict[str, _Provided], tuple[str, ...]]:
+    """Find strategies by name, and why packages are left out: a broken one must stop nothing else."""
+    found: dict[str, _Provided] = {}
     broken: list[str] = []
     for package, module, provide in _providers():
         try:
             members = _strategies_of(provide(), package)
-            own: dict[str, _Found] = {}
+            own: dict[str, _Provided] = {}
             for one in members:
                 other = found.get(one.name) or own.get(one.name)
                 if other is not None:
                     raise BadInput(f"strategy name '{one.name}' of {package} is already taken by {other.package}")
-                own[one.name] = _Found(one, package, module)
+                own[one.name] = _Provided(one, package, module)
         except BadInput as error:
             broken.append(str(error))
             continue
@@ -103,7 +103,7 @@ def _found() -> tuple[dict[str, _Found], tuple[str, ...]]:
 
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:
-    """Those of the strategy's ``requires`` that cannot be imported here."""
+    """List those of the strategy's ``requires`` that cannot be imported here."""
     return tuple(module for module in strategy.requires if not _importable(module))
 
 
@@ -115,7 +115,7 @@ def _importable(module: str) -> bool:
 
 
 def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Who gives strategies, by which module, and what loads them; that raises BadInput where it cannot."""
+    """Yield who gives strategies, by which module, and what loads them; that raises BadInput where it cannot."""
     parent = importlib.import_module(GROUP)
     for place in parent.__path__:
         for path, cause in _strays(Path(place)):
@@ -143,7 +143,7 @@ def _refuse(cause: str) -> object:
 
 
 def _strays(place: Path) -> Iterator[tuple[Path, str]]:
-    """Python files in ``place`` that are in no package, and what to do: their strategies would not be seen."""
+    """Yield Python files in ``place`` that are in no package, and what to do: their strategies would not be seen."""
     for path in sorted(place.iterdir()):
         if path.name.startswith((".", "__pycache__")):
             continue
@@ -177,12 +177,12 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
 
 
 def _made(provided: Callable[[], object]) -> object:
-    """What a function of a package gives; a generator runs only when it is read."""
+    """Return what a function of a package gives; a generator runs only when it is read."""
     return within(plugins.LOADS_S, lambda: list(given) if isinstance(given := provided(), Iterator) else given)
 
 
 def declaration_fault(strategy: Strategy) -> str:
-    """What is wrong with a strategy's declarations, or an empty string."""
+    """Say what is wrong with a strategy's declarations; an empty string if nothing is."""
     name = getattr(strategy, "name", None)
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
         return f"must state a name of letters, digits and _.+- that begins with a letter or digit, not {name!r}"

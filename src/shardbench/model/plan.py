@@ -29,7 +29,15 @@ MAX_PHASES = 100_000
 MAX_JSON_BYTES = 1 << 25
 """Most bytes of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
 Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
-Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS)]
+
+
+def _check_group(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    if any(a >= b for a, b in zip(ranks, ranks[1:])):
+        raise ValueError("ranks must be strictly ascending")
+    return ranks
+
+
+Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS), AfterValidator(_check_group)]
 First = Annotated[int, Field(ge=0, le=MAX_ROWS)]
 Stop = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 MAX_NOTES, MAX_NOTE = 100, 1_000
@@ -58,11 +66,6 @@ def deal_start(table: str, ways: int) -> int:
     return int.from_bytes(blake2b(table.encode(), digest_size=8).digest()) % ways
 
 
-def _check_group(ranks: tuple[int, ...]) -> None:
-    if any(a >= b for a, b in zip(ranks, ranks[1:])):
-        raise ValueError("ranks must be strictly ascending")
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OnRank:
     """The segment lives on one device."""
@@ -80,9 +83,6 @@ class RowWise:
     ranks: Ranks
     tier: Tier = Tier.HBM
 
-    def __post_init__(self) -> None:
-        _check_group(self.ranks)
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Replicated:
@@ -94,9 +94,6 @@ class Replicated:
 
     kind: Literal["replicated"] = "replicated"
     ranks: Ranks
-
-    def __post_init__(self) -> None:
-        _check_group(self.ranks)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -281,9 +278,20 @@ def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
     return found
 
 
-def whole_table(table: Table, placement: Placement) -> Segment:
-    """Place a table whole: its plan is one segment."""
-    return Segment(table=table.name, row_stop=table.rows, column_stop=table.dim, placement=placement)
+def whole_table(table: Table, placement: Placement, columns: tuple[int, int] | None = None) -> Segment:
+    """Return the segment of all rows of a table, in all columns or in the range ``columns``."""
+    start, stop = columns or (0, table.dim)
+    return Segment(table=table.name, row_stop=table.rows, column_start=start, column_stop=stop, placement=placement)
+
+
+def row_ranges(table: Table, *ends: tuple[int, Placement]) -> tuple[Segment, ...]:
+    """Return a table's consecutive ranges of rows, in all columns, each given by its end; empty ranges are left out."""
+    starts = (0, *(stop for stop, _ in ends))
+    return tuple(
+        Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=placement)
+        for start, (stop, placement) in zip(starts, ends)
+        if start < stop
+    )
 
 
 def whole_tables(

@@ -96,7 +96,7 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything a strategy could see."""
+        """Return the hash of everything a strategy could see."""
         return content_hash(self.to_json())
 
     def to_json(self) -> str:

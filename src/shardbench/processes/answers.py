@@ -12,13 +12,13 @@ from shardbench.processes.failures import LONGEST_CAUSE, failed
 from shardbench.records.trial import Failure, Outcome
 
 BEGAN, MARK, TEXT, OBJECT, FAILED = "began", "mark", "text", "object", "failed"
-"""Its process number; a point that it reached; an answer as text, as a pickle; why there is none."""
+"""Kinds of messages: the process's number, a point that it reached, an answer as text or pickle, why there is none."""
 LONGEST_FAILURE = 1 << 16
-"""Bytes."""
+"""Bytes of a failure that are read."""
 
 
 def message(kind: str, value: object) -> bytes:
-    """One message, as ``taken_apart`` and ``read`` understand it; raises what pickling an answer raises."""
+    """Return one message, as ``taken_apart`` and ``read`` understand it; raises what pickling an answer raises."""
     if isinstance(value, Failure):
         content = value.model_dump_json().encode()
     elif kind == OBJECT:
@@ -29,7 +29,7 @@ def message(kind: str, value: object) -> bytes:
 
 
 def taken_apart(frame: bytes) -> tuple[str, bytes]:
-    """Kind and content of a message; raises TrialFailed where it is none."""
+    """Return the kind and the content of a message; raises TrialFailed where it is none."""
     kind, _, content = frame.partition(b"\n")
     for known in (BEGAN, MARK, TEXT, OBJECT, FAILED):
         if kind == known.encode():
@@ -38,7 +38,7 @@ def taken_apart(frame: bytes) -> tuple[str, bytes]:
 
 
 def read(kind: str, content: bytes, *, text: bool) -> object:
-    """An answer: a Failure, else a string where ``text`` is wanted, or an object; raises TrialFailed for no such."""
+    """Return an answer: a Failure, a string where ``text`` is wanted, or an object; raises TrialFailed otherwise."""
     if kind not in (FAILED, TEXT if text else OBJECT):
         raise failed(Outcome.ERROR, f"an answer that cannot be read: it is of kind {kind}", "answer")
     try:

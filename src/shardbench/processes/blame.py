@@ -35,7 +35,7 @@ LOOK_S = 0.5
 
 
 def lost_peer(failure: Failure) -> bool:
-    """Whether a rank's report only says that another one is gone."""
+    """Tell whether a rank's report only says that another one is gone."""
     return failure.outcome is Outcome.ERROR and bool(_LOST_PEER.search(failure.cause))
 
 
@@ -44,15 +44,15 @@ class OutOfMemory:
     """Counters of the kernel's out-of-memory killer, so that a kill can be told from any other."""
 
     kills: tuple[int, ...]
-    """Of this machine and of the control group; empty where the system has none."""
+    """The counters of this machine and of the control group; empty where the system has none."""
 
     @classmethod
     def now(cls) -> "OutOfMemory":
-        """As they stand."""
+        """Read the counters as they stand."""
         return cls(tuple(count for path, name in _counters() if (count := _count(path, name)) is not None))
 
     def killed_since(self) -> bool | None:
-        """Whether it killed something since; None where nobody counts."""
+        """Tell whether the kernel killed something since; None where nobody counts."""
         now = OutOfMemory.now().kills
         if not self.kills or len(now) != len(self.kills):
             return None
@@ -79,7 +79,7 @@ def _count(path: Path, name: str) -> int | None:
 
 
 def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory, log: Path | None = None) -> Failure:
-    """Of a process that left no report; ``log`` is what it printed."""
+    """Return the failure of a process that left no report; ``log`` is what it printed."""
     who = f"rank {rank}" if rank is not None else "the process"
     how, outcome = f"exited with {exit_code}", Outcome.ERROR
     if exit_code is not None and exit_code < 0:
@@ -95,7 +95,7 @@ def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemor
 
 
 def _end(log: Path) -> bytes:
-    """The last of what a process printed."""
+    """Return the last of what a process printed."""
     if not log.is_file():
         return b""
     with log.open("rb") as file:
@@ -104,14 +104,14 @@ def _end(log: Path) -> bytes:
 
 
 def without_result(folder: Path, rank: int) -> Failure:
-    """Of a rank that ended as if all were well."""
+    """Return the failure of a rank that ended as if all were well."""
     phase = phase_of(folder, rank)
     cause = f"rank {rank} exited with 0 in phase {phase} and left no result"
     return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase, rank=rank)
 
 
 def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) -> tuple[Failure, bool]:
-    """The failure of ranks whose exit codes are these (None: still running), and whether it is sure.
+    """Return the failure of ranks whose exit codes are these (None: still running), and whether it is sure.
 
     The earliest report that is more than a lost peer; then who was killed by a signal; then who ended without a report;
     else the earliest report, of which it is not sure that no other rank has more to say.
@@ -151,7 +151,7 @@ def _read(path: Path, rank: int) -> Failure:
 
 
 def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -> Failure:
-    """Of ranks (with their process ids) that have not ended: a stopped one, or of those that stand the least far one.
+    """Return the failure of ranks (with their process ids) that did not end: it names who is stopped, or got least far.
 
     No rank is to blame where all go on, or several stand at one point.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-"""Names of Linux' prctl."""
+"""Names of two options of Linux' prctl."""
 LINUX = sys.platform == "linux"
 """Elsewhere nobody adopts what is left behind: only a process's own group ends with it."""
 SWEEP_S = 5.0
@@ -51,7 +51,7 @@ def run_above(work: Callable[[], None], leash: Connection, closes: Sequence[Conn
 
 
 def _run(work: Callable[[], None]) -> None:
-    """In the process that works: never returns."""
+    """Do the work, in the process that is there for it; never returns."""
     code = 1
     try:
         # Who ends is who would clean up behind it.
@@ -64,7 +64,7 @@ def _run(work: Callable[[], None]) -> None:
 
 
 def end_with_parent() -> None:
-    """This process is killed when the one that forked it has ended, on Linux."""
+    """Have this process killed when the one that forked it has ended, on Linux."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -104,7 +104,7 @@ def _reap(pid: int) -> None:
 
 
 def descendants(of: int) -> list[int]:
-    """Processes below one, ended ones that nobody waited for among them; empty where the system has no /proc."""
+    """Return the processes below one, with ended ones that nobody waited for; empty where the system has no /proc."""
     parents = {pid: stat[1] for pid in _pids() if (stat := state_of(pid)) is not None}
     found, below = [], {of}
     while below:
@@ -114,7 +114,7 @@ def descendants(of: int) -> list[int]:
 
 
 def state_of(pid: int) -> tuple[str, int] | None:
-    """The state letter of a process and its parent; None where there is none."""
+    """Return the state letter of a process and its parent; None where there is no such process."""
     try:
         state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split(maxsplit=2)
     except (FileNotFoundError, ProcessLookupError):

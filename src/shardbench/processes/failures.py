@@ -37,12 +37,12 @@ class TrialFailed(ShardBenchError):
 
 
 def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) -> TrialFailed:
-    """What to raise for a failure of these fields."""
+    """Return the exception to raise for a failure of these fields."""
     return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether it says that there was no memory, of a device or of this machine."""
+    """Tell whether an exception says that a device or this machine had no memory."""
     # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
     text = str(error).lower() if isinstance(error, RuntimeError) else ""
     # The system says of a thread's stack that gets no memory what it says of one thread too many.
@@ -51,7 +51,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
-    """The failure that an exception is, in one line.
+    """Return the failure that an exception is, in one line.
 
     Its place is the innermost line in ``package`` (a module name with all below it). Errors that are
     not the suite's own have their type before and a place in any case: else that of what raised.
@@ -75,7 +75,7 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
 
 
 def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:
-    """Module and ``file:line`` of every frame, the innermost last; no folder of this machine."""
+    """Return module and ``file:line`` of every frame, the innermost last, without folders of this machine."""
     places: list[tuple[str, str]] = []
     while traceback is not None:
         code, module = traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))

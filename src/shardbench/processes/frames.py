@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 _LENGTH_BYTES = 8
 LONGEST = 1 << 28
-"""Bytes; a process that says it has more to tell is not believed."""
+"""Bytes of the longest message; a process that says it has more to tell is not believed."""
 FOREVER = float("inf")
 
 
@@ -24,7 +24,7 @@ def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> Non
 
 
 def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
-    """One message; raises TimeoutError where it is not there whole at ``deadline``, EOFError where there is no more."""
+    """Read one message; raises TimeoutError where it is not whole at ``deadline``, EOFError where there is no more."""
     size = int.from_bytes(_read(pipe, _LENGTH_BYTES, deadline), "big")
     if size > LONGEST:
         raise EOFError

@@ -59,19 +59,19 @@ class Ran(pydantic.BaseModel):
 
     environment: Environment
     provenance: Provenance
-    """Of no strategy."""
+    """The code that ran, of no strategy."""
     host: str
     """Hash that tells machines apart and names none."""
 
     @classmethod
     def begin(cls) -> "Ran":
-        """That of what begins now in this process."""
+        """Describe what begins now in this process."""
         boot = Path("/proc/sys/kernel/random/boot_id")
         host = content_hash(boot.read_text() if boot.is_file() else "")
         return cls(environment=Environment.here(), provenance=Provenance.begin(None), host=host)
 
     def ended(self) -> "Ran":
-        """The same, of what ends now."""
+        """Return the description with the load at the end, which is now."""
         return self.model_copy(update={"provenance": self.provenance.ended()})
 
 
@@ -95,7 +95,7 @@ class RankResult(pydantic.BaseModel):
     took_s: NonNegativeFloat
     """Wall time from its start to its result."""
     ran: Ran | None = None
-    """None where the launcher of a session started it, which knows."""
+    """Where it ran; None where the launcher of a session started it, which knows."""
     ms: dict[str, list[Number]]
     """Wall time on CPU ranks."""
     cpu_ms: dict[str, list[Number]] = pydantic.Field(default_factory=dict)
@@ -105,8 +105,8 @@ class RankResult(pydantic.BaseModel):
     sent: list[dict[str, tuple[Number, Number]]]
     """One dict a distinct batch: collective -> (bytes inside the node, bytes across)."""
     calls: list[dict[str, Calls]]
-    """Likewise: collective -> those the rank took part in."""
+    """One dict a distinct batch: collective -> the calls that the rank took part in."""
     shares: list[Number]
-    """Likewise: its share of all samples."""
+    """One number a distinct batch: its share of all samples."""
     copied: dict[str, Number] = pydantic.Field(default_factory=dict)
     """Bytes of hot rows that a batch schedule copies for one step at this rank, by direction; empty without one."""

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -29,7 +30,7 @@ from shardbench.processes.descendants import descendants, kill_all, leave_like, 
 from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
 from shardbench.processes.frames import read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, lift_memory_limit, limit_this_process
-from shardbench.processes.server import ANSWERS_S, own_lifeline, process_context, start, starting
+from shardbench.processes.server import ANSWERS_S, FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
 
 T = TypeVar("T")
@@ -40,12 +41,8 @@ PICKLING_S = 60.0
 """How long a call's function and arguments may take to be pickled: they may be somebody else's objects."""
 ENDS_S = 10.0
 """How long a process may take to end when it is told to."""
-_answers: list[Connection] = []
-"""In a child, where its answer goes."""
-_marked: set[str] = set()
-"""In a child, the points that the parent wants to know of."""
-_workers: "set[Worker]" = set()
-"""Those that somebody waits for."""
+MarkPoint = Callable[[str], None]
+"""Tells who waits for a call that it reached a point, by whose clock the time is taken."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,12 @@ class Worker:
         grace_s: float = 0.0,
         text: bool = False,
     ) -> T:
-        """``function(*args)`` in the process; raises TrialFailed where it fails, dies or overruns.
+        """Return ``function(*args)`` of the process; raises TrialFailed where it fails, dies or overruns.
 
-        ``marks`` gets the points that the function marks, of those that it names. The first to be reached may take
-        ``grace_s`` more, from which the time then counts; from the last of them the answer has ``grace_s`` more.
-        ``text``: the function returns a string and may run somebody's code, so that its answer is not unpickled.
+        Where ``marks`` are given, the function gets a MarkPoint as ``mark``, and they get the points that it marks, of
+        those that they name. The first to be reached may take ``grace_s`` more, from which the time then counts; from
+        the last of them the answer has ``grace_s`` more. ``text`` says that the function returns a string and may run
+        somebody's code, so that its answer is not unpickled.
         """
         request = pickle.dumps((phase, tuple(marks or ()), text, pickled((function, args), phase)))
         if self._process is None:
@@ -119,7 +117,7 @@ class Worker:
         return result
 
     def spent(self, name: str = "") -> Mark:
-        """The time, and what the process has spent; as it was when that could last be seen."""
+        """Return the time, and what the process has spent; as it was when that could last be seen."""
         if self._pid:
             with contextlib.suppress(OSError):
                 # The kernel's number of the clock of another process; an ended one has it until it is reaped.
@@ -134,33 +132,33 @@ class Worker:
             kill_all([*descendants(self._process.pid), self._process.pid])
             self._code()
         self._process, self._pid = None, 0
-        with starting:
-            _workers.discard(self)
+        with FORK_SERVER.starting:
+            FORK_SERVER.waited_for.discard(self)
 
     def let_go(self) -> None:
         """Tell the process to end; from any thread."""
-        with starting:
+        with FORK_SERVER.starting:
             if self._leash is not None:
                 for pipe in (self._requests, self._leash):
                     pipe.close()
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process."""
+        """Tell whether there is a process."""
         return self._process is not None
 
     def _begin(self, phase: str) -> None:
-        context, self._memory = process_context(), OutOfMemory.now()
+        context, self._memory = FORK_SERVER.context(), OutOfMemory.now()
         requests, self._requests = context.Pipe(duplex=False)
         self._answers, answers = context.Pipe(duplex=False)
         leash, self._leash = context.Pipe(duplex=False)
         # No daemon: a strategy may start processes of its own.
         process = context.Process(target=_above, args=(requests, answers, leash, self._log, self._file_bytes))
         try:
-            with starting:
-                start(process)
+            with FORK_SERVER.starting:
+                FORK_SERVER.start(process)
                 self._process = process
-                _workers.add(self)
+                FORK_SERVER.waited_for.add(self)
             for pipe in (requests, answers, leash):
                 pipe.close()
             # Before anybody else's code runs there.
@@ -173,7 +171,7 @@ class Worker:
     def _answer(
         self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None, grace_s: float
     ) -> tuple[str, bytes]:
-        """What the process gave, after the marks that it set."""
+        """Return the kind and the content that the process gave, after the marks that it set."""
         last = list(marks)[-1] if marks else None
         while True:
             kind, content = self._message(deadline)
@@ -192,7 +190,7 @@ class Worker:
         return taken_apart(read_frame(self._answers, deadline))
 
     def _died(self, phase: str) -> Failure:
-        """Of a process that closed its end of the pipe."""
+        """Return the failure of a process that closed its end of the pipe."""
         self.spent()
         if hasattr(os, "pidfd_open"):
             process = os.pidfd_open(self._pid)
@@ -205,9 +203,9 @@ class Worker:
         return died(self._code(), phase, None, self._memory, self._log)
 
     def _code(self) -> int | None:
-        """Exit code of a process that ends soon."""
+        """Return the exit code of a process that ends soon."""
         wait([self._process.sentinel], ENDS_S)
-        with starting:
+        with FORK_SERVER.starting:
             self._process.join(0)
             code: int | None = self._process.exitcode
         return code
@@ -224,26 +222,17 @@ def call_in_child(
     grace_s: float = 0.0,
     text: bool = False,
 ) -> T:
-    """``function(*args)`` in a fresh process that prints to ``log``; see ``Worker.call``."""
+    """Return ``function(*args)`` of a fresh process that prints to ``log``, by the rules of ``Worker.call``."""
     with Worker(log) as worker:
         return worker.call(function, args, timeout_s=timeout_s, phase=phase, marks=marks, grace_s=grace_s, text=text)
 
 
-def mark(name: str) -> None:
-    """In a worker's process: tell the parent that this point is reached, whose clock takes the time."""
-    if name in _marked:
-        _tell(_answers[0], MARK, name)
-
-
-def end_workers() -> None:
-    """End the processes of all workers, whichever threads wait for their answers."""
-    with starting:
-        for worker in _workers:
-            worker.let_go()
+def unmarked(name: str) -> None:
+    """Take no note of a point that is reached: nobody waits for it."""
 
 
 def pickled(value: object, phase: str) -> bytes:
-    """The value as another process gets it; raises TrialFailed where that cannot be, or takes for ever."""
+    """Pickle a value for another process; raises TrialFailed where that cannot be, or takes for ever."""
     try:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
     except Exception as error:
@@ -254,15 +243,14 @@ def pickled(value: object, phase: str) -> bytes:
 
 
 def _above(requests: Connection, answers: Connection, leash: Connection, log: Path, file_bytes: int | None) -> None:
-    """In a fresh process, which sees that nothing of the next one stays: the worker's."""
+    """Run the worker below this fresh process, which ends all that the worker leaves behind."""
     _print_to(log)
     leave_like(run_above(lambda: _serve(requests, answers, file_bytes), leash, (requests, answers)))
 
 
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
-    """In a worker's process: answer one request after the other."""
-    _answers.append(answers)
-    _tell(answers, BEGAN, os.getpid())
+    """Answer one request after the other, in a worker's process."""
+    write_frame(answers, message(BEGAN, os.getpid()))
     while True:
         try:
             request = read_frame(requests)
@@ -271,11 +259,10 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
         phase = "start"
         try:
             phase, marks, text, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
-            _marked.clear()
-            _marked.update(marks)
             function, args = pickle.loads(call)  # noqa: S301
             limit_this_process(file_bytes=file_bytes)
-            answer = message(TEXT if text else OBJECT, function(*args))
+            given = {"mark": partial(_mark, answers, frozenset(marks))} if marks else {}
+            answer = message(TEXT if text else OBJECT, function(*args, **given))
         except (Exception, SystemExit) as error:
             lift_memory_limit()
             traceback.print_exc()
@@ -286,8 +273,9 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
         write_frame(answers, answer)
 
 
-def _tell(answers: Connection, kind: str, value: object) -> None:
-    write_frame(answers, message(kind, value))
+def _mark(answers: Connection, names: frozenset[str], name: str) -> None:
+    if name in names:
+        write_frame(answers, message(MARK, name))
 
 
 def _become_leader(log: Path, lifeline: Connection) -> None:
@@ -341,13 +329,13 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
-    context, memory = process_context(), OutOfMemory.now()
+    context, lifeline, memory = FORK_SERVER.context(), FORK_SERVER.lifeline(), OutOfMemory.now()
     processes = [
-        context.Process(target=_rank, args=(body, folder, r, world_size, own_lifeline())) for r in range(world_size)
+        context.Process(target=_rank, args=(body, folder, rank, world_size, lifeline)) for rank in range(world_size)
     ]
     try:
         for process in processes:
-            start(process)
+            FORK_SERVER.start(process)
         # The first one waits for the fork server's imports, which are no rank's.
         _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
     finally:
@@ -374,7 +362,7 @@ def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float
 
 
 def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
-    """As soon as it is sure, or nobody says more for a while."""
+    """Return who is at fault, as soon as that is sure or nobody says more for a while."""
     until = time.monotonic() + SAYS_MORE_S
     time.sleep(0.2)
     while True:

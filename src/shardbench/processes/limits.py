@@ -6,15 +6,15 @@ from pathlib import Path
 from shardbench.base.memory import free_memory_bytes
 
 MEMORY_SHARE = 0.8
-"""Of the memory that is free when the process begins: the harness must be able to go on and say what happened."""
+"""Share of the free memory that a process may take: the harness must be able to go on and say what happened."""
 FILE_BYTES = 1 << 30
-"""Of each file that it writes, what it prints included."""
+"""Size of the largest file that a process may write, what it prints included."""
 _STACK_BYTES = 8 << 20
 _FIRST_TO_GO = "1000"
 
 
 def limit_this_process(memory_bytes: int | None = None, file_bytes: int | None = FILE_BYTES) -> None:
-    """Memory beyond ``memory_bytes`` more than it has now is refused to this process; so are larger files, unless None.
+    """Refuse this process more than ``memory_bytes`` beyond what it has now, and files larger than ``file_bytes``.
 
     The default is a share of what is free. Processes that it starts have the same limits, each for itself; where all
     together fill the machine, they are what its kernel ends first.
@@ -29,13 +29,13 @@ def limit_this_process(memory_bytes: int | None = None, file_bytes: int | None =
 
 
 def lift_memory_limit() -> None:
-    """Of this process, which has little left to do: to say that it had no memory."""
+    """Lift the limit of this process, which has little left to do but to say that it had no memory."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def at_memory_limit() -> bool:
-    """Whether this process could not take as much more as the stack of a thread."""
+    """Tell whether this process could not take as much more as the stack of a thread."""
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return soft != resource.RLIM_INFINITY and _data_bytes() + _STACK_BYTES > soft
 
@@ -46,7 +46,7 @@ def _lower(kind: int, most: int) -> None:
 
 
 def _data_bytes() -> int:
-    """Memory that this process asked for, touched or not; what the limit is held against."""
+    """Return the memory that this process asked for, touched or not: the kernel holds the limit against it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

@@ -6,7 +6,7 @@ from pathlib import Path
 _BYTES = 8
 
 
-class Progress:
+class RankProgress:
     """Counts the stamps that a rank takes; a count costs a write to memory."""
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -17,13 +17,13 @@ class Progress:
         self._count = 0
 
     def step(self) -> None:
-        """One more stamp."""
+        """Count one more stamp."""
         self._count += 1
         self._map[:] = self._count.to_bytes(_BYTES, "little")
 
 
 def progress_of(folder: Path, rank: int) -> int:
-    """Stamps that a rank took; -1 where it never began."""
+    """Return the number of stamps that a rank took; -1 where it never began."""
     path = _path(folder, rank)
     return int.from_bytes(path.read_bytes(), "little") if path.is_file() else -1
 

@@ -1,4 +1,4 @@
-"""The fork server that processes come from, and that it, and this process, stay as they were.
+"""The fork server that processes come from; it, and this process, are kept as they were.
 
 It has the heavy imports done (a fresh process costs a fork, not ten seconds of imports) and has never seen a workload.
 It is spared the heaviest, the engine's (torch, torchrec), while nothing runs that needs them.
@@ -17,106 +17,161 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from shardbench.base.errors import BadInput
 from shardbench.processes.descendants import state_of
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
-"""A spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks talk over loopback."""
+"""Settings of ranks: a spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks use loopback."""
 
 # A planner that walks a set of names must make the same plan in every run, so that its record
 # can be made again: children hash strings alike.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 ENGINE = "shardbench.engine.rank"
 PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.model.discovery", "shardbench.cli.main")
-"""The last is what every process of the command imports again, as its main module: 0.08 s each."""
+"""Modules that all processes need; the last is what each of the command imports again as its main module: 0.08 s."""
 ANSWERS_S = 180.0
 """How long the fork server may take to start a process; its imports are among it, the first time."""
 
-starting = threading.RLock()
-"""Threads may wait for children of their own: the module multiprocessing has one list of all."""
-_contexts: dict[str, Any] = {}
-_lifelines: list[tuple[Connection, Connection]] = []
-_standing: dict[str, "Standing"] = {}
-_spared: list[None] = []
-"""An item for everyone at work who spares the fork server the engine."""
-_loads: dict[str, tuple[str, ...]] = {}
-"""The modules that the fork server is started with; nothing before the first."""
-
 
 @dataclass(frozen=True)
-class Standing:
+class Treatment:
     """How the kernel treats a process."""
 
     cores: frozenset[int]
-    """Those it may use; empty where the system has no affinity."""
+    """The cores that it may use; empty where the system has no affinity."""
     niceness: int
 
     @classmethod
-    def of(cls, pid: int) -> "Standing":
-        """Of a process that is there."""
+    def of(cls, pid: int) -> "Treatment":
+        """Return how a process that is there is treated."""
         cores = os.sched_getaffinity(pid) if hasattr(os, "sched_getaffinity") else ()
         return cls(frozenset(cores), os.getpriority(os.PRIO_PROCESS, pid))
 
 
+class Stoppable(Protocol):
+    """Something that a thread waits for and that any thread can tell to end."""
+
+    def let_go(self) -> None:
+        """Tell it to end."""
+
+
 def set_rank_variables() -> None:
-    """Settings of planners and ranks, for this process and its children, unless the user set them."""
+    """Set what planners and ranks need in this process and its children, unless the user set it."""
     for name, value in {**RANK_VARIABLES, **HASH_SEED}.items():
         os.environ.setdefault(name, value)
 
 
-def process_context() -> Any:
-    """Where fresh processes come from, as it was when it was first asked for; spawn where CUDA is about.
+class ForkServer:
+    """The state of the fork server, and of this process as it was when it first started another.
 
-    (CUDA does not survive a fork.) Raises BadInput where this process was made nicer and cannot be set back.
+    The module multiprocessing has one fork server a process, so there is one owner of it: FORK_SERVER.
     """
-    with starting:
-        if "context" not in _contexts:
-            set_rank_variables()
-            spawns = Path("/dev/nvidiactl").exists()
-            context = mp.get_context("spawn" if spawns else "forkserver")
-            with _silent_descriptors():
-                resource_tracker.ensure_running()
-            _standing["own"] = Standing.of(os.getpid())
-            _contexts["context"] = context
-        _set_back()
-        if _contexts["context"].get_start_method() == "forkserver":
-            _serve()
-    return _contexts["context"]
 
+    def __init__(self) -> None:
+        self.starting = threading.RLock()
+        """Threads may wait for children of their own: the module multiprocessing has one list of all."""
+        self.waited_for: set[Stoppable] = set()
+        """Workers that somebody waits for."""
+        self.own: Treatment | None = None
+        """How this process was treated at first."""
+        self.loaded: tuple[str, ...] | None = None
+        """The modules that the fork server is started with; None before the first."""
+        self._context: Any = None
+        self._lifeline: tuple[Connection, Connection] | None = None
+        self._spared = 0
 
-def start_server() -> None:
-    """Make ready what children come from; for a process that will have threads."""
-    process_context()
+    def context(self) -> Any:
+        """Return where fresh processes come from, as it was when it was first asked for; spawn where CUDA is about.
 
+        (CUDA does not survive a fork.) Raises BadInput where this process was made nicer and cannot be set back.
+        """
+        with self.starting:
+            if self._context is None:
+                set_rank_variables()
+                spawns = Path("/dev/nvidiactl").exists()
+                context = mp.get_context("spawn" if spawns else "forkserver")
+                with _silent_descriptors():
+                    resource_tracker.ensure_running()
+                self.own = Treatment.of(os.getpid())
+                self._context = context
+            self.set_back()
+            if self._context.get_start_method() == "forkserver":
+                self._serve()
+        return self._context
 
-@contextmanager
-def without_engine() -> Iterator[None]:
-    """Meanwhile a fork server that is started does without the engine's imports; one that has them stays."""
-    with starting:
-        _spared.append(None)
-    try:
-        yield
-    finally:
-        with starting:
-            _spared.pop()
-
-
-def start(process: Any) -> None:
-    """Start a process of ``process_context``; raises EOFError or OSError where two fork servers gave none."""
-    with starting:
+    @contextmanager
+    def without_engine(self) -> Iterator[None]:
+        """Let a fork server that is started meanwhile do without the engine's imports; one that has them stays."""
+        with self.starting:
+            self._spared += 1
         try:
-            _start(process)
-        except (EOFError, OSError):
-            # It ended meanwhile, or took too long.
-            _end_server()
-            process_context()
-            _start(process)
+            yield
+        finally:
+            with self.starting:
+                self._spared -= 1
+
+    def start(self, process: Any) -> None:
+        """Start a process of ``context``; raises EOFError or OSError where two fork servers gave none."""
+        with self.starting:
+            try:
+                _start(process)
+            except (EOFError, OSError):
+                # It ended meanwhile, or took too long.
+                end_server()
+                self.context()
+                _start(process)
+
+    def lifeline(self) -> Connection:
+        """Return the read end of a pipe whose write end only this process holds: its end of file is this one's end."""
+        with self.starting:
+            if self._lifeline is None:
+                self._lifeline = mp.Pipe(duplex=False)
+        return self._lifeline[0]
+
+    def end_workers(self) -> None:
+        """End the processes of all workers, whichever threads wait for their answers."""
+        with self.starting:
+            for worker in self.waited_for:
+                worker.let_go()
+
+    def set_back(self) -> None:
+        """Give this process the cores and the niceness that it had; raises BadInput where that is refused."""
+        own, now = self.own, Treatment.of(os.getpid())
+        if own is None or own == now:
+            return
+        if now.cores != own.cores:
+            os.sched_setaffinity(os.getpid(), own.cores)
+        if now.niceness != own.niceness:
+            try:
+                os.setpriority(os.PRIO_PROCESS, os.getpid(), own.niceness)
+            except PermissionError as error:
+                changed = f"from {own.niceness} to {now.niceness}"
+                cause = f"the niceness of this process was changed {changed} while it ran, and cannot be set back"
+                raise BadInput(f"{cause}: run again") from error
+
+    def _serve(self) -> None:
+        """Make sure that the fork server runs and is as it was; one that is not is made anew."""
+        pid = server_pid()
+        state = state_of(pid) if pid is not None else None
+        if pid is not None and state is not None and (state[0] in "Tt" or Treatment.of(pid) != self.own):
+            end_server()
+        loads = PRELOAD if self._spared else (ENGINE, *PRELOAD)
+        if self.loaded is None or not set(loads) <= set(self.loaded):
+            end_server()
+            self._context.set_forkserver_preload(list(loads))
+            self.loaded = loads
+        with _silent_descriptors():
+            forkserver.ensure_running()
+
+
+FORK_SERVER: Final = ForkServer()
+"""The fork server of this process."""
 
 
 def _start(process: Any) -> None:
-    watch = threading.Timer(ANSWERS_S, _end_server)
+    watch = threading.Timer(ANSWERS_S, end_server)
     watch.daemon = True
     watch.start()
     try:
@@ -125,53 +180,15 @@ def _start(process: Any) -> None:
         watch.cancel()
 
 
-def own_lifeline() -> Connection:
-    """Read end of a pipe whose write end only this process holds: its end of file is this process's end."""
-    with starting:
-        if not _lifelines:
-            _lifelines.append(mp.Pipe(duplex=False))
-    return _lifelines[0][0]
-
-
-def _set_back() -> None:
-    """Give this process the cores and the niceness that it had."""
-    own, now = _standing["own"], Standing.of(os.getpid())
-    if now.cores != own.cores:
-        os.sched_setaffinity(os.getpid(), own.cores)
-    if now.niceness != own.niceness:
-        try:
-            os.setpriority(os.PRIO_PROCESS, os.getpid(), own.niceness)
-        except PermissionError as error:
-            changed = f"from {own.niceness} to {now.niceness}"
-            raise BadInput(
-                f"the niceness of this process was changed {changed} while it ran, and cannot be set back: run again"
-            ) from error
-
-
-def _serve() -> None:
-    """See that the fork server runs and is as it was, and make it anew where it is not."""
-    pid = _server()
-    state = state_of(pid) if pid is not None else None
-    if pid is not None and state is not None and (state[0] in "Tt" or Standing.of(pid) != _standing["own"]):
-        _end_server()
-    loads = PRELOAD if _spared else (ENGINE, *PRELOAD)
-    loaded = _loads.get("modules")
-    if loaded is None or not set(loads) <= set(loaded):
-        _end_server()
-        _contexts["context"].set_forkserver_preload(list(loads))
-        _loads["modules"] = loads
-    with _silent_descriptors():
-        forkserver.ensure_running()
-
-
-def _server() -> int | None:
-    """Process id of the fork server that this process started."""
+def server_pid() -> int | None:
+    """Return the process id of the fork server that this process started; None where there is none."""
     pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
     return pid
 
 
-def _end_server() -> None:
-    pid = _server()
+def end_server() -> None:
+    """Kill the fork server, where there is one."""
+    pid = server_pid()
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         # Left to the module multiprocessing to reap, which then starts another.
@@ -180,7 +197,7 @@ def _end_server() -> None:
 
 @contextmanager
 def _silent_descriptors() -> Iterator[None]:
-    """What starts here must not hold this process's output open: a reader of a pipe waits for its end."""
+    """Close this process's output to what starts meanwhile: a reader of a pipe waits for everyone's end."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]

@@ -14,28 +14,28 @@ _LONGEST_PHASE = 100
 
 
 def holds_results(folder: Path) -> bool:
-    """Whether a rank ended there, well or not."""
+    """Tell whether a rank ended there, well or not."""
     return any(folder.glob("rank*.json"))
 
 
 def ranks_began(folder: Path) -> bool:
-    """Whether a rank was ever started there."""
+    """Tell whether a rank was ever started there."""
     return any(folder.glob("rank*.*"))
 
 
 def attempts(folder: Path) -> list[Path]:
-    """``folder``, ``folder.2``, ``folder.3``, ... as far as they are there, in this order."""
+    """List ``folder``, ``folder.2``, ``folder.3``, ... as far as they are there, in this order."""
     return sorted((path for path in folder.parent.glob(f"{folder.name}*") if _is_of(path, folder)), key=attempt_number)
 
 
 def attempt_number(folder: Path) -> int:
-    """1 for the first attempt."""
+    """Return the number of an attempt's folder, 1 for the first."""
     number = folder.suffix[1:]
     return int(number) if number.isdigit() else 1
 
 
 def next_attempt(folder: Path) -> Path:
-    """The folder for ranks that are to be started: the last attempt's, or a new one where ranks began there."""
+    """Return the folder for ranks to be started: the last attempt's, or a new one where ranks began there."""
     made = attempts(folder)
     if not made:
         return folder
@@ -45,12 +45,12 @@ def next_attempt(folder: Path) -> Path:
 
 
 def result_text(result: RankResult) -> str:
-    """What a rank leaves: its result with a digest, as files are copied from machine to machine."""
+    """Write a rank's result with a digest, as files are copied from machine to machine."""
     return digested(to_json(result).encode()).decode()
 
 
 def read_result(path: Path) -> RankResult:
-    """The result that a rank left; raises BadInput where it is not whole, or not as the rank left it."""
+    """Read the result that a rank left; raises BadInput where it is not whole, or not as the rank left it."""
     return from_json(RankResult, undigested(file_bytes(path), path.name), path.name)
 
 
@@ -62,7 +62,7 @@ def write_job(job: RankJob, folder: Path) -> None:
 
 
 def read_job(folder: Path) -> tuple[RankJob, str]:
-    """The job of a folder and the hash of its file; raises BadInput."""
+    """Read the job of a folder and the hash of its file; raises BadInput where it is missing or malformed."""
     path = folder / JOB
     if not path.is_file():
         raise BadInput(f"{path} does not exist")
@@ -71,13 +71,13 @@ def read_job(folder: Path) -> tuple[RankJob, str]:
 
 
 def left_hash(folder: Path) -> str:
-    """Hash of what ranks left in a folder and how far they came; of one folder's name."""
+    """Return the hash of what ranks left in a folder, how far they came, and of the folder's name."""
     left = [*folder.glob("rank*.json"), *folder.glob("rank*.phase")]
     return content_hash(folder.name, *(part for path in sorted(left) for part in (path.name, path.read_bytes())))
 
 
 def phase_of(folder: Path, rank: int) -> str:
-    """Where a rank was when it last said so."""
+    """Return the phase in which a rank was when it last said so."""
     path = folder / f"rank{rank}.phase"
     if not path.exists():
         return "start"
@@ -86,7 +86,7 @@ def phase_of(folder: Path, rank: int) -> str:
 
 
 def extra_ranks(folder: Path, world_size: int) -> Iterator[str]:
-    """Names of results that are of no rank of the job."""
+    """Yield the names of results that are of no rank of the job."""
     known = {f"rank{rank}{kind}" for rank in range(world_size) for kind in (".json", ".error.json")}
     return (path.name for path in sorted(folder.glob("rank*.json")) if path.name not in known)
 

@@ -1,4 +1,4 @@
-"""What trials and study cells both state in their lines."""
+"""The part of a line that trials and study cells have in common."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -16,29 +16,29 @@ class BaseRecord(pydantic.BaseModel, ABC):
     schema_version: Literal[1] = 1
     key: str
     environment: str
-    """Hash; the environment itself is stored once."""
+    """The hash of the environment, which itself is stored once."""
     provenance: Provenance | None = None
-    """None in records of versions that did not state their code."""
+    """The code that made it; None in records of versions that did not state their code."""
 
     @property
     @abstractmethod
     def expected_key(self) -> str:
-        """Key of the work that the line states."""
+        """Return the key of the work that the line states."""
 
     @property
     @abstractmethod
     def about(self) -> str:
-        """What of the code it is a result of: the strategy, or the study."""
+        """Return the name of the code that it is a result of: the strategy, or the study."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """One line: which work, and how it ended."""
+        """Say in one line which work it is and how it ended."""
 
     @property
     @abstractmethod
     def cause(self) -> str:
-        """Why it failed and where, in one line; empty where it did not."""
+        """Say why it failed and where, in one line; empty where it did not."""
 
     @pydantic.model_validator(mode="after")
     def _unedited(self) -> "BaseRecord":
@@ -47,5 +47,5 @@ class BaseRecord(pydantic.BaseModel, ABC):
         return self
 
     def made_by(self, code: str | None) -> bool:
-        """Whether it says that the code it is about had this hash; nothing is made by None."""
+        """Tell whether it says that the code it is about had this hash; nothing is made by None."""
         return self.provenance is not None and code is not None and self.provenance.strategy_code == code

@@ -24,7 +24,7 @@ BACKENDS = ("simulated", "measured", "counted")
 
 
 class CellRecord(BaseRecord):
-    """What one cell of a study gave, or why it gave nothing."""
+    """The outcome of one cell of a study: its rows, or why there are none."""
 
     study: str
     version: PositiveInt
@@ -34,30 +34,30 @@ class CellRecord(BaseRecord):
     """CPU seconds of the process that ran it."""
     rows: tuple[SeriesRow, ...] = ()
     failure: Annotated[str, Field(min_length=1)] | None = None
-    """One line; a failed cell has no rows."""
+    """The reason in one line; a failed cell has no rows."""
     outcome: Outcome | None = None
-    """How it failed; None where it did not, and in records of versions that did not say."""
+    """The kind of failure; None where there is none, and in records of versions that did not say."""
 
     @property
     def expected_key(self) -> str:
-        """Hash of the study's name and version and of the cell."""
+        """Return the hash of the study's name and version and of the cell."""
         return cell_key(self.study, self.version, self.cell)
 
     @property
     def about(self) -> str:
-        """The study."""
+        """Return the name of the study."""
         return self.study
 
     @property
     def summary(self) -> str:
-        """Study, cell, how many rows it gave, and how long it took."""
+        """Say which study and cell it is, how many rows it gave, and how long it took."""
         how = "" if self.outcome in (None, Outcome.ERROR) else f"{self.outcome}: "
         outcome = f"failed: {how}{self.failure}" if self.failure else f"{len(self.rows)} rows"
         return f"{cell_text(self.study, self.cell)}: {outcome} ({self.wall_s:.1f} s)"
 
     @property
     def cause(self) -> str:
-        """The failure."""
+        """Return the failure, or an empty string."""
         return self.failure or ""
 
     @model_validator(mode="after")
@@ -76,10 +76,10 @@ class CellRecord(BaseRecord):
 
 
 def cell_key(study: str, version: int, cell: Cell) -> str:
-    """16 hex digits."""
+    """Return the key of a cell, 16 hex digits."""
     return content_hash(study, version, cell)
 
 
 def cell_text(study: str, cell: Cell) -> str:
-    """A cell in a few words."""
+    """Write a cell in a few words."""
     return " ".join([study, *(f"{name}={value}" for name, value in cell.items())])

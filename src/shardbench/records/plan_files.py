@@ -1,4 +1,4 @@
-"""Where a results folder keeps plans, and what the train split expects of their segments."""
+"""The files of a results folder for plans, and for what the train split expects of their segments."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ _DECIMALS = 9
 
 
 def plan_path(results: Path, plan_hash: str) -> Path:
-    """The file of a plan."""
+    """Return the path of a plan's file."""
     return results / "plans" / f"{plan_hash}.json"
 
 
 def lookups_path(results: Path, plan_hash: str, workload_fingerprint: str) -> Path:
-    """The file of the lookups of a plan's segments on a workload."""
+    """Return the path of the lookups of a plan's segments on a workload."""
     return results / "lookups" / f"{plan_hash}-{workload_fingerprint}.json"
 
 

@@ -1,4 +1,4 @@
-"""What a record says of how it was made: the code, when, and how busy the machine was."""
+"""The part of a record about how it was made: by which code, when, and how busy the machine was."""
 
 import os
 from datetime import UTC, datetime
@@ -15,11 +15,11 @@ class Provenance(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     commit: str | None
-    """Of the checkout that the package lies in; None where it is in none."""
+    """The commit of the checkout that the package lies in; None where it is in none."""
     dirty: bool | None
     """Whether the code differs from the commit; None without one."""
     package_code: str
-    """Hash of the harness and the data sets."""
+    """Hash of the code that judges, and of the data sets."""
     strategy_code: str | None
     """Hash of the code that the result is about: a trial's strategy, or a study with the strategies it names.
 
@@ -32,7 +32,7 @@ class Provenance(pydantic.BaseModel):
 
     @classmethod
     def begin(cls, strategy_code: str | None) -> "Provenance":
-        """That of what begins now; ``ended`` completes it."""
+        """Return the provenance of what begins now; ``ended`` completes it."""
         code, load = checkout(), _load()
         return cls(
             commit=code.commit,
@@ -45,7 +45,7 @@ class Provenance(pydantic.BaseModel):
         )
 
     def ended(self) -> "Provenance":
-        """The same, of what ends now."""
+        """Return the provenance with the load at the end, which is now."""
         return self.model_copy(update={"load_at_end": _load()})
 
 

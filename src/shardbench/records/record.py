@@ -1,6 +1,7 @@
 """The record of a trial: everything that is ever printed about it."""
 
 import statistics
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,7 +18,7 @@ Milliseconds = Annotated[float, Field(ge=0)]
 
 
 class Tiers(StrEnum):
-    """What the split of memory into HBM, UVM and host means for a trial's times."""
+    """The meaning of the split of memory into HBM, UVM and host for a trial's times."""
 
     SIMULATED = "simulated"
     PHYSICAL = "physical"
@@ -26,7 +27,7 @@ class Tiers(StrEnum):
 
 
 class Planned(pydantic.BaseModel):
-    """What making the plan took and gave, once for all repeats that a session runs."""
+    """The plan in numbers and what making it took, once for all repeats that a session runs."""
 
     model_config = _CONFIG
 
@@ -45,7 +46,7 @@ class Planned(pydantic.BaseModel):
     """Weights and optimiser state per rank."""
     uvm_memory_bytes: tuple[NonNegativeInt, ...]
     host_memory_bytes: tuple[NonNegativeInt, ...]
-    """Per node."""
+    """Memory of the hosts, per node."""
 
 
 class RankTiming(pydantic.BaseModel):
@@ -74,11 +75,11 @@ class Timing(pydantic.BaseModel):
     embedding_cpu_ms: tuple[Milliseconds, ...] | None = None
     """The same in CPU time, per rank; None where simulated and on devices."""
     ranks: tuple[RankTiming, ...] | None = None
-    """None in records of versions that did not keep it."""
+    """Times of each rank; None in records of versions that did not keep them."""
 
     @property
     def kernels_ms(self) -> tuple[float, ...]:
-        """Embedding time per rank by the clock that other work disturbs least: CPU time where there is one."""
+        """Return embedding times per rank by the clock that other work disturbs least: CPU time where there is one."""
         return self.embedding_cpu_ms if self.embedding_cpu_ms is not None else self.embedding_ms
 
 
@@ -114,7 +115,7 @@ class TrafficTotals(pydantic.BaseModel):
     lookups: NonNegativeFloat
     off_hbm_lookups: NonNegativeFloat
     distinct_rows: tuple[NonNegativeFloat, ...]
-    """Per rank."""
+    """Rows that each rank touches, each once."""
     hbm_bytes: NonNegativeFloat
     uvm_bytes: NonNegativeFloat
     host_bytes: NonNegativeFloat
@@ -130,8 +131,50 @@ class TrafficTotals(pydantic.BaseModel):
     """The same from one device back."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """The part of a record that is known before anything runs; its fields are the record's."""
+
+    traffic: TrafficTotals
+    predicted: Timing
+    tiers: Tiers
+    bound_ms: float | None = None
+    bound_fixed_ms: float | None = None
+    whole_table_bound_ms: float | None = None
+    mean_step_ms: float | None = None
+    step_bound_ms: float | None = None
+    own_step_bound_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """The part of a record that only simulated trials have; its fields are the record's."""
+
+    timing: Timing
+    draws: Draws | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardsticks:
+    """The part of a measured trial's record that its times are held against; its fields are the record's."""
+
+    calibrated_on: str | None
+    least_step_ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The part of a record that ranks gave, as far as it holds; its fields are the record's."""
+
+    ranks_hash: str
+    hosts: int | None = None
+    timing: Timing | None = None
+    control: Control | None = None
+    measured_bytes: dict[str, float] | None = None
+
+
 class Record(BaseRecord):
-    """What one trial gave, or why it gave nothing."""
+    """The outcome of one trial: all that it gave, or why it gave nothing."""
 
     spec: TrialSpec
     outcome: Outcome
@@ -140,16 +183,16 @@ class Record(BaseRecord):
     planned: Planned | None = None
     timing: Timing | None = None
     predicted: Timing | None = None
-    """What the cost model says for the same plan and batches; equals ``timing`` where simulated."""
+    """The cost model's times for the same plan and batches; they equal ``timing`` where simulated."""
     calibrated_on: str | None = None
     """Measured only: the processors that the constants behind ``predicted`` were measured on."""
     control: Control | None = None
-    """Measured only."""
+    """The common plan's steps; measured only."""
     draws: Draws | None = None
     """Simulated only: how sure the cost model is."""
     traffic: TrafficTotals | None = None
     tiers: Tiers | None = None
-    """None in records of versions that did not say."""
+    """The meaning of the tiers; None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
     """Measured backend: algorithmic bytes the ranks really sent, by collective, all ranks."""
     ranks_hash: str | None = None
@@ -165,7 +208,7 @@ class Record(BaseRecord):
     Older records have one of plans with a host or a batch schedule, too, about which nothing is proven (``bounded``).
     """
     bound_fixed_ms: float | None = None
-    """Of that bound, launches and dispatch."""
+    """The part of that bound that is launches and dispatch."""
     whole_table_bound_ms: float | None = None
     """The same where every table stays whole on one device."""
     mean_step_ms: float | None = None
@@ -175,25 +218,33 @@ class Record(BaseRecord):
     own_step_bound_ms: float | None = None
     """The same for the moves that the strategy declares."""
 
+    def ended(self, failure: Failure | None, *parts: Predictions | Simulated | Yardsticks | Measured) -> "Record":
+        """Return this record with more parts, of a trial that ended with this failure or, without one, well."""
+        known = {name: getattr(self, name) for name in Record.model_fields}
+        for part in parts:
+            known |= vars(part)
+        outcome = failure.outcome if failure is not None else Outcome.OK
+        return Record.model_validate({**known, "failure": failure, "outcome": outcome})
+
     @property
     def bounded(self) -> bool:
-        """Whether the bounds are about this trial: simulated, of a plan without host lookups and batch schedule."""
+        """Tell whether the bounds are about this trial: simulated, of a plan without host lookups or a schedule."""
         moves = self.planned.moves if self.planned is not None else ()
         return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
 
     @property
     def expected_key(self) -> str:
-        """Hash of the spec."""
+        """Return the hash of the spec."""
         return self.spec.key
 
     @property
     def about(self) -> str:
-        """The strategy."""
+        """Return the name of the strategy."""
         return self.spec.strategy
 
     @property
     def summary(self) -> str:
-        """The trial and its outcome; ``ms/step`` is the median over its n iterations."""
+        """Say which trial it is and its outcome; ``ms/step`` is the median over its n iterations."""
         head = f"{self.spec.text}: {self.outcome}"
         if self.failure is not None:
             return f"{head} in {self.cause}"
@@ -202,7 +253,7 @@ class Record(BaseRecord):
 
     @property
     def cause(self) -> str:
-        """Phase, rank and cause of the failure."""
+        """Return phase, rank and cause of the failure."""
         if self.failure is None:
             return ""
         rank = f" (rank {self.failure.rank})" if self.failure.rank is not None else ""

@@ -15,15 +15,15 @@ class RecordStore(JsonLines[R]):
     """Records of one suite or study, failures included; of one piece of work the last line counts."""
 
     def latest(self) -> dict[str, R]:
-        """The last record of every key."""
+        """Return the last record of every key."""
         return {record.key: record for record in self.read()}
 
 
 def trial_store(results: Path, suite: str) -> RecordStore[Record]:
-    """Records of one suite in ``<results>/records/<suite>.jsonl``."""
+    """Return the store of one suite's records, ``<results>/records/<suite>.jsonl``."""
     return RecordStore(results / "records" / f"{suite}.jsonl", Record, "trial")
 
 
 def cell_store(results: Path, owner: str, study: str) -> RecordStore[CellRecord]:
-    """Records of one study in ``<results>/studies/<owner>/<study>.jsonl``."""
+    """Return the store of one study's records, ``<results>/studies/<owner>/<study>.jsonl``."""
     return RecordStore(results / "studies" / owner / f"{study}.jsonl", CellRecord, "cell")

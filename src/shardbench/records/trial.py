@@ -11,7 +11,7 @@ from shardbench.model.table import Name, Optimizer, Precision
 
 
 class Backend(StrEnum):
-    """Where a number comes from; the two are never mixed in one row."""
+    """The source of a number; the two are never mixed in one row."""
 
     SIMULATED = "simulated"
     """The cost model, fed with exactly counted traffic."""
@@ -20,7 +20,7 @@ class Backend(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The ways in which a trial ends."""
 
     OK = "ok"
     INFEASIBLE = "infeasible"
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class TrialSpec(pydantic.BaseModel):
-    """What identifies a trial; equal specs are the same trial and are not run twice."""
+    """The facts that identify a trial; equal specs are the same trial and are not run twice."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -60,12 +60,12 @@ class TrialSpec(pydantic.BaseModel):
 
     @property
     def key(self) -> str:
-        """16 hex digits."""
+        """Return the key of the trial, 16 hex digits."""
         return content_hash(self)
 
     @property
     def text(self) -> str:
-        """The trial in a few words."""
+        """Write the trial in a few words."""
         seed = f" s{self.seed}" if self.seed else ""
         return f"{self.backend} {self.workload} {self.machine} {self.strategy}{seed} r{self.repeat}"
 
@@ -79,14 +79,14 @@ def _shortened(cause: str) -> str:
 
 
 class Failure(pydantic.BaseModel):
-    """Why a trial did not end ``ok``: one line, and where."""
+    """The reason why a trial did not end ``ok``, in one line, and where it failed."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     outcome: Outcome
     cause: Annotated[str, Field(min_length=1), pydantic.AfterValidator(_shortened)]
     phase: str
-    """start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own fault."""
+    """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own."""
     rank: int | None = None
     rule: str | None = None
     """The rule that a strategy or its plan broke, by the names of the conformance checks."""

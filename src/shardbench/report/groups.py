@@ -1,4 +1,4 @@
-"""Which records belong together: what is compared in one group, what is pooled in one row."""
+"""Records that belong together: what is compared in one group, what is pooled in one row."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Prediction:
 
     value: float
     low: float | None
-    """None without draws: it is not known how sure the model is."""
+    """Lower end of the band; None without draws, where it is not known how sure the model is."""
     high: float | None
 
 
@@ -56,7 +56,7 @@ class Row:
 
     strategy: str
     records: tuple[Record, ...]
-    """By seed, then repeat."""
+    """The trials, by seed and then repeat."""
 
     @cached_property
     def worst(self) -> Record:
@@ -65,17 +65,17 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether every trial ended well; only then does a row have numbers."""
+        """True where every trial ended well; only then does a row have numbers."""
         return self.worst.outcome is Outcome.OK
 
     @property
     def competes(self) -> bool:
-        """Whether the row may be the best of its group."""
+        """True where the row may be the best of its group."""
         return self.ok and self.worst.role is Role.COMPETITOR
 
     @property
     def trials_ok(self) -> int:
-        """How many trials ended well."""
+        """The number of trials that ended well."""
         return sum(record.outcome is Outcome.OK for record in self.records)
 
     @property
@@ -102,7 +102,7 @@ class Row:
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:
-        """Of every trial, the median over iterations of its step to the control's of the same turn.
+        """Every trial's median over iterations of its step over the control's of the same turn.
 
         All trials of the row must have a control.
         """
@@ -157,7 +157,7 @@ class Group:
 
     condition: Condition
     rows: tuple[Row, ...]
-    """By strategy name."""
+    """One row a strategy, by its name."""
 
     @cached_property
     def control(self) -> str | None:
@@ -166,7 +166,7 @@ class Group:
         return hashes.pop() if len(hashes) == 1 else None
 
     def numbers(self, row: Row) -> tuple[float, ...]:
-        """What rows are compared by, one number a trial: the ratio to the control, the median step where there is none.
+        """Return the numbers that rows are compared by, one a trial: ratios to the control, else median steps.
 
         The row must be ok.
         """
@@ -208,7 +208,7 @@ class Group:
         return p_larger(row.step_draws, other.step_draws)
 
     def apart(self, a: Row, b: Row) -> bool | None:
-        """Whether two measured rows differ by more than the noise of as many trials as they have; None if unknown."""
+        """Return whether two measured rows differ by more than the noise of so many trials; None where unknown."""
         if self.noise is None:
             return None
         off = abs(np.log(self.estimate(a).value / self.estimate(b).value))
@@ -221,7 +221,7 @@ class Group:
 
     @cached_property
     def pairs_beyond_noise(self) -> tuple[tuple[Row, Row], ...] | None:
-        """Those of ``pairs`` that are apart; None where the noise is unknown."""
+        """The pairs of rows that are apart; None where the noise is unknown."""
         return None if self.noise is None else tuple(pair for pair in self.pairs if self.apart(*pair))
 
     @cached_property
@@ -232,7 +232,7 @@ class Group:
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
-        """How each row stands, by its strategy and in the rows' order."""
+        """The standing of each row, by its strategy and in the rows' order."""
         best = self.best
         vs_best = {} if best is None else {row.strategy: self._vs(row, best) for row in self.ok_rows}
         ratios = {name: 1.0 + value / 100.0 for name, value in vs_best.items() if value is not None}
@@ -297,7 +297,7 @@ class Group:
 
     @property
     def best_found_ms(self) -> float | None:
-        """That time; None unless simulated."""
+        """The smallest embedding time that any plan has on its slowest rank, ms; None unless simulated."""
         return None if self.best_found is None else _slowest_embedding_ms(self.best_found)
 
     def p_slower_than_best_found(self, row: Row) -> float | None:

@@ -27,7 +27,7 @@ AS_RUN = "as run"
 Cells = Mapping[str, Any]
 
 
-class Mark(StrEnum):
+class TieMark(StrEnum):
     """What is known of the difference to the best, as tables print it."""
 
     BEST = "best"
@@ -66,8 +66,8 @@ class Standing:
     """Whether the step is the best competitor's, within the noise where measured; None where that is unknown."""
     p_slower: float | None = None
     """Share of draws in which the step is longer than the best competitor's; None of the best, and without draws."""
-    mark: Mark | None = None
-    """None where the strategy failed, or no competitor of the group ended well."""
+    mark: TieMark | None = None
+    """A strategy that failed has none, nor has any where no competitor ended well."""
     plan_s: float | None = None
     fit_s: float | None = None
     devices: float | None = None
@@ -101,7 +101,7 @@ class Standing:
     @property
     def tie(self) -> str:
         """The mark where the order to the best is not claimed; else empty."""
-        return "" if self.mark in (None, Mark.BEST) else str(self.mark)
+        return "" if self.mark in (None, TieMark.BEST) else str(self.mark)
 
 
 def is_measured(backend: str) -> bool:
@@ -111,24 +111,24 @@ def is_measured(backend: str) -> bool:
 
 def mark(
     vs_best_pct: float | None, same: bool | None, p_slower: float | None, *, role: str, backend: str
-) -> Mark | None:
+) -> TieMark | None:
     """Return what is known of a difference to the best competitor; None where there is no difference."""
     if vs_best_pct is None:
         return None
     if same is None:
-        return Mark.UNKNOWN
+        return TieMark.UNKNOWN
     if vs_best_pct == 0 and role == Role.COMPETITOR:
-        return Mark.BEST
+        return TieMark.BEST
     if same:
-        return Mark.SAME
-    return certainty(vs_best_pct, p_slower) if backend == Backend.SIMULATED else Mark.APART
+        return TieMark.SAME
+    return certainty(vs_best_pct, p_slower) if backend == Backend.SIMULATED else TieMark.APART
 
 
-def certainty(difference: float, p_slower: float | None) -> Mark:
+def certainty(difference: float, p_slower: float | None) -> TieMark:
     """Return how sure the sign of a simulated difference is, given the share of draws that are slower."""
     if p_slower is None:
-        return Mark.UNKNOWN
-    return Mark.APART if share_of_sign(difference, p_slower) >= SURE else Mark.OPEN
+        return TieMark.UNKNOWN
+    return TieMark.APART if share_of_sign(difference, p_slower) >= SURE else TieMark.OPEN
 
 
 def share_of_sign(difference: float, p_slower: float) -> float:
@@ -176,7 +176,7 @@ def table_standings(table: pd.DataFrame) -> list[Standing]:
 
 def _stated(row: Cells) -> Standing:
     over_best_pct, tie = number(row, "over_best_pct"), text(row, "tie")
-    known = None if over_best_pct is None else Mark.BEST if over_best_pct == 0 and not tie else Mark(tie)
+    known = None if over_best_pct is None else TieMark.BEST if over_best_pct == 0 and not tie else TieMark(tie)
     numbers = (
         "step_ms", "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct",
         "headroom_pct",

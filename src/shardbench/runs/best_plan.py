@@ -24,7 +24,7 @@ from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
 FIRST_SHARE = 0.5
-"""Of the budget, for the strategies with all device moves, which use what they get."""
+"""Share of the budget for the strategies with all device moves, which use what they get."""
 SLACK = 2.0
 """Times its share that a strategy may take."""
 COMPARED = 5
@@ -60,7 +60,7 @@ class Best:
     """How many tables are sharded how."""
     hbm_used_bytes: tuple[int, ...]
     hbm_room_bytes: tuple[int, ...]
-    """Of each device, for tables."""
+    """HBM of each device that is left for tables."""
     placed_anew: int
     """Tables that the strategy had placed against a constraint."""
 

@@ -33,7 +33,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where calls run."""
+    """The scheduler on which calls run."""
 
     engine: Engine
     folder: Path
@@ -49,14 +49,14 @@ class Done(Generic[T]):
     """What became of one call."""
 
     number: int
-    """Of its arguments, 0, 1, ..."""
+    """The number of its arguments: 0, 1, ..."""
     value: T | Failure
 
 
 def submitted(
     call: Callable[..., T], arguments: Sequence[tuple[object, ...]], cluster: Cluster
 ) -> Generator[Done[T], None, None]:
-    """What ``call`` gives for each of the arguments, as it is done; a job that ends without is a Failure.
+    """Yield what ``call`` gives for each of the arguments, as it is done; a job that ends without is a Failure.
 
     Jobs that are not done are cancelled where nobody reads further. Raises BadInput where submitit is
     missing, or the engine or a parameter is not to be had here.
@@ -102,11 +102,11 @@ def _executor(cluster: Cluster) -> Any:
 
 
 _OUTCOMES = {"OUT_OF_MEMORY": Outcome.OOM, "TIMEOUT": Outcome.TIMEOUT}
-"""By SLURM's words."""
+"""Outcomes of jobs that left nothing, by SLURM's words for their state."""
 
 
 def _answer(call: Callable[..., T], given: tuple[object, ...]) -> T | Failure:
-    """In the job: what the call gives, or how it failed."""
+    """Return what the call gives in the job, or how it failed."""
     try:
         return call(*given)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What ranks left in the folders of ``run --work``, made into records: judged as if they had run here."""
+"""Records of what ranks left in the folders of ``run --work``, judged as if they had run here."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
-from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import JOB, Ran, RankError, RankJob
 from shardbench.processes.trial_folder import (
     attempt_number,
@@ -19,7 +18,7 @@ from shardbench.processes.trial_folder import (
     read_result,
 )
 from shardbench.records.plan_files import keep_plan
-from shardbench.records.record import Record
+from shardbench.records.record import Measured, Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 from shardbench.runs.measured_trial import TRIAL, judge, read_trial
@@ -29,17 +28,17 @@ SETTLES_S = 60.0
 """So long after the last file of a rank others may still be on their way through a shared file system."""
 
 
-class State(StrEnum):
-    """What became of a trial's folder."""
+class FolderState(StrEnum):
+    """The fate of a trial's folder."""
 
     RECORDED = "recorded"
     KNOWN = "recorded before"
     OPEN = "not run yet"
     """No rank was started there."""
     UNFINISHED = "unfinished"
-    """Ranks were; they run, or were stopped from outside."""
+    """Ranks were started; they run, or were stopped from outside."""
     LEFT = "left behind"
-    """The same, and a later attempt of the trial is there."""
+    """Ranks were started there, and a later attempt of the trial is there."""
     BAD = "not a trial"
     """It says of no trial whose ranks they were."""
 
@@ -49,11 +48,11 @@ class Collected:
     """A trial's folder and what became of it."""
 
     folder: Path
-    state: State
+    state: FolderState
     text: str
     """One line about it, without the folder."""
     record: Record | None = None
-    """Where it is RECORDED or KNOWN."""
+    """The record, where the folder is RECORDED or KNOWN."""
 
 
 def collect(work: Path, results: Path) -> Iterator[Collected]:
@@ -70,14 +69,14 @@ def collect(work: Path, results: Path) -> Iterator[Collected]:
         try:
             kept, job = read_trial(folder)
         except BadInput as error:
-            yield Collected(folder=folder, state=State.BAD, text=str(error))
+            yield Collected(folder=folder, state=FolderState.BAD, text=str(error))
             continue
         suite = kept.spec.suite
         if suite not in known:
             known[suite] = {r.ranks_hash: r for r in trial_store(results, suite).read() if r.ranks_hash is not None}
         before = known[suite].get(left_hash(folder))
         if before is not None:
-            yield Collected(folder=folder, state=State.KNOWN, text=before.summary, record=before)
+            yield Collected(folder=folder, state=FolderState.KNOWN, text=before.summary, record=before)
             continue
         of_trial = attempts[folder.with_suffix("")]
         left = _left(folder, job, of_trial[of_trial.index(folder) + 1 :], known[suite])
@@ -86,13 +85,13 @@ def collect(work: Path, results: Path) -> Iterator[Collected]:
             continue
         record = _record(kept, job, folder, results)
         known[suite][left_hash(folder)] = record
-        yield Collected(folder=folder, state=State.RECORDED, text=record.summary, record=record)
+        yield Collected(folder=folder, state=FolderState.RECORDED, text=record.summary, record=record)
 
 
 def open_folders(work: Path) -> list[Path]:
-    """Trial folders whose ranks have still to run, in the order in which strategies take turns within a repeat.
+    """List trial folders whose ranks have still to run, in the order in which strategies take turns within a repeat.
 
-    Of a trial's attempts the last; folders in which ranks were stopped before one ended are among them.
+    They are the last attempts of their trials, those in which ranks were stopped before one ended among them.
     Raises BadInput where a folder is no trial's.
     """
     found: dict[str, tuple[TrialSpec, Path]] = {}
@@ -106,7 +105,7 @@ def open_folders(work: Path) -> list[Path]:
 
 
 def trial_folders(work: Path) -> list[Path]:
-    """``work``, its folders and theirs, as far as they are trials'; attempts in their order. Raises BadInput."""
+    """List ``work``, its folders and theirs, as far as they are trials'; attempts in their order. Raises BadInput."""
     if not work.is_dir():
         raise BadInput(f"{work} is no folder: name that of shardbench run --work")
     work = work if work.name else work.resolve()
@@ -121,23 +120,23 @@ def _turn(spec: TrialSpec, folder: Path) -> tuple[str, int, int, str]:
     return folder.parent.name, spec.repeat, spec.seed, spec.strategy
 
 
-def _left(folder: Path, job: RankJob, later: list[Path], known: dict[str, Record]) -> tuple[State, str] | None:
-    """Whether the folder is left as it is, and why, in one line; ``later`` are the trial's attempts after it."""
+def _left(folder: Path, job: RankJob, later: list[Path], known: dict[str, Record]) -> tuple[FolderState, str] | None:
+    """Say why a folder is left as it is, in one line, or None; ``later`` are the trial's attempts after it."""
     if any(left_hash(one) in known for one in later):
-        return State.LEFT, "a later attempt is on record"
+        return FolderState.LEFT, "a later attempt is on record"
     if not ranks_began(folder):
-        return State.OPEN, "not run yet"
+        return FolderState.OPEN, "not run yet"
     silent = _silent(folder, job)
     idle_s = time.time() - max(path.stat().st_mtime for path in folder.glob("rank*.*") if path.suffix != ".partial")
     if not silent or (holds_results(folder) and idle_s > SETTLES_S):
         return None
     where = ", ".join(f"rank {rank} in {phase_of(folder, rank)}" for rank in silent)
     text = f"no result of {where}, nor a sign of life for {max(idle_s, 0):.0f} s"
-    return (State.LEFT, f"{text}; a later attempt is there") if later else (State.UNFINISHED, text)
+    return (FolderState.LEFT, f"{text}; a later attempt is there") if later else (FolderState.UNFINISHED, text)
 
 
 def _silent(folder: Path, job: RankJob) -> list[int]:
-    """Ranks that left neither a result nor a reason."""
+    """List the ranks that left neither a result nor a reason."""
     ends = (".json", ".error.json")
     world = range(job.topology.world_size)
     return [rank for rank in world if not any((folder / f"rank{rank}{end}").exists() for end in ends)]
@@ -145,21 +144,16 @@ def _silent(folder: Path, job: RankJob) -> list[int]:
 
 def _record(kept: Record, job: RankJob, folder: Path, results: Path) -> Record:
     """Judge a finished folder and append its record."""
-    draft: dict[str, object] = {name: getattr(kept, name) for name in Record.model_fields}
-    failure = _reported(folder, job)
+    measured, failure = Measured(ranks_hash=left_hash(folder)), _reported(folder, job)
     if failure is None:
-        try:
-            judge(draft, folder)
-        except TrialFailed as error:
-            failure = error.failure
+        measured, failure = judge(kept, folder)
     ran = next((ran for rank in range(job.topology.world_size) if (ran := _ran(folder, rank)) is not None), None)
     if ran is not None:
         ran.environment.save(results)
         code = kept.provenance.strategy_code if kept.provenance is not None else None
-        draft["environment"] = ran.environment.hash
-        draft["provenance"] = ran.provenance.model_copy(update={"strategy_code": code})
-    draft |= {"ranks_hash": left_hash(folder), "failure": failure}
-    record = Record.model_validate({**draft, "outcome": failure.outcome if failure is not None else Outcome.OK})
+        provenance = ran.provenance.model_copy(update={"strategy_code": code})
+        kept = kept.model_copy(update={"environment": ran.environment.hash, "provenance": provenance})
+    record = kept.ended(failure, measured)
     for plan in (job.plan, job.control):
         if plan is not None:
             keep_plan(results, plan)
@@ -169,7 +163,7 @@ def _record(kept: Record, job: RankJob, folder: Path, results: Path) -> Record:
 
 
 def _reported(folder: Path, job: RankJob) -> Failure | None:
-    """What the ranks that ended badly say: of the first of them, and which ranks left nothing."""
+    """Return what the first rank that ended badly says, and which ranks left nothing; None where none ended so."""
     reports = sorted(folder.glob("rank*.error.json"), key=lambda path: (path.stat().st_mtime, path.name))
     if not reports:
         return None
@@ -182,7 +176,7 @@ def _reported(folder: Path, job: RankJob) -> Failure | None:
 
 
 def _ran(folder: Path, rank: int) -> Ran | None:
-    """Where a rank ran, by what it left; None where that is not whole."""
+    """Return where a rank ran, by what it left; None where that is not whole."""
     result, error = folder / f"rank{rank}.json", folder / f"rank{rank}.error.json"
     try:
         if result.is_file():

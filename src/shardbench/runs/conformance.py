@@ -117,7 +117,7 @@ def _import_required(strategy: Strategy) -> None:
 
 @contextmanager
 def _closed_folder() -> Iterator[Path]:
-    """A folder with test batches and records, which no strategy has business in."""
+    """Make a folder with test batches and records, which no strategy has business in."""
     with tempfile.TemporaryDirectory(prefix="shardbench-closed-") as folder:
         closed = Path(folder)
         write_known(closed / "batches")
@@ -129,7 +129,7 @@ def _closed_folder() -> Iterator[Path]:
 
 @contextmanager
 def _planning(strategy: Strategy, closed: Path, *, elsewhere: bool = False) -> Iterator[PlanningProcess]:
-    """A process to ask; raises _Broken where the closed folder is another one afterwards."""
+    """Give a process to ask; raises _Broken where the closed folder is another one afterwards."""
     before = _content(closed)
     with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
         try:
@@ -183,7 +183,7 @@ def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> 
 
 
 def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> bool:
-    """Whether two trainings give one result that no busy machine cuts short."""
+    """Tell whether two trainings give one result that no busy machine cuts short."""
     if not learns(strategy):
         return False
     ample = replace(budget, fit_s=AMPLE * budget.fit_s)
@@ -192,7 +192,7 @@ def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path
 
 
 def _check_other_words(asked: "_Asked", result: str) -> None:
-    """Other words for one problem, and for chance."""
+    """Ask one problem in other words and by another seed; raises _Broken where a name or an order matters."""
     case = asked.case
     problem, old_names = renamed(case.problem)
     if _placed(asked.plan(replace(case, problem=problem), fitted=True), old_names) != _placed(result):
@@ -208,7 +208,7 @@ def _check_other_words(asked: "_Asked", result: str) -> None:
 
 
 def _placed(text: str, names: dict[str, str] | None = None) -> object:
-    """What a plan does, whatever its notes say and in whichever order it says so; ``names`` are put in."""
+    """Return what a plan does, whatever its notes say and in whichever order it says so; ``names`` are put in."""
     if not text:
         return ""
     plan = Plan.from_json(text)
@@ -227,7 +227,7 @@ class _Asked:
             raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
 
     def plan(self, case: Case | None = None, *, fitted: bool = False, seed: int = SEED) -> str:
-        """A valid plan's JSON, empty where there rightly is none; raises _Broken."""
+        """Return a valid plan's JSON, empty where there rightly is none; raises _Broken."""
         case = case or self.case
         text, spent = self._answered(case, fitted, seed)
         if text and spent.plan_s > self.budget.plan_s:

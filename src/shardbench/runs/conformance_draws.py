@@ -15,10 +15,10 @@ from shardbench.runs.conformance_problems import ROOMY, Case, round_machine
 from shardbench.runs.simulate import simulate
 from shardbench.workloads.materialise import DrawnBatches, materialise
 from shardbench.workloads.trace import Bags, Ranking, Split
-from shardbench.workloads.workload import Workload, held_out_split, rng
+from shardbench.workloads.workload import Workload, rng
 
 SPLITS = 5
-"""How many other draws a plan is judged on."""
+"""Number of other draws that a plan is judged on."""
 _TRAIN_BATCHES = 8
 _LOOKUPS = 4
 _IN_HBM = 0.3
@@ -61,13 +61,13 @@ class PublicDraws(Workload):
         return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=samples, present=samples)
 
     def recipe(self) -> object:
-        """The seed: all else is in this module."""
+        """Return the seed: all else is in this module."""
         return {"seed": self.seed}
 
 
 @lru_cache(maxsize=2)
 def drawn_case(moves: frozenset[Move]) -> Case:
-    """The workload's problem: on a machine with HBM for some of the rows, where the moves reach other memory."""
+    """Return the workload's problem on a machine with HBM for some of the rows, where the moves reach other memory."""
     workload, beyond = PublicDraws(), frozenset({Move.UVM, Move.HOST})
     all_bytes = sum(table.rows * table.dim * 4 for table in workload.tables)
     hbm = int(_IN_HBM * all_bytes / 2) if moves & beyond else ROOMY
@@ -85,17 +85,10 @@ def write_known(folder: Path) -> None:
 
 
 def known_and_held_out_ms(plan: Plan, problem: Problem) -> tuple[float, tuple[float, ...]]:
-    """A plan's mean step on the lookups that everyone can draw, and on each of some that are drawn now."""
-    known = _step_ms(plan, problem)
-    held_out = []
-    for _ in range(SPLITS):
-        with held_out_split():
-            held_out.append(_step_ms(plan, problem))
-    return known, tuple(held_out)
-
-
-def _step_ms(plan: Plan, problem: Problem) -> float:
-    workload = PublicDraws()
+    """Return a plan's mean step on the lookups that everyone can draw, and on each of some that are drawn now."""
+    known = DrawnBatches(PublicDraws())
+    drawn = [others for _ in range(SPLITS) if (others := known.held_out()) is not None]
     # The machine states no rate of its hosts, and the dense model asks for no lookups: on the devices for all.
     plan = replace(plan, dense=DenseHome.DEVICES)
-    return simulate(plan, problem, DrawnBatches(workload), workload.dense, 1).step_ms
+    known_ms, *held_out_ms = (simulate(plan, problem, each, PublicDraws.dense, 1).step_ms for each in (known, *drawn))
+    return known_ms, tuple(held_out_ms)

@@ -29,13 +29,13 @@ class Case:
     """Whether it is asked again under other names, in another order, with another seed, and in another process."""
 
     def fits_with(self, moves: frozenset[Move]) -> bool:
-        """Whether a strategy with these moves must find a plan."""
+        """Tell whether a strategy with these moves must find a plan."""
         return self.anything_fits and (not self.needs or bool(self.needs & moves))
 
 
 @lru_cache(maxsize=1)
 def cases() -> tuple[Case, ...]:
-    """All problems, seeded and always the same."""
+    """Make all problems, seeded and always the same."""
     mixed = ((2000, 16), (300, 64), (5000, 32), (40, 16), (900, 64), (64, 32))
     many = tuple((50 + 97 * i % 3000, 16 * (1 + i % 4)) for i in range(23))
     crowded = tuple((1000, 32) for _ in range(12))
@@ -61,7 +61,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def renamed(problem: Problem) -> tuple[Problem, dict[str, str]]:
-    """The problem and its tables under other names, which sort otherwise, and the old names by the new."""
+    """Give the problem and its tables other names, which sort otherwise; return the old names by the new beside it."""
     names = [hashlib.sha256(table.name.encode()).hexdigest()[:8] for table in problem.tables]
     tables = tuple(replace(table, name=name) for table, name in zip(problem.tables, names))
     old = {name: table.name for table, name in zip(problem.tables, names)}
@@ -69,7 +69,7 @@ def renamed(problem: Problem) -> tuple[Problem, dict[str, str]]:
 
 
 def reordered(problem: Problem) -> Problem:
-    """The problem with its tables in another order; not for problems with inputs."""
+    """Return the problem with its tables in another order; not for problems with inputs."""
     order = np.random.default_rng(1).permutation(len(problem.tables))
     return replace(
         problem,
@@ -105,7 +105,7 @@ def _profile(table: Table, rng: np.random.Generator | None) -> AccessProfile:
 
 
 def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int = ROOMY, host: int = ROOMY) -> Machine:
-    """A made-up round-numbered device; no case depends on its speed."""
+    """Make up a machine of round-numbered devices; no case depends on its speed."""
     topology = Topology(nodes=nodes, devices_per_node=per_node, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=host)
     constants = Constants(
         hbm_bytes_per_s=1e12,

@@ -36,9 +36,9 @@ from shardbench.workloads.trace import seal_test_split
 
 COPY, FIT, PLAN = "copy", "fit", "plan"
 DAYS_S = 86400.0 * 40
-"""By how much the second process's calendar is ahead."""
+"""Seconds by which the second process's calendar is ahead."""
 SLACK = 2.0
-"""Times its budget after which a strategy is ended: checks run on machines of any speed."""
+"""A strategy is ended after so many times its budget: checks run on machines of any speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class PlanningProcess:
         self._private.cleanup()
 
     def ask(self, ask: Ask, limit_s: float) -> tuple[str, float]:
-        """What the process answers and the seconds that it took by this one's clock; raises TrialFailed."""
+        """Return what the process answers and the seconds that it took by this one's clock; raises TrialFailed."""
         began = time.perf_counter()
         try:
             self._asks.send(ask)
@@ -107,7 +107,7 @@ class PlanningProcess:
         return answer, took_s
 
     def plan(self, strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-        """As ``evaluate`` asks a planner."""
+        """Fit and plan as ``evaluate`` asks a planner to."""
         fit_s, seen = 0.0, problem.restricted_to(strategy.sees)
         if learns(strategy) and not fitted:
             limit_s = SLACK * (budget.plan_s + budget.fit_s)
@@ -123,7 +123,7 @@ class _Surroundings:
     elsewhere: bool
 
     def enter(self) -> None:
-        """Make them this process's."""
+        """Make them the surroundings of this process."""
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
         if self.elsewhere:
             # What is around a strategy, and none of its business.
@@ -135,7 +135,7 @@ class _Surroundings:
 
 
 def _read(said: bytes) -> str | Failure:
-    """The text or the failure that a process wrote, which may have written anything."""
+    """Read the text or the failure that a process wrote, which may have written anything."""
     try:
         answer = json.loads(said)
         return str(answer["text"]) if "text" in answer else Failure.model_validate(answer["failure"])
@@ -145,7 +145,7 @@ def _read(said: bytes) -> str | Failure:
 
 
 def _exit_code(pid: int | None) -> int | None:
-    """Of a process that ends within a second; not by ``join``, which whoever holds its pipes can make wait."""
+    """Return the exit code of a process that ends within a second; ``join`` waits for whoever holds its pipes."""
     until = time.monotonic() + 1.0
     while pid is not None and time.monotonic() < until:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -204,7 +204,7 @@ def _keep_open(*descriptors: int) -> None:
 
 
 def _forget_the_dice() -> None:
-    """Generators that everyone shares are in a state of chance: a plan hangs on its seed alone."""
+    """Put the generators that everyone shares into a state of chance: a plan hangs on its seed alone."""
     random.seed()
     np.random.seed(None)
     if "torch" in sys.modules:
@@ -212,7 +212,7 @@ def _forget_the_dice() -> None:
 
 
 def _copy(strategy: Strategy) -> Strategy:
-    """The strategy as another process gets it."""
+    """Return the strategy as another process gets it."""
     try:
         copy = pickle.loads(pickle.dumps(strategy))  # noqa: S301 - just made
     except Exception as error:
@@ -253,7 +253,7 @@ def _done(strategy: Strategy, ask: Ask) -> str:
 
 
 def _state(problem: Problem) -> str:
-    """What must not change: the problem's content, and what its profiles answer."""
+    """Return what must not change: the problem's content, and what its profiles answer."""
     seen = (profile for profile in (problem.profiles if isinstance(problem.profiles, tuple) else ()))
     answers = [(p.cdf(np.linspace(0.0, p.rows, 9)), p.expected_distinct(p.rows**0.5)) for p in seen]
     return content_hash(problem.seen_hash(), [(cdf.tolist(), distinct) for cdf, distinct in answers])

@@ -84,7 +84,7 @@ class _Room:
         raise Infeasible(f"no control plan: {table.rows - at} rows of table '{table.name}' fit nowhere")
 
     def _places(self) -> Iterator[tuple[Placement, Ints]]:
-        """Where a piece may lie, and the view of what is free there."""
+        """Yield the places where a piece may lie, each with the view of what is free there."""
         for tier, free in self._free.items():
             yield RowWise(ranks=self._everyone, tier=tier), free
         for tier, free in self._free.items():

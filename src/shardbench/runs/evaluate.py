@@ -2,11 +2,10 @@
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.landlock import version
@@ -19,7 +18,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
-from shardbench.processes.launch import Mark, call_in_child
+from shardbench.processes.launch import Mark, call_in_child, pickled
 from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.planning import (
@@ -33,23 +32,8 @@ from shardbench.runs.planning import (
     learns,
     plan_here,
     plan_sealed,
-    sent_of,
 )
 from shardbench.workloads.trace import closed_test_split
-
-__all__ = [
-    "Answer",
-    "Bounds",
-    "Limits",
-    "Planner",
-    "Question",
-    "RulesOnly",
-    "answer_of",
-    "answers_kept",
-    "evaluate",
-    "learns",
-]
-# ``learns`` too: the frozen leaderboard asks for it here, and other code would make its records another code's.
 
 J = TypeVar("J")
 T = TypeVar("T")
@@ -62,25 +46,25 @@ LATE, LATE_S = 0.1, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What no plan of devices' tables can beat; None where nothing is proven."""
+    """The times that no plan of devices' tables can beat; None where nothing is proven."""
 
     any_rows: Bound | None = None
-    """Whatever rows a plan puts into HBM."""
+    """It holds whatever rows a plan puts into HBM."""
     hottest_first: Bound | None = None
-    """Where it keeps the order of frequency in every table (``cost.bounds.keeps_order``)."""
+    """It holds for plans that keep the order of frequency in every table (``cost.bounds.keeps_order``)."""
     whole_tables_ms: float | None = None
-    """Where every table stays whole on one device."""
+    """It holds for plans that keep every table whole on one device."""
     steps: StepBounds | None = None
-    """Of the whole step."""
+    """Bounds on the whole step."""
 
     def of(self, plan: Plan, moves: Iterable[str]) -> Bound | None:
-        """The bound on plans like this one, which makes ``moves``; None where hosts or a batch schedule serve it."""
+        """Return the bound on plans like this one, which makes ``moves``; None where a host or a schedule serves it."""
         if NO_BOUND & set(moves):
             return None
         return self.hottest_first if keeps_order(plan) else self.any_rows
 
     def of_step(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
-        """The bound on the step of plans like this one, made with ``moves``; None as above."""
+        """Return the bound on the step of plans like this one, made with ``moves``; None where nothing is proven."""
         return self.steps.of(plan, moves) if self.steps is not None else None
 
 
@@ -98,29 +82,29 @@ class Question(ABC, Generic[J]):
 
     @abstractmethod
     def judge(self, plan: Plan) -> J:
-        """What a valid plan comes to. Raises Unsupported for one that cannot be judged."""
+        """Judge a valid plan; raises Unsupported for one that cannot be judged."""
 
     def prove_bounds(self) -> Bounds:
-        """Bounds on what any plan comes to; nothing by default."""
+        """Prove bounds on what any plan comes to; nothing by default."""
         return Bounds()
 
     def held_out(self) -> "Question[J] | None":
-        """The same with other test lookups, which nobody knew before; None where there are no others."""
+        """Return the same with other test lookups, which nobody knew before; None where there are no others."""
         return None
 
     def restored(self) -> bool:
-        """Whether someone changed what the question holds on disk, which is then made again."""
+        """Make again what someone changed of the files that the question holds; return whether that was so."""
         return False
 
-    def bounds(self, limits: "Limits | None" = None) -> Bounds:
-        """The bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
+    def bounds(self, limits: "JudgeLimits | None" = None) -> Bounds:
+        """Return the bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
         if self._bounds is None:
             self._bounds = _limited(self.prove_bounds, (), limits, "bound")
         return self._bounds
 
     @property
     def proven(self) -> bool:
-        """Whether the bounds are known."""
+        """Tell whether the bounds are known."""
         return self._bounds is not None
 
     def forget_bounds(self) -> None:
@@ -132,20 +116,20 @@ class RulesOnly(Question[None]):
     """A problem whose plans are held against the rules of plans alone."""
 
     def judge(self, plan: Plan) -> None:
-        """See Question."""
+        """Judge nothing: the rules held before."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Where given, judging and bounding run in processes of their own, for ``timeout_s`` at the most."""
+class JudgeLimits:
+    """Limits of judging and bounding, which run in processes of their own where they are given."""
 
     timeout_s: float
     log: Path
-    """What these processes and the planner print."""
+    """The file for what these processes and the planner print."""
 
 
 Planner = Callable[[Strategy, Problem, Budget, int, bool], tuple[str, Spent]]
-"""Fits, unless that is done (the last argument), and plans: the plan as JSON and what it took; raises TrialFailed."""
+"""Fits, unless that is done (the last argument), and plans; gives the plan as JSON and what it took, or TrialFailed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,27 +143,13 @@ class Answer(Generic[J]):
     spent: Spent
     judged: J
     moves: frozenset[Move]
-    """Those that the strategy declares."""
-    limits: Limits | None = None
+    """The moves that the strategy declares."""
+    limits: JudgeLimits | None = None
 
     @property
     def bounds(self) -> Bounds:
-        """Of the question."""
+        """Return the bounds of the question."""
         return self.question.bounds(self.limits)
-
-
-_kept: "list[list[Answer[Any]]]" = []
-
-
-@contextmanager
-def answers_kept() -> "Iterator[list[Answer[Any]]]":
-    """Meanwhile the list gets all answers that are found in this process: of work that gives other things of them."""
-    answers: list[Answer[Any]] = []
-    _kept.append(answers)
-    try:
-        yield answers
-    finally:
-        _kept.pop()
 
 
 def evaluate(
@@ -190,19 +160,21 @@ def evaluate(
     *,
     sealed: bool = True,
     fitted: bool = False,
-    limits: Limits | None = None,
+    limits: JudgeLimits | None = None,
     on_plan: Callable[[Plan, Planned], None] | None = None,
     slack: float = 1.0,
     planner: Planner | None = None,
+    sent: bytes | None = None,
 ) -> Answer[J] | Failure:
-    """Fit, plan, validate, judge: the answer, or how it failed.
+    """Fit, plan, validate and judge; return the answer, or how it failed.
 
     The strategy sees of the problem what it declared, and never the test split: ``sealed`` plans in
     a process of its own that is killed when its time is up; else the split is closed while it plans
     here. Either way one that took more than ``slack`` times its budget has failed; one that does not
-    learn and was killed is not asked the same question again with less. ``fitted``: the strategy has
-    learned already. ``on_plan`` is told of a valid plan before it is judged. Where a ``planner`` is
-    given, it lets the strategy fit and plan, sealed in its own way.
+    learn and was killed is not asked the same question again with less. ``fitted`` says that the strategy
+    has learned already. ``on_plan`` is told of a valid plan before it is judged. Where a ``planner`` is
+    given, it lets the strategy fit and plan, sealed in its own way. ``sent`` is the strategy as it crosses
+    to its process; it is pickled now where that is not given.
     Raises BadInput for faults of the user's files alone.
     """
     try:
@@ -210,7 +182,7 @@ def evaluate(
             text, spent = planner(strategy, question.problem, budget, seed, fitted)
         else:
             text, spent = _plan(
-                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack
+                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack, sent=sent
             )
         for what, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
@@ -226,25 +198,22 @@ def evaluate(
         judged = _limited(question.judge, (plan,), limits, "count")
     except TrialFailed as failure:
         return failure.failure
-    answer = Answer(
+    return Answer(
         question=question, plan=plan, planned=planned, spent=spent, judged=judged, moves=strategy.moves, limits=limits
     )
-    for answers in _kept:
-        answers.append(answer)
-    return answer
 
 
 def answer_of(
     question: Question[J], strategy: Strategy, budget: Budget | None = None, seed: int = 0, *, fitted: bool = False
 ) -> Answer[J]:
-    """The answer, planned in this process: for what has no result without it. Raises BadInput where it failed."""
+    """Return the answer, planned in this process, for what has no result without it; raises BadInput if it failed."""
     answer = evaluate(question, strategy, budget or Budget(), seed, sealed=False, fitted=fitted)
     if isinstance(answer, Failure):
         raise BadInput(f"{strategy.name} on {question.problem.name}: {answer.outcome}: {answer.cause}")
     return answer
 
 
-def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: Limits | None, phase: str) -> T:
+def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: JudgeLimits | None, phase: str) -> T:
     if limits is not None:
         return call_in_child(function, arguments, timeout_s=limits.timeout_s, phase=phase, log=limits.log)
     try:
@@ -261,16 +230,17 @@ def _plan(
     *,
     sealed: bool,
     fitted: bool,
-    limits: Limits | None,
+    limits: JudgeLimits | None,
     slack: float,
+    sent: bytes | None,
 ) -> tuple[str, Spent]:
-    """The plan as JSON and what it took."""
+    """Return the plan as JSON and what it took; raises TrialFailed."""
     # What is withheld must not be where the strategy is: it could look through the frames below it.
     seen = question.problem.restricted_to(strategy.sees)
     if not sealed:
         with closed_test_split():
             return plan_here(strategy, question.problem, budget, seed, fitted)
-    sent = sent_of(strategy)
+    sent = sent or pickled(strategy, "plan")
     fits = learns(strategy) and not fitted
     allowed_s = slack * (budget.plan_s + (budget.fit_s if fits else 0.0))
     limit_s = allowed_s + max(LATE * allowed_s, LATE_S)
@@ -303,7 +273,7 @@ def _plan(
 
 
 def _read(text: str) -> Plan:
-    """The plan that another process wrote, validated again."""
+    """Read the plan that another process wrote, and validate it again."""
     try:
         return Plan.from_json(text, "plan")
     except BadInput as error:

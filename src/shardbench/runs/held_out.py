@@ -1,4 +1,4 @@
-"""Whether a plan is better on the test lookups that everyone can draw than on others of the same kind."""
+"""A suspicion: a plan is better on the test lookups that everyone can draw than on others of the same kind."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ MARGIN = 0.95
 
 
 def too_good(known_ms: float, held_out_ms: Sequence[float]) -> str:
-    """What is suspicious of a mean step on known test lookups beside those on held-out ones, or an empty string."""
+    """Say what is suspicious of a mean step on known test lookups beside held-out ones, or give an empty string."""
     if known_ms >= MARGIN * min(held_out_ms):
         return ""
     return (

@@ -14,7 +14,7 @@ from shardbench.records.trial import Outcome
 
 
 def least_step_ms(traffic: TrafficTotals, machine: Machine) -> float | None:
-    """Milliseconds; None where ``doctor --calibrate`` measured no link of the machine.
+    """Return the milliseconds that a step takes at least; None where ``doctor --calibrate`` measured no link.
 
     The busiest rank sends at least its share, and no faster than the link by its own error; what goes over both links
     may go at once.
@@ -31,10 +31,10 @@ def least_step_ms(traffic: TrafficTotals, machine: Machine) -> float | None:
     return max(taken, default=None)
 
 
-def refuse_too_fast(timing: Timing, least_ms: object) -> None:
-    """Raises TrialFailed (``invalid``) where the median step is below ``least_ms``, if that is known."""
+def refuse_too_fast(timing: Timing, least_ms: float | None) -> None:
+    """Raise TrialFailed (``invalid``) where the median step is below ``least_ms``, if that is known."""
     step_ms = statistics.median(timing.step_ms)
-    if isinstance(least_ms, float) and step_ms < least_ms:
+    if least_ms is not None and step_ms < least_ms:
         cause = (
             f"the step, {step_ms:.6g} ms, is shorter than its bytes take at the link rates calibrated on these "
             f"processors, {least_ms:.6g} ms: too good to be true, or calibrate again"

@@ -1,6 +1,7 @@
 """A measured trial: its folder, made before ranks run, and its record, judged after, wherever the ranks ran."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pydantic
@@ -11,11 +12,11 @@ from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json, to_json
 from shardbench.engine.measure import gather
 from shardbench.model.calibrated import chip_of
-from shardbench.processes.failures import failed
+from shardbench.processes.failures import TrialFailed, failed
 from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
-from shardbench.processes.trial_folder import read_job, write_job
+from shardbench.processes.trial_folder import left_hash, read_job, write_job
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Control, Record, TrafficTotals
+from shardbench.records.record import Control, Measured, Record, TrafficTotals
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.least_step import refuse_too_fast
 
@@ -23,26 +24,27 @@ TRIAL = "trial.json"
 
 
 class KeptTrial(pydantic.BaseModel):
-    """What is known of a measured trial before its ranks run; lies beside their job."""
+    """The file beside the job of ranks: what is known of a measured trial before they run."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     record: Record
-    """As of a trial whose ranks never run."""
+    """The record of a trial whose ranks never run."""
     job: str
-    """Hash of the job's file."""
+    """The hash of the job's file."""
 
 
-def write_trial(draft: dict[str, object], job: RankJob, folder: Path) -> None:
-    """Make ``folder`` a folder that ranks can run anywhere; raises BadInput where some began there."""
+def write_trial(record: Record, job: RankJob, folder: Path) -> None:
+    """Make ``folder`` a folder that ranks can run anywhere; raises BadInput where some began there.
+
+    ``record`` is as of a trial whose ranks never run.
+    """
     write_job(job, folder)
-    failure = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
-    record = Record.model_validate({**draft, "outcome": failure.outcome, "failure": failure})
     write_atomically(folder / TRIAL, to_json(KeptTrial(record=record, job=read_job(folder)[1])))
 
 
 def read_trial(folder: Path) -> tuple[Record, RankJob]:
-    """The trial of a folder and its job; raises BadInput where they are not of each other or of the folder."""
+    """Read the trial of a folder and its job; raises BadInput where they are not of each other or of the folder."""
     path = folder / TRIAL
     if not path.is_file():
         raise BadInput(f"no {TRIAL}: not made by this version's run --work")
@@ -61,29 +63,36 @@ def read_trial(folder: Path) -> tuple[Record, RankJob]:
     return kept.record, job
 
 
-def judge(draft: dict[str, object], folder: Path) -> None:
-    """Add to ``draft`` what the ranks in a folder measured; raises TrialFailed where it does not hold.
+def judge(kept: Record, folder: Path) -> tuple[Measured, Failure | None]:
+    """Return what the ranks in a folder measured, as far as it holds, and the failure where it does not.
 
-    What holds until then is in the draft nevertheless.
+    ``kept`` is the record as of a trial whose ranks never ran.
     """
-    measurement = gather(folder)
-    provenance = draft.get("provenance")
-    draft["hosts"] = _hosts(measurement.ranks, provenance if isinstance(provenance, Provenance) else None)
-    draft["timing"] = measurement.timing
+    measured = Measured(ranks_hash=left_hash(folder))
+    try:
+        measurement = gather(folder)
+        hosts = _hosts(measurement.ranks, kept.provenance)
+    except TrialFailed as error:
+        return measured, error.failure
     job, _ = read_job(folder)
-    if job.control is not None:
-        draft["control"] = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
     moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
-    draft["measured_bytes"] = moved
-    _compare_bytes(moved, TrafficTotals.model_validate(draft["traffic"]))
+    measured = replace(measured, hosts=hosts, timing=measurement.timing, measured_bytes=moved)
+    if job.control is not None:
+        control = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
+        measured = replace(measured, control=control)
     ran = measurement.ranks[0].ran
     environment = ran.environment if ran is not None else Environment.here()
-    if draft.get("calibrated_on") == chip_of(environment, job.device):
-        refuse_too_fast(measurement.timing, draft.get("least_step_ms"))
+    try:
+        _compare_bytes(moved, kept.traffic)
+        if kept.calibrated_on == chip_of(environment, job.device):
+            refuse_too_fast(measurement.timing, kept.least_step_ms)
+    except TrialFailed as error:
+        return measured, error.failure
+    return measured, None
 
 
 def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
-    """Machines that the ranks ran on; raises TrialFailed where they ran other code or unlike each other."""
+    """Count the machines that the ranks ran on; raises TrialFailed where they ran other code or unlike each other."""
     rans = [result.ran for result in ranks if result.ran is not None]
     if not rans:
         return 1
@@ -101,13 +110,15 @@ def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
 
 
 def _differences(one: Ran, other: Ran) -> list[str]:
-    """Facts of the environment that differ; memory and free cores of like machines may."""
+    """List the facts of the environment that differ; memory and free cores of like machines may."""
     facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})
     return [fact for fact in facts if getattr(one.environment, fact) != getattr(other.environment, fact)]
 
 
-def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals) -> None:
-    """Raises TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
+def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals | None) -> None:
+    """Raise TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
+    if traffic is None:
+        raise BadInput(f"{TRIAL} states no traffic: it was not made by this program")
     copies = {TO_DEVICE: traffic.copied_to_device_bytes, TO_HOST: traffic.copied_to_host_bytes}
     counted = {name: sum(links) for name, links in traffic.collectives.items()}
     counted |= {name: size or 0.0 for name, size in copies.items()}

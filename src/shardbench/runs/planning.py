@@ -5,9 +5,9 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardbench.base.code import BASELINES, owner_of
@@ -17,29 +17,29 @@ from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed, failed, failure_of
-from shardbench.processes.launch import Mark, mark, pickled
+from shardbench.processes.launch import Mark, MarkPoint, pickled, unmarked
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.trace import closed_test_split, seal_test_split
 
 FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
-"""Points that a process of its own marks."""
+"""Points of fitting and planning that are marked where a process of its own does them."""
 CHANGED = "the strategy changed the problem it was given"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Seconds of fitting and planning."""
+    """Wall and CPU seconds of fitting and planning; the process that did it spent the latter."""
 
     fit_s: float = 0.0
     plan_s: float = 0.0
-    """Wall seconds."""
     fit_cpu_s: float = 0.0
     plan_cpu_s: float = 0.0
-    """CPU seconds of the process that did it."""
 
 
-def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
-    """Let the strategy learn from what it may see of the problems, with the test split closed; the seconds."""
+def fit(
+    strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int, *, mark: MarkPoint = unmarked
+) -> Spent:
+    """Let the strategy learn from what it may see of the problems, with the test split closed; return the seconds."""
     if not learns(strategy):
         return Spent()
     seen = [problem.restricted_to(strategy.sees) for problem in problems]
@@ -52,17 +52,17 @@ def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: i
 
 
 def learns(strategy: Strategy) -> bool:
-    """Whether the strategy does anything to fit."""
+    """Tell whether the strategy does anything to fit."""
     return type(strategy).fit is not Strategy.fit
 
 
 def may_need_engine(strategy: Strategy) -> bool:
-    """Whether fitting or planning may import torch: of ours those do that learn or state what they require."""
+    """Tell whether fitting or planning may import torch: of ours those do that learn or state what they require."""
     return not type(strategy).__module__.startswith(f"{BASELINES}.") or learns(strategy) or bool(strategy.requires)
 
 
 def by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
-    """Seconds from the marks, first beginning to last end: a strategy could set the clocks of its own process."""
+    """Return the seconds between marks, first beginning to last end: a strategy could set its own process's clocks."""
 
     def between(begin: str, end: str) -> tuple[float, float]:
         if not marks[begin] or not marks[end]:
@@ -76,16 +76,16 @@ def by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A strategy on its way to a process of its own, where it may not go there, and where alone it may write."""
+    """A strategy on its way to a process of its own, with the folders closed to it and the one that it may write to."""
 
     pickled: bytes
     closed: tuple[Path, ...]
     private: Path
     confines: bool
-    """Whether the kernel can."""
+    """Whether the kernel can confine a process to these rules."""
 
     def opened(self) -> Strategy:
-        """The strategy, in a process that can never read a test split again; raises TrialFailed."""
+        """Return the strategy, in a process that can never read a test split again; raises TrialFailed."""
         seal_test_split()
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
         # Sockets of its own pools lie there too, not beside the program's.
@@ -100,52 +100,40 @@ class Sealed:
         return strategy
 
 
-_sent: dict[int, bytes] = {}
+def pickled_now(strategies: Iterable[Strategy]) -> dict[str, bytes]:
+    """Return by name the strategies as they are now, pickled for the processes that plan.
 
-
-@contextmanager
-def pickled_before(strategies: Iterable[Strategy]) -> Iterator[None]:
-    """Meanwhile these strategies cross to the process that plans as they are now.
-
-    Pickling runs code of the strategy, in this process: here there are no test batches yet. What cannot be
-    pickled is left to the trial that fails of it.
+    Pickling runs code of the strategy in this process, so it is done where there are no test batches yet. What cannot
+    be pickled is left to the trial that fails of it.
     """
-    made: dict[int, bytes] = {}
+    made: dict[str, bytes] = {}
     for strategy in strategies:
         with suppress(TrialFailed):
-            made[id(strategy)] = pickled(strategy, "plan")
-    _sent.update(made)
-    try:
-        yield
-    finally:
-        for number in made:
-            del _sent[number]
+            made[strategy.name] = pickled(strategy, "plan")
+    return made
 
 
-def sent_of(strategy: Strategy) -> bytes:
-    """The strategy as it crosses; raises TrialFailed where it cannot be pickled."""
-    return _sent.get(id(strategy)) or pickled(strategy, "plan")
-
-
-def plan_sealed(sealed: Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool) -> str:
-    """In a process of its own."""
+def plan_sealed(sealed: Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool, *, mark: MarkPoint) -> str:
+    """Return the plan as JSON, made in a process of its own; raises TrialFailed."""
     strategy = sealed.opened()
     before = problem.seen_hash()
-    made, _ = plan_here(strategy, problem, budget, seed, fitted)
+    made, _ = plan_here(strategy, problem, budget, seed, fitted, mark=mark)
     if problem.seen_hash() != before:
         raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
     return made
 
 
 def _fields(seen: Problem) -> dict[str, int]:
-    """Which objects the problem is made of; what they hold is compared where a process of its own plans."""
+    """Return the ids of a problem's parts; what these hold is compared where a process of its own plans."""
     return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
 
 
-def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-    """The plan as JSON, made in this process, and what it took; raises TrialFailed."""
+def plan_here(
+    strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool, *, mark: MarkPoint = unmarked
+) -> tuple[str, Spent]:
+    """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
     try:
-        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
+        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed, mark=mark)
         seen = problem.restricted_to(strategy.sees)
         before = _fields(seen)
         wall, cpu = time.perf_counter(), time.process_time()
@@ -159,11 +147,11 @@ def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, f
             raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
     except (Exception, SystemExit) as error:
         raise TrialFailed(planning_failure(error, strategy)) from error
-    return _written(plan), Spent(fit_s=spent.fit_s, fit_cpu_s=spent.fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+    return _written(plan), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
 def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
-    """What an exception of a strategy's is; one of a confined process that reached out breaks a rule."""
+    """Return the failure that a strategy's exception is; one of a confined process that reached out breaks a rule."""
     failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
     refused = _refused(error) if confined() else None
     if refused is None:
@@ -175,14 +163,14 @@ def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failu
 
 
 def _refused(error: BaseException | None) -> PermissionError | None:
-    """What the kernel said, where that is behind an error."""
+    """Return what the kernel said, where that is behind an error."""
     while error is not None and not isinstance(error, PermissionError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _written(plan: Plan) -> str:
-    """JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
+    """Write JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
     try:
         if len(plan.segments) > MAX_SEGMENTS:
             raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")

@@ -2,13 +2,12 @@
 
 import shutil
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from shardbench.base.errors import Infeasible
-from shardbench.cost.bounds.embedding import Bound
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
@@ -20,10 +19,10 @@ from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Draws, Planned, Record, Tiers, Timing, TrafficTotals
+from shardbench.records.record import Draws, Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
-from shardbench.runs.evaluate import Answer, Bounds, Limits, evaluate
+from shardbench.runs.evaluate import Answer, Bounds, JudgeLimits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.least_step import least_step_ms
 from shardbench.runs.measured_trial import judge, write_trial
@@ -35,7 +34,8 @@ from shardbench.workloads.workload import Workload
 ROUNDING = 1e-9
 """Relative difference that sums in another order make."""
 KEPT_LOG_BYTES = 1 << 20
-"""Of what each process of a failed trial printed, the last."""
+"""Bytes that are kept of the end of what each process of a failed trial printed."""
+NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
 LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
@@ -47,7 +47,7 @@ class MaterialisedQuestion(CountedQuestion):
         self._numbers = range(min(iterations, workload.test_batches))
         self.written: Batches = materialise_beside(workload, folder, self._numbers)
         self.restorations = 0
-        """How often the batches were made again."""
+        """Number of times that the batches were made again."""
         self._restoring = threading.Lock()
         super().__init__(problem, self.written, workload.dense, iterations)
 
@@ -56,7 +56,7 @@ class MaterialisedQuestion(CountedQuestion):
         return {**self.__dict__, "_workload": None, "_restoring": None}
 
     def restored(self) -> bool:
-        """See Question."""
+        """Make the test batches again where somebody changed them; return whether that was so."""
         with self._restoring:
             if self.written.intact():
                 return False
@@ -67,38 +67,29 @@ class MaterialisedQuestion(CountedQuestion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class JudgedPlan:
     """A strategy's valid plan and what a record keeps of it; nothing by batch, as many are held."""
 
     plan: Plan
-    traffic: TrafficTotals
-    predicted: Timing
-    bound: Bound | None
-    """On plans like this one."""
-    whole_table_bound_ms: float | None
-    mean_step_ms: float
-    step_bound_ms: float | None
-    """On the step of plans like this one."""
-    own_step_bound_ms: float | None
-    """The same of plans made with the moves that the strategy declares."""
+    predictions: Predictions
     draws: Draws | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planning:
-    """What asking a strategy once gave; ``planned`` is None where it made no valid plan."""
+class PlannedOnce:
+    """The result of asking a strategy once; ``planned`` is None where it made no valid plan."""
 
     planned: Planned | None
-    found: Found | Failure
+    judged: JudgedPlan | Failure
 
 
 class JobContext:
-    """What the trials of one job share, threads too; made when first needed, in a folder of the job.
+    """The things that the trials of one job share, threads too; made when first needed, in a folder of the job.
 
     Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
-    without ``launch`` will.
+    without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan.
     """
 
     def __init__(
@@ -111,6 +102,7 @@ class JobContext:
         folder_stays: bool = False,
         launch: bool = True,
         data: Path | None = None,
+        pickles: Mapping[str, bytes] | None = None,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -119,15 +111,16 @@ class JobContext:
         self.folder_stays = folder_stays
         self.launch = launch
         self.closed = (folder, *filter(None, [data]))
-        """What no planner reaches: the test batches and, where it is given, the data that they were made of."""
+        """Folders that no planner reaches: the test batches' and, where it is given, that of the data behind them."""
+        self.pickles = pickles or {}
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
-        self._plannings: dict[tuple[type[Strategy], str], Planning] = {}
+        self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
         self._making, self._proving = threading.Lock(), threading.Lock()
 
     @cached_property
     def question(self) -> MaterialisedQuestion:
-        """The planning problem, from the train split, and the test batches that the iterations go through, on disk."""
+        """Make the planning problem, from the train split, and the test batches of the iterations, on disk."""
         problem = Problem.of(
             self.workload.name,
             self.workload.tables,
@@ -143,14 +136,14 @@ class JobContext:
         return made
 
     def _shows_inputs(self) -> bool:
-        """Whether any strategy of the job looks at single inputs: a sample of them is as large as all else together."""
+        """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
         named = self.job.strategies
         asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
         return any(Sees.INPUTS in strategy.sees for strategy in asked)
 
     @cached_property
     def control(self) -> Plan:
-        """What the ranks of every measured trial hold beside the trial's plan; raises TrialFailed."""
+        """Make the plan that the ranks of every measured trial hold beside the trial's; raises TrialFailed."""
         try:
             plan = control_plan(self.question.problem)
         except Infeasible as error:
@@ -159,15 +152,15 @@ class JobContext:
         self.keep_plan(plan)
         return plan
 
-    def planning(self, spec: TrialSpec, strategy: Strategy) -> Planning:
-        """What the strategy gives for the trial and its other repeats, which run one after the other."""
+    def planning(self, spec: TrialSpec, strategy: Strategy) -> PlannedOnce:
+        """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
         key = _asked(spec, strategy)
         if key not in self._plannings:
             self._plannings[key] = _plan(spec, strategy, self)
         return self._plannings[key]
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
-        """Those of the job's question, proven once; raises TrialFailed."""
+        """Return the bounds of the job's question, proven once; raises TrialFailed."""
         with self._proving:
             proven, before = self.question.proven, self.restorations
             bounds = answer.bounds
@@ -176,13 +169,13 @@ class JobContext:
             return bounds
 
     def untouched_since(self, restorations: int) -> bool:
-        """Whether nobody changed the test batches since they had been made again so often."""
+        """Tell whether nobody changed the test batches since they had been made again so often."""
         made = "question" in self.__dict__
         return not made or (self.question.restorations == restorations and self.question.written.intact())
 
     @property
     def restorations(self) -> int:
-        """How often the test batches were made again."""
+        """Count how often the test batches were made again."""
         return self.question.restorations if "question" in self.__dict__ else 0
 
     def forget(self, spec: TrialSpec, strategy: Strategy) -> None:
@@ -191,7 +184,7 @@ class JobContext:
         self._plannings.pop(_asked(spec, strategy), None)
 
     def new_attempt(self, key: str) -> Path:
-        """Folder for the ranks of a measured trial, in which none was yet."""
+        """Return a folder for the ranks of a measured trial, in which none was yet."""
         self._attempts[key] = next_attempt(self.folder / key)
         return self._attempts[key]
 
@@ -240,24 +233,27 @@ def run_trial(
 
     Raises BadInput only for files of the user's, which no trial of the job could read.
     """
-    draft: dict[str, object] = {
-        "key": spec.key,
-        "spec": spec,
-        "role": strategy.role,
-        "environment": environment,
-        "provenance": provenance,
-    }
+    begun = Record(
+        key=spec.key,
+        spec=spec,
+        role=strategy.role,
+        environment=environment,
+        provenance=provenance,
+        outcome=NEVER_RAN.outcome,
+        failure=NEVER_RAN,
+    )
     failure = _cannot_start(spec, strategy, context)
-    if failure is None:
-        context.make()
-        try:
-            _fill(draft, spec, strategy, context)
-        except Exception as error:
-            failure = failure_of(error, "harness")
-        context.keep_log(spec.key, ok=failure is None)
     if failure is not None:
-        return Record.model_validate({**draft, "outcome": failure.outcome, "failure": failure})
-    return Record.model_validate({**draft, "outcome": Outcome.OK})
+        return begun.ended(failure)
+    context.make()
+    try:
+        made = context.planning(spec, strategy)
+    except Exception as error:
+        record = begun.ended(failure_of(error, "harness"))
+    else:
+        record = _judged_trial(begun.model_copy(update={"planned": made.planned}), made.judged, context)
+    context.keep_log(spec.key, ok=record.failure is None)
+    return record
 
 
 def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Failure | None:
@@ -275,7 +271,7 @@ def _asked(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
     return type(strategy), spec.model_copy(update={"repeat": 0}).key
 
 
-def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
+def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOnce:
     valid: list[Planned] = []
 
     def on_plan(plan: Plan, planned: Planned) -> None:
@@ -284,73 +280,79 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Planning:
         context.keep_plan(plan)
 
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
-    limits = Limits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
-    answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
+    limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
+    sent = context.pickles.get(strategy.name)
+    answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan, sent=sent)
     if not isinstance(answer, Failure):
         try:
-            return Planning(planned=answer.planned, found=_found(answer, spec, context))
+            return PlannedOnce(planned=answer.planned, judged=_judged_plan(answer, spec, context))
         except TrialFailed as failed_bound:
             answer = failed_bound.failure
-    return Planning(planned=valid[0] if valid else None, found=answer)
+    return PlannedOnce(planned=valid[0] if valid else None, judged=answer)
 
 
-def _found(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> Found:
+def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
     bounds = context.bounds(answer)
+    bound = bounds.of(answer.plan, answer.planned.moves)
     anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
-    return Found(
-        plan=answer.plan,
+    predictions = Predictions(
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        bound=bounds.of(answer.plan, answer.planned.moves),
-        whole_table_bound_ms=bounds.whole_tables_ms,
-        mean_step_ms=judged.step_ms,
-        step_bound_ms=anyhow.ms if anyhow is not None else None,
-        own_step_bound_ms=own.ms if own is not None else None,
+        tiers=_tiers(spec.backend, context),
+    )
+    if bound is not None:
+        predictions = replace(
+            predictions,
+            bound_ms=bound.ms,
+            bound_fixed_ms=bound.fixed_ms,
+            whole_table_bound_ms=bounds.whole_tables_ms,
+            mean_step_ms=judged.step_ms,
+            step_bound_ms=anyhow.ms if anyhow is not None else None,
+            own_step_bound_ms=own.ms if own is not None else None,
+        )
+    return JudgedPlan(
+        plan=answer.plan,
+        predictions=predictions,
         draws=None if measured else judged.draws(context.question.problem, context.workload.dense),
     )
 
 
-def _fill(draft: dict[str, object], spec: TrialSpec, strategy: Strategy, context: JobContext) -> None:
-    planning = context.planning(spec, strategy)
-    draft["planned"], found = planning.planned, planning.found
-    if isinstance(found, Failure):
-        raise TrialFailed(found)
-    draft["traffic"], draft["predicted"] = found.traffic, found.predicted
-    draft["tiers"] = _tiers(spec.backend, context)
-    if found.bound is not None:
-        draft["bound_ms"], draft["bound_fixed_ms"] = found.bound.ms, found.bound.fixed_ms
-        draft["whole_table_bound_ms"] = found.whole_table_bound_ms
-        draft["step_bound_ms"], draft["own_step_bound_ms"] = found.step_bound_ms, found.own_step_bound_ms
-        draft["mean_step_ms"] = found.mean_step_ms
-    if spec.backend is Backend.SIMULATED:
-        _refuse_impossible(found)
-        draft["timing"] = draft["predicted"]
-        draft["draws"] = found.draws
-        return
-    _measure(draft, spec, found, context)
+def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
+    """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
+    if isinstance(judged, Failure):
+        return planned.ended(judged)
+    predicted = planned.ended(NEVER_RAN, judged.predictions)
+    try:
+        if planned.spec.backend is Backend.MEASURED:
+            return _measured(predicted, judged, context)
+        _refuse_impossible(judged.predictions)
+    except Exception as error:
+        return predicted.ended(failure_of(error, "harness"))
+    return predicted.ended(None, Simulated(timing=judged.predictions.predicted, draws=judged.draws))
 
 
-def _refuse_impossible(found: Found) -> None:
-    """A time below what is proven says that plan, counter or bound is wrong: no number is shown then."""
-    bound_ms = found.bound.ms if found.bound is not None else None
+def _refuse_impossible(found: Predictions) -> None:
+    """Refuse a time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
+    embedding_ms = max(found.predicted.embedding_ms)
     held = (
         ("the step", found.mean_step_ms, found.step_bound_ms, "any device moves"),
         ("the step", found.mean_step_ms, found.own_step_bound_ms, "the strategy's moves"),
-        ("the slowest device's embedding time", max(found.predicted.embedding_ms), bound_ms, "any device moves"),
+        ("the slowest device's embedding time", embedding_ms, found.bound_ms, "any device moves"),
     )
     for what, ms, least_ms, whose in held:
-        if least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
+        if ms is not None and least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
             cause = (
                 f"{what}, {ms:.6g} ms, is below the bound proven for {whose}, {least_ms:.6g} ms: too good to be true"
             )
             raise failed(Outcome.INVALID, cause, "bound", "bound")
 
 
-def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: JobContext) -> None:
-    batches = context.question.written
+def _measured(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
+    """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
+    spec, batches = predicted.spec, context.question.written
     job = rank_job(
-        found.plan,
+        judged.plan,
         context.question.problem,
         context.workload.dense,
         # As seen from the trial's folder.
@@ -362,18 +364,19 @@ def _measure(draft: dict[str, object], spec: TrialSpec, found: Found, context: J
         seed=spec.seed,
         timeout_s=spec.timeout_s,
     )
-    draft["calibrated_on"] = calibrated_on(context.machine)
-    draft["least_step_ms"] = least_step_ms(found.traffic, context.machine)
+    least_ms = least_step_ms(judged.predictions.traffic, context.machine)
+    kept = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
     folder = context.new_attempt(spec.key)
-    write_trial(draft, job, folder)
+    write_trial(kept, job, folder)
     elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
     if elsewhere:
-        raise failed(Outcome.SKIPPED, elsewhere, "start")
+        return kept.ended(Failure(outcome=Outcome.SKIPPED, cause=elsewhere, phase="start"))
     try:
         run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-        judge(draft, folder)
-    finally:
-        draft["ranks_hash"] = left_hash(folder)
+        measured, failure = judge(kept, folder)
+    except Exception as error:
+        measured, failure = Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
+    return kept.ended(failure, measured)
 
 
 def _tiers(backend: Backend, context: JobContext) -> Tiers:

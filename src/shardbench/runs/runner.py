@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pydantic
@@ -14,7 +14,7 @@ from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Role, Strategy
-from shardbench.processes.server import set_rank_variables, start_server, without_engine
+from shardbench.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
@@ -22,7 +22,7 @@ from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
-from shardbench.runs.planning import may_need_engine, pickled_before
+from shardbench.runs.planning import may_need_engine, pickled_now
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
@@ -31,7 +31,7 @@ from shardbench.workloads.workload import Workload, WorkloadConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What of a suite to run, from and to where; empty selections mean all."""
+    """The part of a suite to run, from and to where; empty selections mean all."""
 
     results: Path
     data: Path
@@ -43,13 +43,13 @@ class RunOptions:
     force: bool = False
     retry: frozenset[Outcome] = frozenset()
     work: Path | None = None
-    """Where job folders are made and kept; a temporary folder where None."""
+    """The folder in which job folders are made and kept; a temporary one where None."""
     launch: bool = True
     """Whether ranks of measured trials are started here; else their folders are made and no more."""
     parallel: int = 1
     """Simulated trials at once; 0: one a core."""
     cluster: Cluster | None = None
-    """Where simulated trials run as jobs, each its own; None: here."""
+    """The scheduler on which simulated trials run as jobs, each its own; None: here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,6 @@ class _ListedJob:
     job: Job
     workload: Workload
     specs: tuple[TrialSpec, ...]
-
-
-def list_trials(suite: Suite, options: RunOptions) -> list[TrialSpec]:
-    """Trials of the selection in the order they run; raises BadInput for an unknown strategy."""
-    return [spec for listed in _list_jobs(suite, options) for spec in listed.specs]
 
 
 class SuiteWork(Work[TrialSpec, Record]):
@@ -81,7 +76,7 @@ class SuiteWork(Work[TrialSpec, Record]):
 
     @cached_property
     def _not_here(self) -> frozenset[str]:
-        """Keys of the measured trials whose devices this computer lacks."""
+        """The keys of the measured trials whose devices this computer lacks."""
         return frozenset(
             spec.key
             for listed in self._jobs
@@ -91,41 +86,44 @@ class SuiteWork(Work[TrialSpec, Record]):
         )
 
     def key(self, piece: TrialSpec) -> str:
-        """The spec's."""
+        """Return the key of the spec."""
         return piece.key
 
     def code(self, piece: TrialSpec, record: Record) -> str | None:
-        """The strategy's."""
+        """Return the hash of the strategy's code."""
         return self._codes[piece.strategy]
 
     def timed(self, piece: TrialSpec) -> bool:
-        """A simulated trial is the same everywhere, and one that is not measured here holds from elsewhere."""
+        """Tell whether it is measured here: simulated ones are the same everywhere, others hold from elsewhere."""
         measured = piece.backend is Backend.MEASURED and self._options.launch
         return measured and piece.key not in self._not_here
 
     def again(self, record: Record) -> bool:
-        """By the options."""
+        """Tell whether the options ask for it."""
         return self._options.force or record.outcome in self._options.retry
 
     def run(
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
     ) -> Generator[Record, None, None]:
-        """One after the other, job by job; simulated ones before, side by side or on a cluster, where asked to."""
+        """Run trials one by one, job by job; simulated ones first, beside each other or on a cluster if asked to."""
         wanted = {spec.key for spec in pieces}
         todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
         todo = [(listed, specs) for listed, specs in todo if specs]
         asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
         measured = any(listed.job.backend is Backend.MEASURED for listed, _ in todo)
         spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
-        with without_engine() if spared else nullcontext(), pickled_before(asked.values()):
+        # No test batches are made yet.
+        pickles = pickled_now(asked.values())
+        with FORK_SERVER.without_engine() if spared else nullcontext():
             # Its imports go on beside what this process does first.
-            start_server()
-            yield from self._run(todo, asked, environment, started)
+            FORK_SERVER.context()
+            yield from self._run(todo, asked, pickles, environment, started)
 
     def _run(
         self,
         todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
         asked: Mapping[str, Strategy],
+        pickles: Mapping[str, bytes],
         environment: str,
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
@@ -140,10 +138,10 @@ class SuiteWork(Work[TrialSpec, Record]):
             if self._options.cluster is not None:
                 yield from self._run_on(self._options.cluster, beside, environment)
             elif beside:
-                shared = [SharedJob(_job_context(listed, self._options), specs) for listed, specs in beside]
+                shared = [SharedJob(_job_context(listed, self._options, pickles), specs) for listed, specs in beside]
                 yield from run_beside(shared, run_one, self._options.parallel)
         for listed, specs in todo:
-            with _job_context(listed, self._options) as context:
+            with _job_context(listed, self._options, pickles) as context:
                 for spec in specs:
                     started(spec.text)
                     yield run_one(spec, context)
@@ -151,7 +149,7 @@ class SuiteWork(Work[TrialSpec, Record]):
     def _run_on(
         self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
     ) -> Generator[Record, None, None]:
-        """Records as jobs are done; raises BadInput for a fault of the user's files that a job met."""
+        """Yield records as jobs are done; raises BadInput for a fault of the user's files that a job met."""
         asked = [(listed.job, spec) for listed, specs in todo for spec in specs]
         arguments = [(self._suite.model_copy(update={"jobs": (job,)}), self._options, spec) for job, spec in asked]
         for done in submitted(run_elsewhere, arguments, cluster):
@@ -198,19 +196,18 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
 
 
 @contextmanager
-def _job_context(listed: _ListedJob, options: RunOptions) -> Iterator[JobContext]:
-    job, results = listed.job, options.results
+def _job_context(listed: _ListedJob, options: RunOptions, pickles: Mapping[str, bytes]) -> Iterator[JobContext]:
+    job = listed.job
+    context = partial(JobContext, job, listed.workload, results=options.results, data=options.data, pickles=pickles)
     if options.work is None:
         with temporary_folder() as folder:
-            yield JobContext(job, listed.workload, folder, results=results, data=options.data)
+            yield context(folder)
         return
     facts = (listed.workload.name, job.load_machine().name, job.backend, job.precision, job.optimizer)
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
-    yield JobContext(
-        job, listed.workload, path, results=results, folder_stays=True, launch=options.launch, data=options.data
-    )
+    yield context(path, folder_stays=True, launch=options.launch)
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:

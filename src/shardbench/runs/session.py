@@ -17,8 +17,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.temporary import clean_left_folders
 from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import Mark, Worker, end_workers
-from shardbench.processes.server import set_rank_variables, start_server
+from shardbench.processes.launch import Mark, Worker
+from shardbench.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Failure
@@ -31,57 +31,57 @@ G = TypeVar("G")
 BEGUN = "begun"
 """Point of a call at which what it needs is loaded."""
 LOADS_S = 300.0
-"""How long that may take, on top of the call's own time."""
+"""Seconds that loading may take, on top of the call's own time."""
 
 
 class Listener(Protocol):
-    """Is told how a session goes."""
+    """Somebody who is told how a session goes."""
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """Once, before the first piece of a list of work: how many units it has, and how many need not run."""
+        """Hear once, before the first piece of a list of work, how many units it has and how many need not run."""
 
     def started(self, piece: str) -> None:
-        """A piece begins; not told of pieces that run side by side."""
+        """Hear that a piece begins; nobody is told of pieces that run side by side."""
 
     def noted(self, line: str) -> None:
-        """Something that the user should know before the first piece."""
+        """Hear something that the user should know before the first piece."""
 
     def finished(self, number: int, record: BaseRecord) -> None:
-        """The record of the ``number``-th open piece (1, 2, ...) is on disk."""
+        """Hear that the record of the ``number``-th open piece (1, 2, ...) is on disk."""
 
 
 class Work(ABC, Generic[I, R]):
     """A list of pieces of work, each known by a key, and the store that keeps their records."""
 
     title: str
-    """Such as ``suite quick``."""
+    """The name of the list, such as ``suite quick``."""
     unit: str
-    """What a piece is: ``trial`` or ``cell``."""
+    """The word for a piece: ``trial`` or ``cell``."""
     store: RecordStore[R]
     pieces: Sequence[I]
 
     @abstractmethod
     def key(self, piece: I) -> str:
-        """Key of the piece's record."""
+        """Return the key of the piece's record."""
 
     @abstractmethod
     def code(self, piece: I, record: R) -> str | None:
-        """Hash of the code that would run the piece now; ``record`` is what it gave before."""
+        """Return the hash of the code that would run the piece now; ``record`` is what it gave before."""
 
     @abstractmethod
     def timed(self, piece: I) -> bool:
-        """Whether time is measured, so that a record holds only in the environment where it was taken."""
+        """Tell whether time is measured, so that a record holds only in the environment where it was taken."""
 
     @abstractmethod
     def again(self, record: R) -> bool:
-        """Whether the user wants it run again, settled or not."""
+        """Tell whether the user wants it run again, settled or not."""
 
     @abstractmethod
     def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Generator[R, None, None]:
-        """Records of the pieces as they are done, in any order; ``environment`` is a hash."""
+        """Yield the records of the pieces as they are done, in any order; ``environment`` is a hash."""
 
     def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
-        """Pieces that need not run (again) here: no code, place or wish stands against their record."""
+        """List the pieces that need not run (again) here: no code, place or wish stands against their record."""
         return [piece for piece in self.pieces if self._is_settled(piece, known.get(self.key(piece)), environment)]
 
     def _is_settled(self, piece: I, record: R | None, environment: str) -> bool:
@@ -126,22 +126,23 @@ def _run_alone(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(Done[G]):
-    """What became of a call in a worker, and what it took by this process's clocks."""
+    """The outcome of a call in a worker, and the time that it took by this process's clocks."""
 
     wall_s: float
     cpu_s: float
-    """Of the worker's process."""
+    """CPU seconds of the worker's process."""
     log: Path
-    """What the call printed."""
+    """The file of what the call printed."""
 
 
 def side_by_side(
     call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int, *, timeout_s: float, logs: Path
 ) -> Generator[Answered[G], None, None]:
-    """What ``call`` gives for each of the arguments, as it is done, in ``workers`` processes; 0 are one a core.
+    """Yield what ``call`` gives for each of the arguments, as it is done, in ``workers`` processes; 0 are one a core.
 
-    A call that takes longer than ``timeout_s``, or whose process dies, is a Failure, and the next one runs. Time counts
-    from where the call marks BEGUN; one that does not has LOADS_S more. What calls print is kept in ``logs``.
+    It gets a MarkPoint as ``mark`` beside its arguments. A call that takes longer than ``timeout_s``, or whose process
+    dies, is a Failure, and the next one runs. Time counts from where the call marks BEGUN; one that does not has
+    LOADS_S more. The prints of calls are kept in ``logs``.
     """
     workers = min(workers or cores(), max(len(arguments), 1))
     every = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
@@ -156,10 +157,10 @@ def side_by_side(
         finally:
             idle.put(worker)
 
-    start_server()
+    FORK_SERVER.context()
     try:
         with ThreadPoolExecutor(workers) as pool:
-            yield from _as_done(pool, answered, list(enumerate(arguments)), end_workers)
+            yield from _as_done(pool, answered, list(enumerate(arguments)))
     finally:
         for worker in every:
             worker.end()
@@ -174,7 +175,7 @@ class _LoggedWorker(Worker):
         self._printed = log
 
     def answer(self, call: Callable[..., G], number: int, given: tuple[object, ...], timeout_s: float) -> Answered[G]:
-        """One call; whatever goes wrong is a Failure."""
+        """Make one call; whatever goes wrong is a Failure."""
         if self._printed.is_file():
             os.truncate(self._printed, 0)
         marks: dict[str, list[Mark]] = {BEGUN: []}
@@ -194,27 +195,24 @@ class _LoggedWorker(Worker):
 def waiting_side_by_side(
     call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int
 ) -> Generator[G, None, None]:
-    """The same for a call that does its work in processes of its own (``call_in_child``): threads wait for them.
+    """Yield what a call gives that works in processes of its own (``call_in_child``), for which threads wait.
 
     So what a call needs is there once, and a worker that is killed is the failure of one call.
     """
-    start_server()
+    FORK_SERVER.context()
     with ThreadPoolExecutor(workers or cores()) as pool:
-        yield from _as_done(pool, call, arguments, end_workers)
+        yield from _as_done(pool, call, arguments)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def _as_done(
-    pool: Executor,
-    call: Callable[..., G],
-    arguments: Sequence[tuple[object, ...]],
-    end: Callable[[], None],
+    pool: Executor, call: Callable[..., G], arguments: Sequence[tuple[object, ...]]
 ) -> Generator[G, None, None]:
-    """``end`` ends what calls wait for; called where nobody reads further."""
+    """Yield what the calls give, and end what they wait for where nobody reads further."""
     running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
     try:
         while running:
@@ -227,4 +225,4 @@ def _as_done(
         begun = [future for future in running if not future.cancelled()]
         # A call may go on to a next process.
         while wait(begun, timeout=0.2).not_done:
-            end()
+            FORK_SERVER.end_workers()

@@ -45,7 +45,7 @@ class Simulation:
     weights: Floats | None = None
 
     def share(self, kind: PhaseKind) -> float:
-        """Share of the samples that are in mini-batches of this kind."""
+        """Return the share of the samples that are in mini-batches of this kind."""
         return float(sum(w for w, k in zip(self._shares, self.kinds) if k is kind))
 
     @property
@@ -59,7 +59,7 @@ class Simulation:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Mean over samples."""
+        """Return the mean traffic over samples."""
         return mean(self.traffics, self.weights)
 
     @property
@@ -70,7 +70,7 @@ class Simulation:
 
     @property
     def totals(self) -> TrafficTotals:
-        """What a record keeps of the traffic."""
+        """Return what a record keeps of the traffic."""
         return totals(self.traffic)
 
     @property
@@ -79,7 +79,7 @@ class Simulation:
         return self.totals.off_hbm_lookups / self.totals.lookups
 
     def timing(self, iterations: int, *, by_rank: bool = False) -> Timing:
-        """What a record keeps of the times, for iterations that go through the batches in turn.
+        """Return what a record keeps of the times, for iterations that go through the batches in turn.
 
         ``by_rank`` adds every rank's phases, to be held against measured ones.
         Under a schedule every iteration is the mean step: a median over mini-batches would show one
@@ -106,7 +106,7 @@ class Simulation:
         )
 
     def draws(self, problem: Problem, dense: DenseShape, n: int = DRAWS) -> Draws | None:
-        """The same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
+        """Predict the same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
         form = form_of(self.times)
@@ -144,16 +144,16 @@ class CountedQuestion(Question[Simulation]):
         self.iterations = iterations
 
     def judge(self, plan: Plan) -> Simulation:
-        """Counts and times; raises Unsupported for a plan that the counter cannot count."""
+        """Count a plan and predict its times; raises Unsupported for one that the counter cannot count."""
         return simulate(plan, self.problem, self.batches, self.dense, self.iterations)
 
     def held_out(self) -> "CountedQuestion | None":
-        """On batches drawn now; None of batches on disk, and where the lookups are on record."""
+        """Return the question on batches drawn now; None for batches on disk, and where the lookups are on record."""
         batches = self.batches.held_out() if isinstance(self.batches, DrawnBatches) else None
         return None if batches is None else CountedQuestion(self.problem, batches, self.dense, self.iterations)
 
     def prove_bounds(self) -> Bounds:
-        """On the slowest rank's mean embedding time and on the mean step, under the cost model."""
+        """Prove bounds on the slowest rank's mean embedding time and on the mean step, under the cost model."""
         counted = count_demand(self.problem, self.batches.bags, len(self.batches.numbers))
 
         def split(curves: Sequence[Curve]) -> Bound:
@@ -168,7 +168,7 @@ class CountedQuestion(Question[Simulation]):
 
 
 def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
-    """Columns of an answer's mean step and its distances to the proven bounds; None where nothing is proven.
+    """Return columns of an answer's mean step and its distances to the proven bounds; None where nothing is proven.
 
     ``over_step_bound_pct`` is the distance to that of any device moves, ``over_own_bound_pct`` to that of the moves
     that the strategy declares.
@@ -226,7 +226,7 @@ def _six_digits(value: float) -> float:
 
 
 def totals(traffic: Traffic) -> TrafficTotals:
-    """What a record keeps of a traffic."""
+    """Sum a traffic up as a record keeps it."""
     load = traffic.load
     return TrafficTotals(
         lookups=float(load.all_lookups.sum() + traffic.host.lookups.sum()),

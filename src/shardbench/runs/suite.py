@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 """A budget: at most a week."""
 
 
-class Settings(pydantic.BaseModel):
+class TrialSettings(pydantic.BaseModel):
     """How trials are run; each may be stated for a suite, a grid or some of its cells, and the closest one counts."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -48,11 +48,11 @@ class Settings(pydantic.BaseModel):
     timeout_s: Seconds = 300.0
 
     def stated(self) -> dict[str, Any]:
-        """Those settings that somebody stated."""
-        return self.model_dump(include=set(Settings.model_fields), exclude_unset=True)
+        """Return those settings that somebody stated."""
+        return self.model_dump(include=set(TrialSettings.model_fields), exclude_unset=True)
 
 
-class Job(Settings):
+class Job(TrialSettings):
     """A cell of a grid: one workload on one machine by one backend, for some or all strategies."""
 
     workload: Name
@@ -75,11 +75,11 @@ class Job(Settings):
         return self
 
     def load_machine(self) -> Machine:
-        """The job's machine, its overrides applied; raises BadInput."""
+        """Load the job's machine, its overrides applied; raises BadInput."""
         return overridden(load_machine(self.machine), self.override)
 
 
-class Exceptional(Settings):
+class Exceptional(TrialSettings):
     """What the cells of a grid that are chosen by one or more axes have otherwise."""
 
     workload: Name | None = None
@@ -92,7 +92,7 @@ class Exceptional(Settings):
 _AXES = {"workload": "workloads", "machine": "machines", "override": "overrides", "backend": "backends"}
 
 
-class Defaults(Settings):
+class Defaults(TrialSettings):
     """What every grid has that states nothing else."""
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
@@ -110,7 +110,7 @@ class Grid(Defaults):
     """Later ones count where several choose a cell."""
 
     def jobs(self, what: str) -> Iterator[Job]:
-        """Its cells, workload by workload; raises BadInput, which begins with ``what``."""
+        """Yield its cells, workload by workload; raises BadInput, which begins with ``what``."""
         axes = {one: getattr(self, many) for one, many in _AXES.items()}
         for one, values in axes.items():
             if values is None:
@@ -166,7 +166,7 @@ class Suite(pydantic.BaseModel):
         return self
 
     def workload(self, job: Job) -> WorkloadConfig:
-        """The job's workload parameters, its batch size applied."""
+        """Return the job's workload parameters, its batch size applied."""
         for config in self.workloads:
             if config.get("name") == job.workload:
                 size = {"batch_size": job.batch_size} if job.batch_size else {}
@@ -204,7 +204,7 @@ def _twice(names: Iterable[str]) -> str | None:
 
 
 def suite_names() -> list[str]:
-    """Names of the suites that come with the project."""
+    """List the names of the suites that come with the project."""
     folder = resources.files("shardbench.suites")
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
@@ -218,7 +218,7 @@ def load_suite(name: str) -> Suite:
 
 
 def read_suite(name: str) -> Suite:
-    """The same with workloads as they are written, which takes no import of data sets; raises BadInput."""
+    """Read a suite with workloads as they are written, which takes no import of data sets; raises BadInput."""
     what = f"suite {name}"
     try:
         file = _SuiteFile.model_validate(toml_data(_text(name), what))

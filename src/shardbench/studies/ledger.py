@@ -12,15 +12,16 @@ from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
 from shardbench.cost.published.agreement import predict_all
-from shardbench.cost.published.points import HELD_OUT, ExchangePoint, KernelPoint, published
+from shardbench.cost.published.points import HELD_OUT, PublishedExchange, PublishedKernel, published
 from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.groups import current
+from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
-from shardbench.studies.region_picture import region_svg
+from shardbench.studies.region_picture import region_drawing
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
@@ -43,7 +44,7 @@ _SHORT = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The statements' table, the regions' table, and pictures of regions by file name."""
+    """The statements' table, the regions' table, and drawings of regions by the names of their files."""
 
     claims: pd.DataFrame
     regions: pd.DataFrame
@@ -79,7 +80,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
                 regions.append(region)
                 points, knobs = tables[claim.region.table], tables[f"{claim.region.table}_knobs"]
                 if len(knobs):  # too few points, as of a quick run, tell nothing of any knob
-                    pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_svg(claim, points, knobs)
+                    pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_drawing(claim, points, knobs)
     return Ledger(
         claims=pd.DataFrame(claims, columns=list(COLUMNS)),
         regions=pd.DataFrame(regions, columns=list(REGION_COLUMNS)),
@@ -165,7 +166,7 @@ def _judged_in(behind: Sequence[BaseRecord]) -> str:
 def _model_error(part: str) -> tuple[float, int]:
     """Give the median of held-out published points' errors, without their sign, in percent, and how many."""
     kinds = {name: type(family.points[0]) for name, family in published().families.items()}
-    of = {KernelPoint: "embedding", ExchangePoint: "exchanges"}
+    of = {PublishedKernel: "embedding", PublishedExchange: "exchanges"}
     errors = [
         abs(row.error_pct)
         for row in predict_all()
@@ -217,7 +218,7 @@ def expected_files(results: Path) -> dict[Path, str]:
     made = ledger(results)
     tables = {"claims": made.claims, "regions": made.regions}
     files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
-    return files | {results / PICTURES / name: text for name, text in made.pictures.items()}
+    return files | {results / PICTURES / name: picture_file(drawing) for name, drawing in made.pictures.items()}
 
 
 def write_ledger(results: Path) -> list[Path]:

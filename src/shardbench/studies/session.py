@@ -12,7 +12,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import strategy_codes
 from shardbench.processes.failures import failed, failure_of
-from shardbench.processes.launch import mark
+from shardbench.processes.launch import MarkPoint, unmarked
 from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
@@ -116,7 +116,9 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
     return [record for work in works for record in run_session(work, options.results, listener)]
 
 
-def run_cell(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
+def run_cell(
+    study: Callable[[], Study], cell: Cell, folder: Path, environment: str, mark: MarkPoint = unmarked
+) -> CellRecord:
     """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
     found = study()
     # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.
@@ -158,11 +160,11 @@ def _failed(draft: dict[str, object], failure: Failure) -> CellRecord:
 
 
 def cell_code(study: Study, cell: Cell) -> str | None:
-    """Hash the code behind a cell: the study's owner with its reproduction, and the strategies that it asks.
+    """Return the hash of what is behind a cell: the study's owner with its reproduction, and the strategies it asks.
 
-    None where the study has no file to read.
+    The owner counts by its data alone where the study says so. None where the study has no file to read.
     """
-    own = class_code(study, Study, reproduction=True)
+    own = study.frozen or class_code(study, Study, reproduction=True)
     return content_hash(own, {name: _strategy_code(name) for name in study.strategies_of(cell)}) if own else None
 
 

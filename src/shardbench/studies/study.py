@@ -1,13 +1,15 @@
 """A study: what a comparison needs besides trials (task sets, sensitivities, training curves)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from shardbench.records.cell import Cell, Row, Scalar, SeriesRow
 from shardbench.report.page.plot import Plot
+from shardbench.runs.evaluate import Answer
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
 
@@ -27,6 +29,8 @@ class Study(ABC):
     """Strategies that its cells ask beside the one that a cell names: where one is edited, they run again."""
     timeout_s: float = 7200.0
     """Wall seconds of one cell, after which its process is ended; the longest on record took 25 minutes."""
+    frozen: str | None = None
+    """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
     exclusive: bool = False
     """True where wall time is measured: cells then run one after the other."""
 
@@ -45,6 +49,10 @@ class Study(ABC):
 
         ``folder`` is there for what may be kept between runs (checkpoints, by content key).
         """
+
+    def telling(self, listener: Callable[[Answer[Any]], None]) -> "Study":
+        """Return the study as one that tells ``listener`` of the answers that its rows are made from, if it has any."""
+        return self
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """Make tables by file name; ``rows`` has the cells' columns, then the rows' own.

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key, cell_
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED
-from shardbench.runs.evaluate import Answer, Question, answers_kept
+from shardbench.runs.evaluate import Answer, Question
 from shardbench.runs.held_out import too_good
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code, run_cell
@@ -72,8 +73,9 @@ def check_submission(
     for record in _drawn(store.path, known, again):
         text = cell_text(STUDY, record.cell)
         _say(f"again: {text}", lines, told)
-        with answers_kept() as answers:
-            made = run_cell(lambda: study, record.cell, folder or results / "cache" / OWNER, record.environment)
+        answers: list[Answer[Any]] = []
+        telling = partial(study.telling, answers.append)
+        made = run_cell(telling, record.cell, folder or results / "cache" / OWNER, record.environment)
         faults += [f"{text}: {fault}" for fault in _differences(record, made)]
         for line, suspicion in _on_fresh_lookups(made, answers):
             _say(f"  {line}", lines, told)

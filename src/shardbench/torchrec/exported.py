@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import STRICT, from_json, to_json
-from shardbench.engine.lower import LogicalTable, ModuleKey, Scope
+from shardbench.engine.lower import LogicalTable, ModuleKey, Reach
 from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
 
 FUSED, FUSED_UVM, DENSE = "fused", "fused_uvm", "dense"
@@ -53,7 +53,7 @@ class TorchRecTable:
             column_stop=self.column_stop,
             placement=OnRank(rank=0),  # where it lives is in ``shards``
         )
-        module = ModuleKey(pooled=True, scope=Scope.WORLD, columns=0)
+        module = ModuleKey(pooled=True, scope=Reach.WORLD, columns=0)
         return LogicalTable(name=self.name, table=0, segment=segment, module=module, ways=self.ways, features=features)
 
 
@@ -167,10 +167,8 @@ def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: b
         tiers = {s.placement.tier for s in level if isinstance(s.placement, OnRank | OnLocalRank)}
         on_ranks = all(isinstance(s.placement, OnRank | OnLocalRank) for s in level)
         tiled = level[0].column_start == 0 and all(a.column_stop == b.column_start for a, b in zip(level, level[1:]))
-        if on_ranks and tiled and len(tiers) == 1 and len(level) > 1:
-            found.append(_column_wise(level))
-        else:
-            found += [_piece(s, world_size) for s in level]
+        side_by_side = on_ranks and tiled and len(tiers) == 1
+        found += [_piece(some, world_size) for some in ([level] if side_by_side else [[s] for s in level])]
     if len(found) == 1 and in_blocks and found[0].ways > 1:
         yield replace(_in_blocks(found[0]), name=name)
         return
@@ -178,8 +176,30 @@ def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: b
         yield replace(piece, name=name if len(found) == 1 else f"{name}_s{number}")
 
 
-def _kernel(tier: Tier) -> str:
-    return FUSED if tier is Tier.HBM else FUSED_UVM
+def _piece(level: list[Segment], world_size: int) -> TorchRecTable:
+    """Return the TorchRec table of one segment, or of several on devices that lie side by side in the same rows."""
+    first, place, everyone = level[0], level[0].placement, tuple(range(world_size))
+    if isinstance(place, Replicated):
+        return _table(level, "data_parallel", everyone)
+    if isinstance(place, OnRank | OnLocalRank):
+        shards = tuple(
+            Shard(
+                rank=_rank(s.placement),
+                row=0,
+                column=s.column_start - first.column_start,
+                rows=s.rows,
+                columns=s.columns,
+            )
+            for s in level
+        )
+        return _table(level, "column_wise" if len(level) > 1 else "table_wise", tuple(s.rank for s in shards), shards)
+    ranks = place.ranks if isinstance(place, RowWise) else everyone
+    # Padded to equal blocks; the remap deals rows into them.
+    block = -(-first.rows // len(ranks))
+    shards = tuple(
+        Shard(rank=rank, row=i * block, column=0, rows=block, columns=first.columns) for i, rank in enumerate(ranks)
+    )
+    return _table(level, "row_wise" if ranks == everyone else "table_row_wise", ranks, shards, ways=len(ranks))
 
 
 def _rank(place: object) -> int:
@@ -190,48 +210,24 @@ def _rank(place: object) -> int:
     raise TypeError(f"{place} is not on one device")
 
 
-def _box(segment: Segment) -> dict[str, int | str]:
-    return {
-        "name": segment.table,
-        "table": segment.table,
-        "row_start": segment.row_start,
-        "row_stop": segment.row_stop,
-        "column_start": segment.column_start,
-        "column_stop": segment.column_stop,
-    }
-
-
-def _column_wise(level: list[Segment]) -> TorchRecTable:
-    box = _box(level[0]) | {"column_stop": level[-1].column_stop}
-    shards = tuple(
-        Shard(rank=_rank(s.placement), row=0, column=s.column_start, rows=s.rows, columns=s.columns) for s in level
-    )
+def _table(
+    level: list[Segment], kind: str, ranks: tuple[int, ...], shards: tuple[Shard, ...] = (), ways: int = 1
+) -> TorchRecTable:
+    first, place = level[0], level[0].placement
+    kernel = FUSED_UVM if getattr(place, "tier", Tier.HBM) is Tier.UVM else FUSED
     return TorchRecTable(
-        **box,  # type: ignore[arg-type]
-        sharding_type="column_wise",
-        compute_kernel=_kernel(getattr(level[0].placement, "tier", Tier.HBM)),
-        ranks=tuple(shard.rank for shard in shards),
+        name=first.table,
+        table=first.table,
+        row_start=first.row_start,
+        row_stop=first.row_stop,
+        column_start=first.column_start,
+        column_stop=level[-1].column_stop,
+        sharding_type=kind,
+        compute_kernel=DENSE if isinstance(place, Replicated) else kernel,
+        ways=ways,
+        ranks=ranks,
         shards=shards,
     )
-
-
-def _piece(segment: Segment, world_size: int) -> TorchRecTable:
-    place, everyone = segment.placement, tuple(range(world_size))
-    box: dict[str, object] = {**_box(segment)}
-    if isinstance(place, Replicated):
-        return TorchRecTable(**box, sharding_type="data_parallel", compute_kernel=DENSE, ranks=everyone)  # type: ignore[arg-type]
-    box["compute_kernel"] = _kernel(getattr(place, "tier", Tier.HBM))
-    if isinstance(place, OnRank | OnLocalRank):
-        shard = Shard(rank=_rank(place), row=0, column=0, rows=segment.rows, columns=segment.columns)
-        return TorchRecTable(**box, sharding_type="table_wise", ranks=(shard.rank,), shards=(shard,))  # type: ignore[arg-type]
-    ranks = place.ranks if isinstance(place, RowWise) else everyone
-    kind = "row_wise" if ranks == everyone else "table_row_wise"
-    # Padded to equal blocks; the remap deals rows into them.
-    block = -(-segment.rows // len(ranks))
-    shards = tuple(
-        Shard(rank=rank, row=i * block, column=0, rows=block, columns=segment.columns) for i, rank in enumerate(ranks)
-    )
-    return TorchRecTable(**box, sharding_type=kind, ways=len(ranks), ranks=ranks, shards=shards)  # type: ignore[arg-type]
 
 
 def _in_blocks(piece: TorchRecTable) -> TorchRecTable:

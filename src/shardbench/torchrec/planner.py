@@ -15,7 +15,7 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
-from shardbench.model.constraints import Constraints
+from shardbench.model.constraints import Constraints, allowed
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine
 from shardbench.model.problem import Problem
@@ -29,7 +29,7 @@ from shardbench.runs.evaluate import Answer
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
-from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections, sharding_plan
+from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections, configs_of, sharding_plan
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
 """Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
@@ -223,7 +223,7 @@ class _Tables:
             if type(collection) not in by_kind:
                 raise PlannerError(f"no sharder is given for {path or 'the module'}, a {type(collection).__name__}")
             sharder = by_kind[type(collection)]
-            for config in _configs(collection):
+            for config in configs_of(collection):
                 if config.name in self.pooling:
                     raise PlannerError(f"two collections have a table '{config.name}': rename one")
                 constraint = constraints.get(config.name, ParameterConstraints())
@@ -234,15 +234,10 @@ class _Tables:
             optimizers |= {_optimizer(sharder, parameter) for parameter in collection.parameters()}
         self.tables = tuple(tables)
         if not formats <= {DataType.FP32, DataType.FP16}:
-            raise PlannerError("tables are planned for as fp32 and fp16 only")
+            raise PlannerError("a table's numbers are neither fp32 nor fp16: give tables of one of these")
         self.precision = Precision.FP16 if formats == {DataType.FP16} else Precision.FP32
         # The one that keeps most, so that memory suffices for all.
         self.optimizer = max(optimizers, key=lambda kind: kind.state_bytes(4), default=Optimizer.SGD)
-
-
-def _configs(collection: Collection) -> list[Any]:
-    found = getattr(collection, "embedding_bag_configs", None) or collection.embedding_configs
-    return list(found())
 
 
 def _table(config: Any, collection: Collection) -> Table:
@@ -284,8 +279,7 @@ def _types(
         if (ways - 1) * -(-rows // ways) >= rows:
             offered.discard(kind)
     if constraint.sharding_types:
-        named = {"column_wise" if kind == "table_column_wise" else kind for kind in constraint.sharding_types}
-        offered &= named
+        offered &= set(allowed(tuple(constraint.sharding_types)))
     least = constraint.min_partition
     if least is not None and config.embedding_dim < 2 * least:
         offered.discard("column_wise")

@@ -5,7 +5,7 @@ import numpy as np
 from shardbench.base.errors import BadInput
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.workloads.trace import Bags
+from shardbench.workloads.trace import Bags, bag_offsets
 
 SAMPLES = 65_536
 """Samples of a profile that is made up."""
@@ -40,7 +40,7 @@ class ProfileBatches:
         bags = self.problem.batch_size * shape.features
         lengths = generator.poisson(profile.mean_pooling / shape.features, size=bags)
         rows = profile.inverse_cdf(generator.random(int(lengths.sum())))
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = bag_offsets(lengths)
         # The fewest rows that take a share, less one, are the row at which the share is reached.
         return Bags(values=np.maximum(rows - 1, 0), offsets=offsets, features=shape.features)
 

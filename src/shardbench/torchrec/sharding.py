@@ -1,7 +1,7 @@
 """TorchRec's ShardingPlan object of an exported plan."""
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed._shard.metadata import ShardMetadata
@@ -35,7 +35,7 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
     """
     pieces, found = exported.pieces, {}
     for path, module in collections(model):
-        tables = _shapes(module)
+        tables = {config.name: (config.num_embeddings, config.embedding_dim) for config in configs_of(module)}
         for name, shape in tables.items():
             _check(name, shape, pieces)
             kind = pieces[name].sharding_type
@@ -61,11 +61,10 @@ def _table(parameter: str) -> str:
     return parameter.split(".")[-2]
 
 
-def _shapes(module: Collection) -> dict[str, tuple[int, int]]:
-    configs = (
-        module.embedding_bag_configs() if isinstance(module, EmbeddingBagCollection) else module.embedding_configs()
-    )
-    return {config.name: (config.num_embeddings, config.embedding_dim) for config in configs}
+def configs_of(module: Collection) -> list[Any]:
+    """Return the configurations of a collection's tables."""
+    configs = getattr(module, "embedding_bag_configs", None) or module.embedding_configs
+    return list(configs())
 
 
 def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) -> None:

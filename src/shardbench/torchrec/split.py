@@ -19,7 +19,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.torchrec.exported import Exported, ExportedTable, TorchRecTable
 from shardbench.torchrec.remap import IdRemap, piece_keys
-from shardbench.torchrec.sharding import Collection
+from shardbench.torchrec.sharding import Collection, configs_of
 
 Ranks = Mapping[str, torch.Tensor]
 
@@ -30,10 +30,7 @@ def split(exported: Exported, module: Collection, ranks: Ranks | None = None) ->
     ``ranks`` as in IdRemap. Weights are copied where ``module`` has some (is not on the meta
     device). Raises BadInput where its tables are not the plan's, Unsupported for what cannot be split.
     """
-    configs = (
-        module.embedding_bag_configs() if isinstance(module, EmbeddingBagCollection) else module.embedding_configs()
-    )
-    tables = _tables(exported, configs)
+    tables = _tables(exported, configs_of(module))
     if not any(table.is_remapped for table in tables.values()):
         same: torch.nn.Module = module
         return same

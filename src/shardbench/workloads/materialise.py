@@ -1,6 +1,7 @@
 """Test batches that are drawn once: on disk, where ranks and counters map them, or in memory."""
 
 import json
+import secrets
 import shutil
 import tempfile
 import zlib
@@ -19,7 +20,7 @@ from shardbench.base.reading import file_text
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
-from shardbench.workloads.workload import Workload, held_out_split
+from shardbench.workloads.workload import Workload
 
 _HEADER = "batches.json"
 
@@ -39,13 +40,16 @@ class BatchSource(Protocol):
 
 
 class DrawnBatches:
-    """Test batches of a workload, drawn when first asked for and kept in memory."""
+    """Test batches of a workload, drawn when first asked for and kept in memory.
 
-    def __init__(self, workload: Workload, batches: int = 1) -> None:
+    ``first`` is the number of the first one: 0 for those that everyone can draw.
+    """
+
+    def __init__(self, workload: Workload, batches: int = 1, *, first: int = 0) -> None:
         if batches > workload.test_batches:
             raise BadInput(f"{workload.name} has {workload.test_batches} test batches, not {batches}: set test_batches")
         self.numbers = range(batches)
-        self._workload = workload
+        self._workload, self._first = workload, first
         self._drawn: dict[tuple[int, int], Bags] = {}
         self._joined: dict[tuple[int, int], Bags] = {}
 
@@ -56,20 +60,17 @@ class DrawnBatches:
                 self.bags(number, table)
 
     def held_out(self) -> "DrawnBatches | None":
-        """Draw as many batches that nobody knew before; None where the workload's lookups are on record."""
+        """Name as many batches by a number of chance, which nobody knew before; None where lookups are on record."""
         if not self._workload.drawn:
             return None
-        others = DrawnBatches(self._workload, len(self.numbers))
-        with held_out_split():
-            others.draw()
-        return others
+        return DrawnBatches(self._workload, len(self.numbers), first=1 + secrets.randbits(62))
 
     def bags(self, iteration: int, table: int) -> Bags:
         """Return the lookups of one table, drawn when they are first asked for."""
         assert_readable(Split.TEST)
         key = self.numbers[iteration % len(self.numbers)], table
         if key not in self._drawn:
-            self._drawn[key] = self._workload.bags(Split.TEST, *key)
+            self._drawn[key] = self._workload.bags(Split.TEST, *key, first=self._first)
         return self._drawn[key]
 
     def joined(self, batches: int, table: int) -> Bags:

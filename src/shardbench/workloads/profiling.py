@@ -128,9 +128,13 @@ def count_samples(
     """
     if samples < 1 or not rates or not all(0 < rate <= 1 for rate in rates):
         raise BadInput(f"need at least one sample and rates in (0, 1], got {samples} samples, rates {tuple(rates)}")
-    _check_recorded(workload, samples)
-    counters = [RowCounter(workload.tables[table].rows) for _ in rates]
     size = workload.batch_size
+    # Drawn workloads have no end; recorded ones state theirs, and would start again from the front.
+    if workload.train_samples is not None and samples > (whole := workload.train_samples // size * size):
+        raise BadInput(
+            f"{workload.name}: {samples} samples wanted, whole batches of the train split have {whole}: lower samples"
+        )
+    counters = [RowCounter(workload.tables[table].rows) for _ in rates]
     for batch in range(-(-samples // size)):
         draws = _sample_draws(seed, batch, min(size, samples - batch * size))
         bags = workload.bags(Split.TRAIN, batch, table).samples(0, len(draws))
@@ -147,18 +151,6 @@ def count_samples(
 def _sample_draws(seed: int, batch: int, size: int) -> Floats:
     """Draw uniform numbers float64 [size] in [0, 1), the same for every table."""
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(batch,))).random(size)
-
-
-def _check_recorded(workload: Workload, samples: int) -> None:
-    # Drawn workloads have no end; recorded ones state theirs, and would start again from the front.
-    recorded = workload.train_samples
-    if recorded is None:
-        return
-    whole = recorded // workload.batch_size * workload.batch_size
-    if samples > whole:
-        raise BadInput(
-            f"{workload.name}: {samples} samples wanted, whole batches of the train split have {whole}: lower samples"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,6 @@
 """A workload: tables, their training profiles, and seeded batches of lookups."""
 
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -25,24 +22,6 @@ _SAMPLED_NUMBERS = 1 << 18
 """Inputs times tables that a sample may have."""
 MISSING = -1
 """Row of an input that asks a table for none."""
-
-
-_held_out: list[int] = []
-"""Number of the first test batch, where it is another one than 0."""
-
-
-@contextmanager
-def held_out_split() -> Iterator[None]:
-    """Give drawn workloads other test batches meanwhile, of numbers that chance gives and nobody knows before.
-
-    Batches that were drawn before stay what they are, so ask a workload that is new. Asking one whose lookups are on
-    record for its test split raises BadInput meanwhile.
-    """
-    _held_out.append(1 + secrets.randbits(62))
-    try:
-        yield
-    finally:
-        _held_out.pop()
 
 
 class Workload(ABC):
@@ -84,10 +63,16 @@ class Workload(ABC):
     def recipe(self) -> object:
         """Return plain data that determines this workload (parameters, checksums of its files)."""
 
-    def bags(self, split: Split, iteration: int, table: int) -> Bags:
-        """Return one table's lookups in one global batch: ids in [0, rows), ``batch_size`` samples of its features."""
+    def bags(self, split: Split, iteration: int, table: int, *, first: int = 0) -> Bags:
+        """Return lookups of one table in one global batch: ids in [0, rows), ``batch_size`` samples of its features.
+
+        ``first`` is the number of the first test batch; another one than 0 names batches beside those that trials are
+        judged on, and raises BadInput where the lookups are on record.
+        """
         assert_readable(split)
-        batch = self._test_batch(iteration) if split is Split.TEST else iteration
+        if first and not self.drawn:
+            raise BadInput(f"{self.name}: its lookups are on record, there are no others to hold out")
+        batch = first + iteration % self.test_batches if split is Split.TEST else iteration
         bags = self._bags(split, batch, table)
         shape = self.tables[table]
         if bags.batch_size != self.batch_size:
@@ -98,14 +83,6 @@ class Workload(ABC):
             )
         check_rows(bags.values, shape.rows, f"{self.name}/{shape.name}")
         return bags
-
-    def _test_batch(self, iteration: int) -> int:
-        batch = iteration % self.test_batches
-        if not _held_out:
-            return batch
-        if not self.drawn:
-            raise BadInput(f"{self.name}: its lookups are on record, there are no others to hold out")
-        return _held_out[-1] + batch
 
     @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:
@@ -128,7 +105,7 @@ class Workload(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the recipe, the tables and the first lookups really generated."""
+        """Return the hash of the recipe, the tables and the first lookups really generated."""
         return content_hash(
             self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *self._sample()
         )

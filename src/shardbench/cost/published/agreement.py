@@ -9,10 +9,10 @@ import numpy as np
 from shardbench.cost.collectives import collective_s, pairwise
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.published.points import (
-    ExchangePoint,
     Family,
-    KernelPoint,
     Point,
+    PublishedExchange,
+    PublishedKernel,
     kernel_load,
     missed_bytes,
     published,
@@ -45,23 +45,23 @@ class Predicted:
 
 @cache
 def committed(name: str) -> Machine:
-    """A machine, read once: fits and draws ask for it thousands of times."""
+    """Return a machine, which is read once: fits and draws ask for it thousands of times."""
     return load_machine(name)
 
 
 def predicted_ms(point: Point, family: Family, changed: Mapping[str, float] | None = None) -> float:
-    """Milliseconds of a published point; ``changed`` constants go before the committed ones."""
+    """Return the milliseconds of a published point; ``changed`` constants go before the committed ones."""
     own = {name: constant.value for name, constant in family.constants.items()} | dict(changed or {})
     machine = committed(family.machine)
     machine = replace(machine, constants=with_constants(machine.constants, own))
-    if isinstance(point, KernelPoint):
+    if isinstance(point, PublishedKernel):
         return 1e3 * _kernel_s(point, machine, own.get("uvm_cache_lookup_s", 0.0))
-    if isinstance(point, ExchangePoint):
+    if isinstance(point, PublishedExchange):
         return 1e3 * _exchange_s(point, machine)
     return 1e3 * step_s(family.models[point.model], point.gpus, family.batch_size or 0, machine)
 
 
-def _kernel_s(point: KernelPoint, machine: Machine, cache_lookup_s: float) -> float:
+def _kernel_s(point: PublishedKernel, machine: Machine, cache_lookup_s: float) -> float:
     load = kernel_load(point)
     if point.phase == "backward":
         return float(backward_s(load, machine.constants)[0])
@@ -72,7 +72,7 @@ def _kernel_s(point: KernelPoint, machine: Machine, cache_lookup_s: float) -> fl
     return float(forward_s(load, machine.constants)[0]) + cache
 
 
-def _exchange_s(point: ExchangePoint, machine: Machine) -> float:
+def _exchange_s(point: PublishedExchange, machine: Machine) -> float:
     topology = replace(machine.topology, nodes=point.nodes, devices_per_node=point.devices_per_node)
     constants = with_constants(machine.constants, dict(point.constants))
     world = topology.world_size
@@ -80,23 +80,20 @@ def _exchange_s(point: ExchangePoint, machine: Machine) -> float:
     return collective_s(sent, replace(machine, topology=topology, constants=constants))
 
 
-def predict_all(changed: Mapping[str, float] | None = None) -> list[Predicted]:
-    """All published points against the model, in the order of the data file."""
-    rows = []
-    for name, family in published().families.items():
-        split = family.split()
-        for point in family.points:
-            rows.append(
-                Predicted(
-                    point=f"{name}/{point.point}",
-                    source=family.source,
-                    published_ms=point.published_ms,
-                    predicted_ms=predicted_ms(point, family, changed),
-                    split=split[point.point],
-                    family=name,
-                    group=point.group,
-                    device=family.device,
-                    constants_of=family.machine,
-                )
-            )
-    return rows
+def predict_all() -> list[Predicted]:
+    """Predict all published points, in the order of the data file."""
+    return [
+        Predicted(
+            point=f"{name}/{point.point}",
+            source=family.source,
+            published_ms=point.published_ms,
+            predicted_ms=predicted_ms(point, family),
+            split=family.split()[point.point],
+            family=name,
+            group=point.group,
+            device=family.device,
+            constants_of=family.machine,
+        )
+        for name, family in published().families.items()
+        for point in family.points
+    ]

@@ -13,7 +13,7 @@ from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Slot
 from shardbench.engine.modules import Shards, TableModule
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce
-from shardbench.engine.sent_bytes import Part
+from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.table import Precision
 
@@ -42,12 +42,12 @@ class HotRows:
         self.anchor = torch.zeros(0, device=device, requires_grad=True)
 
     def place(self, table: LogicalTable) -> tuple[RowStore, int, int]:
-        """Store of a table's rows, and its first and last row (not itself) there."""
+        """Return the store of a table's rows, and its first and last row (not itself) there."""
         start = self.starts[table.name]
         return self.stores[table.segment.columns], start, start + table.rows
 
     def take(self, width: int) -> Touched:
-        """What the last backward pass touched, each row once."""
+        """Take what the last backward pass touched, each row once."""
         pieces, self.touched[width] = self.touched[width], []
         if len(pieces) == 1:
             return pieces[0]
@@ -71,7 +71,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class HotTables(TableModule):
-    """Replicas of one width, pooled or not."""
+    """The replicas of one width, pooled or not."""
 
     def __init__(self, lowered: Lowered, key: ModuleKey, rows: HotRows) -> None:
         self.key, self._rows = key, rows
@@ -85,11 +85,11 @@ class HotTables(TableModule):
         self._starts = torch.tensor([rows.starts[t.name] for t in self._tables for _ in t.keys])
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Nothing leaves the rank."""
+        """Keep the lookups: nothing leaves the rank."""
         return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
-        """See TableModule."""
+        """Look up pooled or single rows of the replicas."""
         asked, width = received.length_per_key(), self.key.columns
         starts = torch.repeat_interleave(self._starts, torch.tensor(asked)).to(received.values().device)
         ids = received.values() + starts
@@ -104,13 +104,13 @@ class HotTables(TableModule):
         return [vectors.view(-1, samples, width).transpose(0, 1).reshape(samples, -1)]
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """See TableModule."""
+        """Split vectors by their lookups where they are not pooled; nothing is exchanged."""
         if self.key.pooled:
             return vectors
         return dict(zip(received.keys(), vectors[0].split(received.length_per_key())))
 
     def shards(self) -> Shards:
-        """See TableModule."""
+        """Return the tables' rows in the store of their width."""
         found: Shards = {}
         for table in self._tables:
             store, start, stop = self._rows.place(table)
@@ -137,10 +137,10 @@ class HotStep(TrainingStep):
         if world == 1:
             self._all = own
             return
-        self.enter(Part.ROWS_SPLITS)
+        self.enter(StepPart.ROWS_SPLITS)
         counts = torch.tensor([[len(rows) for rows, _ in own.values()]] * world, device=self.device)
         sizes = _everyones(counts, [1] * world, [1] * world, self.groups.world).tolist()
-        self.enter(Part.ROWS)
+        self.enter(StepPart.ROWS)
         gather = _Gather(sizes, list(self.rows.stores), self.groups)
         rows = gather([rows for rows, _ in own.values()], lambda width: 1)
         # A rank's loss is the mean over its own samples.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.palette import series_look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,15 +11,15 @@ class Chart:
 
     caption: str
     drawings: tuple[str, ...]
-    """SVG, each by itself."""
+    """Each drawing is SVG by itself."""
     legend: tuple[tuple[str, str], ...] = ()
-    """(classes, words) of each series."""
+    """The classes of each series, and its words."""
     titles: tuple[str, ...] = ()
-    """Of the drawings, where there are several."""
+    """Titles of the drawings, where there are several."""
     panels: bool = False
-    """Whether drawings are small and lie side by side."""
+    """True where drawings are small and lie side by side."""
 
 
 def legend(names: tuple[str, ...] | list[str]) -> tuple[tuple[str, str], ...]:
-    """Series in the order of their numbers."""
-    return tuple((series_class(number), name) for number, name in enumerate(names))
+    """Return the legend of series that go by their order."""
+    return tuple((str(series_look(number)), name) for number, name in enumerate(names))

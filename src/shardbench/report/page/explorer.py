@@ -1,4 +1,4 @@
-"""What of which table lies on which device: a kept plan, the fullest devices first, their biggest and hottest parts."""
+"""Kept plans by device: which part of which table lies where, fullest devices and their biggest parts first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ BIGGEST, HOTTEST = 10, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """What of a table lies on a device, by one segment."""
+class PlacedPart:
+    """The part of a table that a segment puts on a device."""
 
     table: str
     row_start: int
     row_stop: int
-    """Of the segment, in frequency order: 0 is the hottest row."""
+    """The segment ends before this row; rows are in frequency order, and 0 is the hottest."""
     table_rows: int
     columns: int
     table_columns: int
@@ -48,9 +48,9 @@ class Part:
     """How the segment is placed, in words."""
     memory: str
     bytes: float
-    """On this device, weights and optimiser state."""
+    """Weights and optimiser state on this device."""
     lookups: float | None
-    """A sample asks this device for, expected of the train split; None where that is not kept."""
+    """Lookups that a sample asks this device for, by the train split; None where they are not kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Holder:
     name: str
     bytes: float
     lookups: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[PlacedPart, ...]
     parts_in_all: int
 
 
@@ -69,7 +69,7 @@ class Explored:
     """A plan, holder by holder."""
 
     strategies: tuple[str, ...]
-    """All of the group that made this very plan."""
+    """All strategies of the group that made this very plan."""
     key: str
     plan_hash: str
     segments: int
@@ -78,7 +78,7 @@ class Explored:
 
 
 def explored(results: Path, group: Group, most: int) -> tuple[list[Explored], int]:
-    """Plans of a group's fastest strategies, at most so many different ones, and how many are kept no more.
+    """Return plans of a group's fastest strategies, at most so many different ones, and how many are kept no more.
 
     Raises BadInput where a kept plan is not a plan.
     """
@@ -94,7 +94,7 @@ def explored(results: Path, group: Group, most: int) -> tuple[list[Explored], in
 
 
 def _by_plan(group: Group) -> dict[str, list[Row]]:
-    """Rows by the plan of their first trial, fastest first."""
+    """Return rows by the plan of their first trial, fastest first."""
     found: dict[str, list[Row]] = {}
     for row in sorted(group.ok_rows, key=lambda row: (group.estimate(row).value, row.strategy)):
         planned = row.records[0].planned
@@ -120,7 +120,7 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
 
 
 def kept_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
-    """Lookups a sample of every segment of the record's plan, by the train split; None where they were not kept."""
+    """Return a sample's lookups in each segment of the record's plan, by the train split; None where not kept."""
     if record.planned is None:
         return None
     path = lookups_path(results, record.planned.plan_hash, record.spec.workload_fingerprint)
@@ -135,7 +135,7 @@ def kept_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
 def holders_of(
     plan: Plan, planned: Planned, precision: Precision, optimizer: Optimizer, lookups: Floats | None
 ) -> tuple[list[Holder], int]:
-    """The fullest devices and hosts with their parts, and how many hold anything."""
+    """Return the fullest devices and hosts with their parts, and how many hold anything."""
     nodes = len(planned.host_memory_bytes)
     shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
     row_bytes = [_row_bytes(segment, precision, optimizer) for segment in plan.segments]
@@ -177,13 +177,13 @@ def holders_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """Of a segment, what each of some holders has; hosts are numbered after the ranks."""
+    """What each of some holders has of a segment; hosts are numbered after the ranks."""
 
     at: Ints
-    """Ascending."""
+    """Numbers of the holders, ascending."""
     rows: Ints
     of_lookups: float
-    """Share of the segment's lookups that each serves."""
+    """Each holder serves this share of the segment's lookups."""
 
     def holds(self, place: int) -> bool:
         return self.rows_at(place) > 0
@@ -227,9 +227,9 @@ def _row_bytes(segment: Segment, precision: Precision, optimizer: Optimizer) -> 
 
 def _part(
     segment: Segment, of_table: Sequence[Segment], share: _Share, *, bytes_: int, lookups: float | None, on_host: bool
-) -> Part:
+) -> PlacedPart:
     tier = getattr(segment.placement, "tier", None)
-    return Part(
+    return PlacedPart(
         table=segment.table,
         row_start=segment.row_start,
         row_stop=segment.row_stop,
@@ -255,13 +255,13 @@ def _words(place: Placement) -> str:
     return "here alone"
 
 
-def _first(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The biggest, then the hottest of the rest."""
+def _first(parts: Sequence[PlacedPart]) -> tuple[PlacedPart, ...]:
+    """Return the biggest parts, then the hottest of the rest."""
     biggest = sorted(parts, key=lambda part: (-part.bytes, part.table, part.row_start))
     hottest = sorted(biggest[BIGGEST:], key=lambda part: -(part.lookups or 0.0))
     return (*biggest[:BIGGEST], *(part for part in hottest[:HOTTEST] if part.lookups))
 
 
 def plans_a_group(groups: Sequence[Group], most: int) -> int:
-    """How many plans of each group fit a page of at most so many; at least one."""
+    """Return how many plans of each group fit a page of at most so many; at least one."""
     return max(1, most // max(1, len(groups)))

@@ -9,8 +9,8 @@ from shardbench.records.record import Planned, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.page.chart import Chart, legend
-from shardbench.report.page.svg.marks import series_class
-from shardbench.report.page.svg.plane import Frame, Point, diagonal, points
+from shardbench.report.page.palette import series_look, strategy_look
+from shardbench.report.page.svg.plane import Frame, NamedPoint, diagonal, points
 from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
 from shardbench.report.page.svg.scale import span
 from shardbench.report.tables.suite_tables import phase_ms, phases_of, rank_phase_ms
@@ -34,11 +34,11 @@ _BOUNDS = (
     ("lower bound, whole tables", attrgetter("whole_table_bound_ms"), 3),
 )
 Numbers = Mapping[str, int]
-"""Of every strategy its number on the page."""
+"""The number of every strategy on the page."""
 
 
 def figures(group: Group, numbers: Numbers) -> list[Chart]:
-    """Every chart of a group, fastest strategy first; none where no row is ok."""
+    """Return every chart of a group, fastest strategy first; none where no row is ok."""
     rows = sorted((row for row in group.rows if row.ok), key=lambda row: (row.step.value, row.strategy))
     if not rows:
         return []
@@ -55,7 +55,7 @@ def figures(group: Group, numbers: Numbers) -> list[Chart]:
 
 
 def label(row: Row) -> str:
-    """Name of a row on an axis."""
+    """Return the name of a row on an axis."""
     return f"{row.strategy} (reference)" if row.worst.role is Role.SEARCH else row.strategy
 
 
@@ -70,7 +70,7 @@ def _steps(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart:
 
 
 def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bars], list[str], bool]:
-    """Rows of the chart of steps, the phases that its parts are, and whether these are means over ranks."""
+    """Return the rows of the chart of steps, the phases of its parts, and whether these are means over ranks."""
     by_rank = group.condition.backend is Backend.MEASURED and all(
         record.timing is not None and record.timing.ranks for row in rows for record in row.records
     )
@@ -120,14 +120,12 @@ def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart 
     drawing = side_by_side(
         f"Embedding time per rank of {name}", devices, "ms of embedding kernels per iteration", references
     )
-    keys = tuple(
-        (f"{series_class(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds
-    )
+    keys = tuple((f"{series_look(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds)
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 
 def bounds_of(group: Group, rows: list[Row]) -> list[tuple[str, float, int]]:
-    """(name, ms, number of its colour) of the bounds that are proven for a group."""
+    """Return the name, the ms and the number of the colour of each bound that is proven for a group."""
     if group.condition.backend is not Backend.SIMULATED:
         return []
     found = []
@@ -162,7 +160,7 @@ def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
 
 
 def link_bytes(row: Row) -> tuple[float, ...]:
-    """Typical bytes an iteration by the links of the chart of traffic; the row must be ok."""
+    """Return typical bytes an iteration by the links of the chart of traffic; the row must be ok."""
 
     def typical(read: Callable[[TrafficTotals], float]) -> float:
         return row.typical(lambda record: read(record.traffic) if record.traffic else None) or 0.0
@@ -215,7 +213,7 @@ _MEMORIES: dict[str, Callable[[Planned], tuple[int, ...]]] = {
 
 
 def _planned_bytes(row: Row, read: Callable[[Planned], tuple[int, ...]]) -> tuple[float, ...]:
-    """Of every device of the first trial's plan."""
+    """Return the bytes on every device by the first trial's plan."""
     first = next((record.planned for record in row.records if record.planned), None)
     return tuple(map(float, read(first))) if first else ()
 
@@ -234,8 +232,8 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
         y_title="measured (ms, log)",
     )
     drawn = [
-        Point(
-            series=numbers[row.strategy], x=x, y=y, name="", strategy=numbers[row.strategy],
+        NamedPoint(
+            look=strategy_look(row.strategy), x=x, y=y, name="", strategy=numbers[row.strategy],
             says=f"{label(row)}: predicted {significant(x)} ms, measured {significant(y)} ms",
         )
         for row, (x, y) in pairs
@@ -245,12 +243,12 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
         "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; on the "
         "line the model is right."
     )
-    keys = tuple((series_class(numbers[row.strategy]), label(row)) for row in rows)
+    keys = tuple((f"mark {strategy_look(row.strategy)}", label(row)) for row in rows)
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 
 def predicted_and_measured(row: Row) -> list[tuple[float, float]]:
-    """(predicted, measured) embedding time of every rank and trial, ms; where both are above 0."""
+    """Return (predicted, measured) embedding times of every rank and trial, ms, where both are above 0."""
     return [
         pair
         for record in row.records

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardbench.report.standing import Mark, Standing, by_problem, is_measured
+from shardbench.report.standing import Standing, TieMark, by_problem, is_measured
 from shardbench.report.tables.text import interval, percent, significant
 
 _NAMED = 4
-"""At most so many ties of a cell are named; more are counted."""
+"""A cell names so many ties at most; more are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ def _cell(number: int, listed: Sequence[Standing]) -> MatrixCell:
             number=number, best="", step="", ties="", sure="nothing ended well", certain=False, failed=failed
         )
     best, *others = firsts.values()
-    ties = [one for one in others if one.mark in (Mark.SAME, Mark.OPEN)]
-    unknown = any(one.mark is Mark.UNKNOWN for one in firsts.values())
+    ties = [one for one in others if one.mark in (TieMark.SAME, TieMark.OPEN)]
+    unknown = any(one.mark is TieMark.UNKNOWN for one in firsts.values())
     rest = [one for one in others if one not in ties]
     # Where a reference is ahead and ties are with it, they say nothing of the competitors among each other.
-    led = ok[0].mark is Mark.BEST and not ok[0].competes
+    led = ok[0].mark is TieMark.BEST and not ok[0].competes
     limit = "the noise" if is_measured(best.backend) else "the model's error"
     ends = interval(best.low_ms, best.high_ms)
     return MatrixCell(

@@ -5,25 +5,30 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shardbench.report.page.chart import Chart
+from shardbench.report.page.palette import strategy_look
+from shardbench.report.page.profile_picture import HEIGHT, WIDTH, profile_drawing
 from shardbench.report.page.profiles import PerformanceProfile
-from shardbench.report.page.svg.plane import Frame, Line, Point, lines, points, staircase
-from shardbench.report.page.svg.scale import CAP, Scale, span
+from shardbench.report.page.svg.plane import Frame, NamedPoint, points, staircase
+from shardbench.report.page.svg.scale import CAP, span
 from shardbench.report.standing import AS_RUN, is_measured
 from shardbench.report.tables.text import significant
 
-_WIDTH, _HEIGHT = 860, 440
 _FURTHEST = 10.0
 """Factor of the best at which profiles end."""
 _LEAST_S = 1e-3
-"""Planning times below are drawn here: less than a clock of ours tells apart from starting."""
+"""Shorter planning times are drawn here: a clock does not tell them apart from starting."""
 
 
 def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
-    """Of each backend and budget the share of problems within a factor of the best; None where there is one problem."""
+    """Return a chart of each backend's and budget's profiles; None where there is one problem."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
         if listed[0].problems > 1:
-            drawings.append(_profile(listed, numbers, f"{backend}, {budget}"))
+            # A few failures of a factor of ten would squash what the others differ by.
+            most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
+            largest = float(np.clip(most * 1.1, 1.1, _FURTHEST))
+            name = f"Performance profiles, {backend}, {budget}"
+            drawings.append(profile_drawing(listed, largest, name, numbers=numbers))
             titles.append(_title(backend, budget, listed))
     if not drawings:
         return None
@@ -34,35 +39,8 @@ def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numb
     return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
 
 
-def _profile(listed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
-    # A few failures of a factor of ten would squash what the others differ by.
-    most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
-    frame = Frame(
-        width=_WIDTH,
-        height=_HEIGHT,
-        x=Scale(low=1.0, high=float(np.clip(most * 1.1, 1.1, _FURTHEST)), start=52, stop=_WIDTH - 200, log=True),
-        y=Scale(low=0.0, high=1.0, start=_HEIGHT - 46, stop=28),
-        x_title="step over the best (factor, log)",
-        y_title="share of problems",
-    )
-    drawn = []
-    for one in sorted(listed, key=lambda one: (-one.within(frame.x.high), one.strategy)):
-        number = numbers[one.strategy]
-        drawn.append(
-            Line(
-                series=number,
-                points=one.corners(frame.x.high),
-                name=one.strategy,
-                strategy=number,
-                steps=True,
-                marked=False,
-            )
-        )
-    return frame.drawn(f"Performance profiles, {what}", lines(frame, drawn))
-
-
 def pareto(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
-    """Of each backend and budget the mean step over the best by planning seconds; None where nothing was planned."""
+    """Return charts of the mean step over the best by planning seconds; None where nothing was planned."""
     drawings, titles = [], []
     for (backend, budget), listed in found.items():
         timed = [one for one in listed if one.ratios and one.plan_s is not None]
@@ -84,10 +62,10 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
     highest = CAP * float(np.median([one.mean_ratio for one in timed]))
     seconds = [_seconds(one.plan_s) for one in timed] + [_seconds(_whole_s(one)) for one in timed]
     frame = Frame(
-        width=_WIDTH,
-        height=_HEIGHT,
-        x=span(seconds, 60, _WIDTH - 130, log=True),
-        y=span([1.0, *(min(one.mean_ratio, highest) for one in timed)], _HEIGHT - 46, 28, log=True),
+        width=WIDTH,
+        height=HEIGHT,
+        x=span(seconds, 60, WIDTH - 130, log=True),
+        y=span([1.0, *(min(one.mean_ratio, highest) for one in timed)], HEIGHT - 46, 28, log=True),
         x_title="seconds to plan (median, log)",
         y_title="step over the best (geometric mean, log)",
     )
@@ -98,10 +76,10 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
     return frame.drawn(f"Speed against planning time, {what}", staircase(frame, frontier(timed)) + points(frame, drawn))
 
 
-def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
+def _point(one: PerformanceProfile, number: int, highest: float) -> NamedPoint:
     fit = f", {significant(one.fit_s)} s to fit" if one.fit_s else ""
-    return Point(
-        series=number,
+    return NamedPoint(
+        look=strategy_look(one.strategy),
         x=_seconds(one.plan_s),
         y=one.mean_ratio,
         name=one.strategy if one.mean_ratio <= highest else f"{one.strategy} ({significant(one.mean_ratio)}x)",
@@ -116,7 +94,7 @@ def _point(one: PerformanceProfile, number: int, highest: float) -> Point:
 
 
 def frontier(timed: Sequence[PerformanceProfile]) -> list[tuple[float, float]]:
-    """(seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
+    """Return (seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
     found: list[tuple[float, float]] = []
     ordered = sorted((_seconds(one.plan_s), one.mean_ratio) for one in timed if one.complete)
     for seconds, ratio in ordered:

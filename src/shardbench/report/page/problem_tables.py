@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardbench.model.strategy import Role
 from shardbench.report.page.chart import Chart
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.palette import series_look
 from shardbench.report.page.svg.rows import Bars, Reference, stacked
 from shardbench.report.standing import AS_RUN, Standing, by_problem
 from shardbench.report.tables.text import interval, percent, seconds, shown, significant
@@ -59,7 +59,7 @@ def _chart(title: str, listed: Sequence[Standing], numbers: Mapping[str, int]) -
     bounds = [one.bound_ms for one in listed if one.bound_ms is not None]
     references = [Reference(value=min(bounds), series=_BOUND_COLOUR)] if bounds else []
     keys = tuple(
-        (f"{series_class(line.series)} dashed", f"lower bound {significant(line.value)} ms") for line in references
+        (f"{series_look(line.series)} dashed", f"lower bound {significant(line.value)} ms") for line in references
     )
     bars = [_bar(one, numbers[name]) for name, one in firsts.items()]
     drawing = stacked(f"Steps of {title}", bars, "ms per step", references)

@@ -12,6 +12,8 @@ from shardbench.report.standing import Standing, by_problem
 
 LARGEST = 4.0
 """Profiles of documents and papers, and the area by which they are ranked, end at this factor."""
+NAMED = 8
+"""Documents and papers name so many of the best profiles; the others are grey."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ _COMMITS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class RecordLine:
     """One record in words."""
 
     strategy: str
@@ -34,13 +34,13 @@ class Listed:
     environment: str
 
 
-def record_rows(group: Group, numbers: dict[str, int]) -> list[Listed]:
-    """All records of a group, by strategy, seed and repeat."""
+def record_rows(group: Group, numbers: dict[str, int]) -> list[RecordLine]:
+    """Return all records of a group, by strategy, seed and repeat."""
     return [_listed(record, row.strategy, numbers[row.strategy]) for row in group.rows for record in row.records]
 
 
 def made_by(records: Sequence[BaseRecord]) -> list[str]:
-    """Of which commits and between which days the records are, one line each."""
+    """Return the commits and the days of the records, one line each."""
     stated = [record.provenance for record in records if record.provenance is not None]
     lines = []
     if stated:
@@ -55,10 +55,10 @@ def made_by(records: Sequence[BaseRecord]) -> list[str]:
     return lines
 
 
-def _listed(record: Record, strategy: str, number: int) -> Listed:
+def _listed(record: Record, strategy: str, number: int) -> RecordLine:
     provenance, spec = record.provenance, record.spec
     steps = record.timing.step_ms if record.timing is not None else ()
-    return Listed(
+    return RecordLine(
         strategy=strategy,
         number=number,
         key=record.key,

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.report.page.chart import Chart, legend
+from shardbench.report.page.chart import Chart
+from shardbench.report.page.palette import STRATEGY, looks
 from shardbench.report.page.plot import Plot
 from shardbench.report.page.svg.plane import Frame, Line, columns, lines
-from shardbench.report.page.svg.scale import Scale, span
+from shardbench.report.page.svg.scale import Scale, categories, span
 
 _HEIGHT = 300
 _ONE, _SEVERAL = 760, 400
@@ -35,9 +36,10 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
         if len(part):
             titles.append("" if facet is None else f"{_words(str(plot.facet))} = {_named(facet)}")
             drawings.append(_panel(plot, part, known, series, titles[-1], width=width))
-    keys = legend([_named(name) for name in series]) if plot.series else ()
+    kind = "mark " if plot.series == STRATEGY and not plot.bars else ""
+    keys = [(f"{kind}{look}", _named(name)) for look, name in zip(looks(plot.series, series), series) if plot.series]
     return Chart(
-        caption=plot.title, drawings=tuple(drawings), legend=keys, titles=tuple(titles), panels=len(facets) > 1
+        caption=plot.title, drawings=tuple(drawings), legend=tuple(keys), titles=tuple(titles), panels=len(facets) > 1
     )
 
 
@@ -45,30 +47,29 @@ def _panel(
     plot: Plot, part: pd.DataFrame, known: pd.DataFrame, series: Sequence[object], title: str, *, width: float
 ) -> str:
     numeric = pd.api.types.is_numeric_dtype(part[plot.x]) and not plot.bars
-    categories = () if numeric else tuple(dict.fromkeys(map(_named, part[plot.x])))
+    names = () if numeric else tuple(dict.fromkeys(map(_named, part[plot.x])))
     frame = Frame(
         width=width,
-        height=_HEIGHT + (50 if categories else 0),
-        x=_across(plot, part, categories, width),
+        height=_HEIGHT + (50 if names else 0),
+        x=_across(plot, part, names, width),
         y=_upwards(plot, known),
         x_title=_words(plot.x),
         y_title=_words(plot.y),
-        names=categories,
     )
     body: list[str] = []
     drawn = []
-    for number, name in enumerate(series):
+    for number, (name, look) in enumerate(zip(series, looks(plot.series, series))):
         rows = part if name is None else part[part[plot.series] == name]
         if not len(rows):
             continue
-        x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: categories.index(_named(value)))
+        x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: names.index(_named(value)))
         y = rows[plot.y].astype(float)
         if plot.bars:
-            body.append(columns(frame, number, len(series), list(zip(x, y))))
+            body.append(columns(frame, number, len(series), look, list(zip(x, y))))
             continue
         order = np.argsort(x.to_numpy(), kind="stable")
         found = list(zip(x.iloc[order].astype(float), y.iloc[order]))
-        drawn.append(Line(series=number, points=tuple(found), intervals=_intervals(plot, rows.iloc[order])))
+        drawn.append(Line(look=look, points=tuple(found), intervals=_intervals(plot, rows.iloc[order])))
     return frame.drawn(f"{plot.title} {title}".strip(), "".join(body) + lines(frame, drawn))
 
 
@@ -81,10 +82,10 @@ def _intervals(plot: Plot, rows: pd.DataFrame) -> tuple[tuple[float, float], ...
     return tuple((float(low), float(high)) for low, high in filled.itertuples(index=False))
 
 
-def _across(plot: Plot, part: pd.DataFrame, categories: tuple[str, ...], width: float) -> Scale:
+def _across(plot: Plot, part: pd.DataFrame, names: tuple[str, ...], width: float) -> Scale:
     start, stop = 64.0, width - 16.0
-    if categories:
-        return Scale(low=-0.5, high=len(categories) - 0.5, start=start, stop=stop)
+    if names:
+        return categories(names, start, stop)
     return span(part[plot.x].astype(float), start, stop, log=plot.log_x)
 
 

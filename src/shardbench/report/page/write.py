@@ -21,10 +21,11 @@ from shardbench.report.page.explorer import Explored, explored, plans_a_group
 from shardbench.report.page.figures import figures
 from shardbench.report.page.overview import matrix
 from shardbench.report.page.overview_charts import pareto, profiles
+from shardbench.report.page.palette import DARK, LIGHT, colours_style, strategy_look
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
 from shardbench.report.page.profiles import performance_profiles
 from shardbench.report.page.record_list import made_by, record_rows
-from shardbench.report.page.svg.marks import series_class
+from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import summaries
 from shardbench.report.prediction.text import HEADERS, NOTE, NUMERIC, TITLE, cells
@@ -56,12 +57,12 @@ class Extra:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
-    """Per column: aligned to the right."""
+    """True of each column that is aligned to the right."""
     charts: tuple[Chart, ...] = ()
     csv: str = ""
-    """The table as a file of the results folder; empty where there is none."""
+    """The table's file in the results folder; empty where there is none."""
     command: str = ""
-    """What makes it again."""
+    """The command that makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class StudyStandings:
     records: str
     """The file of records, as ``csv`` relative to the results folder."""
     command: str
-    """What makes a row again."""
+    """The command that makes a row again."""
 
 
 def write_page(
@@ -113,7 +114,7 @@ def page(
     results: Path | None = None,
     study: StudyStandings | None = None,
 ) -> str:
-    """The page as HTML; ``environments`` by hash, None where the file is not there. ``results`` keeps plans."""
+    """Return the page as HTML; ``environments`` are by hash, None where a file is missing; ``results`` has plans."""
     grouped = groups(records)
     frames = tables(records)
     standings = suite_standings(grouped) if study is None else list(study.standings)
@@ -129,14 +130,14 @@ def page(
         shown.append({"id": f"group-{number}", **_group(group, parts, numbers, kept)})
 
     def exists(name: str) -> bool:
-        """Whether the results folder has the file: only then is there a link to it."""
+        """Return True where the results folder has the file: only then is there a link to it."""
         return results is not None and (results / name).is_file()
 
     engine = _engine()
     engine.globals["exists"] = exists
     return engine.get_template("page.html.j2").render(
         suite=suite,
-        style=_file("page.css"),
+        style=_style(),
         script=_file("page.js"),
         strategies=_strategies(standings, numbers),
         matrix=matrix(standings),
@@ -178,7 +179,7 @@ def _engine() -> jinja2.Environment:
 
 
 def short(cell: str) -> str:
-    """A cell without the zeros of tiny numbers, which the CSV has in full."""
+    """Return a cell without the zeros of tiny numbers, which the CSV has in full."""
     return _TINY.sub("< 0.0001", cell)
 
 
@@ -186,11 +187,19 @@ def _file(name: str) -> str:
     return (resources.files(__package__ or "") / name).read_text(encoding="utf-8")
 
 
+def _style() -> str:
+    colours = {"/* light */": LIGHT, "/* dark */": DARK}
+    style = _file("page.css")
+    for place, palette in colours.items():
+        style = style.replace(place, colours_style(palette))
+    return style + charts_style()
+
+
 def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[dict[str, Any]]:
     """Return what the page can hide, by number."""
     searches = {one.strategy for one in standings if one.role == Role.SEARCH}
     return [
-        {"number": number, "name": name, "colour": series_class(number), "reference": name in searches}
+        {"number": number, "name": name, "look": f"mark {strategy_look(name)}", "reference": name in searches}
         for name, number in numbers.items()
     ]
 

@@ -15,9 +15,9 @@ from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
 from shardbench.report.page.figures import label
+from shardbench.report.page.palette import LIGHT, Look, looks, strategy_look
 from shardbench.report.page.plot import Plot
-from shardbench.report.page.profile_picture import TICKS
-from shardbench.report.page.profiles import LARGEST, PerformanceProfile
+from shardbench.report.page.profiles import LARGEST, NAMED, PerformanceProfile
 from shardbench.report.paper.latex import COLUMN_IN
 from shardbench.report.tables.suite_tables import collective_bytes, collectives_of
 
@@ -47,22 +47,21 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
 }
 _NO_DATES: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_MARKS, _DASHES, _HATCHES = "osD^", ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
+"""A mark, dashes and a hatch for each form of a look."""
 _INK, _GREY, _LIGHT = "#1f2328", "#8c959f", "#c4cad0"
-_NAMED = 8
-"""Profiles in colour."""
+_TICKS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0)
+"""Factors at which the axis of profiles is marked."""
 _ROW_IN, _FRAME_IN, _PANEL_IN = 0.15, 0.62, 1.9
 _LOG_FROM = 8.0
-"""Largest over smallest value from which an axis is logarithmic."""
+"""An axis is logarithmic from this ratio of the largest to the smallest value on."""
 _PANELS_A_ROW = 2
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#7F7F7F", "#333333", "#8C6D31")
-"""Okabe and Ito's palette, told apart by the colour-blind; greys and a brown for its yellow, too light on paper."""
 _TITLE = 24
-"""Letters in a line above one of two panels."""
+"""A line above one of two panels has so many letters."""
 
 
 def images(figure: "Figure", name: str) -> dict[str, bytes]:
-    """PDF and SVG of a figure by file name; draws nothing that is not the same each time."""
+    """Return PDF and SVG of a figure by file name, the same bytes each time."""
     from matplotlib import rc_context  # noqa: PLC0415
 
     made = {}
@@ -74,7 +73,7 @@ def images(figure: "Figure", name: str) -> dict[str, bytes]:
 
 
 def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
-    """Caption and figure by name, of a group's rows that are ok; none where no row is."""
+    """Return captions and figures by name, of a group's rows that are ok; none where no row is."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -91,7 +90,7 @@ def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
 
 
 def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
-    """A study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
+    """Return a study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -104,7 +103,7 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
 
 
 def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
-    """Performance profiles, the first in colour, the others grey; raises BadInput where matplotlib is missing."""
+    """Return performance profiles, the first in colour, the others grey; raises BadInput without matplotlib."""
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -128,7 +127,7 @@ def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure,
 
 
 def _named(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
-    """Names of rows on the left; rows that failed stand below them, with their outcome."""
+    """Write names of rows on the left; rows that failed stand below them, with their outcome."""
     failed = [row for row in group.rows if not row.ok] if group is not None else []
     names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [label(row) for row in rows]
     axes.set_yticks([number - len(failed) for number in range(len(names))], names)
@@ -141,7 +140,7 @@ def _height(rows: int) -> float:
 
 
 def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
-    """Logarithmic where the values are far apart; zeros stand at its left."""
+    """Make the axis logarithmic where the values are far apart; zeros stand at its left."""
     values = list(values)
     positive = [value for value in values if value > 0]
     if positive and max(positive) > _LOG_FROM * min(positive):
@@ -179,7 +178,7 @@ def _steps(group: Group, rows: list[Row]) -> "Figure":
         ends = [[0.0], [0.0]]
         if step.low is not None and step.high is not None:
             ends = [[step.value - step.low], [step.high - step.value]]
-        colour = _COLOURS[0] if row.competes else _GREY
+        colour = LIGHT[0] if row.competes else _GREY
         axes.errorbar([step.value], [number], xerr=ends, fmt="o", color=colour, elinewidth=0.8, capsize=0.0)
     bounds = [r.step_bound_ms for row in rows for r in row.records if r.bounded and r.step_bound_ms is not None]
     if bounds:
@@ -205,7 +204,7 @@ def _ranks(group: Group, rows: list[Row]) -> "Figure":
             continue
         every += times
         axes.plot([min(times), max(times)], [number] * 2, color=_GREY, linewidth=0.8, zorder=1)
-        colour = _COLOURS[0] if row.competes else _GREY
+        colour = LIGHT[0] if row.competes else _GREY
         axes.plot(times, [number] * len(times), "o", color=colour, alpha=0.5, markeredgewidth=0.0)
     _spread_axis(axes, every)
     _named(axes, rows, group)
@@ -223,7 +222,7 @@ def _traffic(rows: list[Row]) -> "Figure":
     shown = {name: values for name, values in sent.items() if any(values)}
     for number, (name, values) in enumerate(shown.items()):
         widths = [value / size for value in values]
-        axes.barh(range(len(rows)), widths, 0.7, left, color=_COLOURS[number % len(_COLOURS)], label=name)
+        axes.barh(range(len(rows)), widths, 0.7, left, color=LIGHT[number % len(LIGHT)], label=name)
         left = [a + b for a, b in zip(left, widths)]
     if shown:
         figure.legend(loc="outside upper left", ncols=2)
@@ -233,19 +232,20 @@ def _traffic(rows: list[Row]) -> "Figure":
 
 
 def _profiles(listed: Sequence[PerformanceProfile]) -> "Figure":
-    named, others = listed[:_NAMED], listed[_NAMED:]
+    named, others = listed[:NAMED], listed[NAMED:]
     figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
     for one in others:
         axes.step(*_staircase(one), where="post", color=_LIGHT, linewidth=0.6)
-    for number, one in reversed(list(enumerate(named))):
-        dash = ("-", "--", ":", "-.")[number % 4]
-        axes.step(*_staircase(one), where="post", color=_COLOURS[number], linestyle=dash, label=one.strategy)
+    for one in reversed(named):
+        look = strategy_look(one.strategy)
+        dash = _DASHES[look.form]
+        axes.step(*_staircase(one), where="post", color=LIGHT[look.colour], linestyle=dash, label=one.strategy)
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
 
     axes.set_xscale("log")
     axes.set_xlim(1.0, LARGEST)
     axes.set_ylim(0.0, 102.0)
-    axes.xaxis.set_major_locator(FixedLocator(list(TICKS)))
+    axes.xaxis.set_major_locator(FixedLocator(list(_TICKS)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("step over the shortest found" + (f" (grey: {len(others)} others)" if others else ""))
@@ -269,18 +269,18 @@ def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":
     figure, axes = _figure(_PANEL_IN * lines + legend, lines, columns)
     for place, (panel, facet) in enumerate(zip(axes, facets)):
         part = frame if facet is None else frame[frame[plot.facet] == facet]
-        for number, name in enumerate(series):
+        for number, (name, look) in enumerate(zip(series, looks(plot.series, series))):
             points = part if name is None else part[part[plot.series] == name]
             points = points.dropna(subset=[plot.x, plot.y])
             if not len(points):
                 continue
-            colour = _COLOURS[number % len(_COLOURS)]
-            look: dict[str, Any] = {"color": colour, "label": "" if name is None else str(name)}
+            given: dict[str, Any] = {"color": LIGHT[look.colour], "label": "" if name is None else str(name)}
             if plot.bars:
                 places, shift = list(dict.fromkeys(part[plot.x])), number - (len(series) - 1) / 2
-                _bars(panel, plot, points, places, width=0.8 / len(series), shift=shift, look=look)
+                given |= {"hatch": _HATCHES[look.form], "edgecolor": "white", "linewidth": 0.0}
+                _bars(panel, plot, points, places, width=0.8 / len(series), shift=shift, given=given)
             else:
-                _points(panel, plot, points, number, look)
+                _points(panel, plot, points, look, given)
         if facet is not None:
             panel.set_title(textwrap.fill(f"{plot.facet} = {facet}", _TITLE), fontsize=6.5)
         # Setting a linear scale, too, would undo the ticks that bars have.
@@ -317,19 +317,17 @@ def _bars(
     *,
     width: float,
     shift: float,
-    look: dict[str, Any],
+    given: dict[str, Any],
 ) -> None:
-    """``shift`` is of the bar from the middle of its place, in bars."""
+    """Draw bars that are shifted from the middle of their places, by so many bars."""
     at = [places.index(value) + shift * width for value in points[plot.x]]
     errors = _errors(plot, points)
-    panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **look)
+    panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **given)
     panel.set_xticks(range(len(places)), [str(place) for place in places])
 
 
-def _points(panel: "Axes", plot: Plot, points: pd.DataFrame, number: int, look: dict[str, Any]) -> None:
-    # Same colours come again from the ninth series on, with another line.
-    dash = ("-", "--", ":")[number // len(_COLOURS) % 3]
+def _points(panel: "Axes", plot: Plot, points: pd.DataFrame, look: Look, given: dict[str, Any]) -> None:
     panel.errorbar(
         points[plot.x].tolist(), points[plot.y].tolist(), yerr=_errors(plot, points), elinewidth=0.6,
-        marker=_MARKS[number % len(_MARKS)], linestyle=dash, **look,
+        marker=_MARKS[look.form], linestyle=_DASHES[look.form], **given,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from shardbench.report.tables.text import GROUP, TITLES, Section, sections
 
 _TOLD = ("workload", "machine", "backend")
 _SHORT = 10
-"""Digits of a commit in print."""
+"""Commits in print have so many digits."""
 _BACKENDS = {
     Backend.SIMULATED.value: "Simulated by the cost model, not measured",
     Backend.MEASURED.value: "Measured on real ranks",
@@ -35,7 +35,7 @@ _COLUMNS = {
         "n", "HBM", "UVM", "all-to-all intra", "all-to-all inter", "all-reduce", "lookups off HBM", "HBM memory max",
     ),
 }  # fmt: skip
-"""Of the tables' columns those that a paper shows, by heading; the files under tables/ have all."""
+"""A paper shows these columns of the tables, by heading; the files under tables/ have all."""
 _HEADINGS = {
     "step p50 (ms)": "step (ms)", "95 % interval (ms)": "95 % interval", "mean step over it": "over bound",
     "95 % interval (vs control)": "95 % interval", "all-to-all intra": "a2a intra", "all-to-all inter": "a2a inter",
@@ -65,7 +65,7 @@ _WORDS = {
 
 
 def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
-    """Files by name: of every group tables and figures, of every backend its performance profiles.
+    """Return files by name: tables and figures of every group, performance profiles of every backend.
 
     Raises BadInput where the suite has no records, or matplotlib is missing.
     """
@@ -96,13 +96,13 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
 
 
 def with_document(files: Mapping[str, bytes], name: str, title: str) -> dict[str, bytes]:
-    """The files and, last, ``all-<name>.tex``, a document that shows them."""
+    """Return the files and, last, ``all-<name>.tex``, a document that shows them."""
     parts = sorted(file.removesuffix(".tex") for file in files if file.endswith(".tex"))
     return {**files, f"all-{name}.tex": document_tex(title, parts).encode()}
 
 
 def write_paper(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write files by name, each whole or not at all; gives their paths."""
+    """Write files by name, each whole or not at all, and return their paths."""
     for name, content in files.items():
         with whole_file(folder / name) as file:
             file.write(content)
@@ -110,9 +110,9 @@ def write_paper(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
 
 
 def commits(records: Iterable[BaseRecord]) -> str:
-    """Which code made the records, in words: the commits, the first and last of them (by start) where there are more.
+    """Return in words which code made the records: the commits, or the first and last of them where there are more.
 
-    ``changed since`` where the code of one differed from its commit.
+    Code that differed from its commit is said to have changed since.
     """
     stated = [record.provenance for record in records if record.provenance is not None]
     made = dict.fromkeys(one.commit for one in sorted(stated, key=lambda one: one.started) if one.commit is not None)
@@ -129,7 +129,7 @@ def _records(*several: Group) -> list[Record]:
 
 
 def _group(grouped: Sequence[Group], values: Mapping[str, object]) -> Group:
-    """That of a table's part; conditions have the columns' names."""
+    """Return the group of a table's part; conditions have the columns' names."""
     (found,) = [
         group for group in grouped if all(getattr(group.condition, name) == value for name, value in values.items())
     ]
@@ -137,7 +137,7 @@ def _group(grouped: Sequence[Group], values: Mapping[str, object]) -> Group:
 
 
 def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
-    """File names of groups: workload, machine and backend, and what else tells those apart that have the same."""
+    """Return file names of groups: workload, machine and backend, and what else tells equal ones apart."""
     stems = {}
     for group in grouped:
         own = group.condition
@@ -153,7 +153,7 @@ def _where(group: Group) -> str:
 
 
 def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> str:
-    """A table of a group; a row that failed has its outcome in the place of its first number, and its cause below."""
+    """Return a group's table; a row that failed has its outcome in place of its first number, and its cause below."""
     words = _WORDS[section.backend]
     place = {header: number for number, header in enumerate(section.headers)}
     shown = [header for header in _COLUMNS[name] if header in place]

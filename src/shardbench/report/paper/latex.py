@@ -12,7 +12,7 @@ _COLUMN_PT = COLUMN_IN * 72.27
 _LETTER_PT = 3.6
 """Mean width of a character of \\scriptsize, in points."""
 _GAP_PT = 6.0
-"""Between two columns of a table."""
+"""Two columns of a table are so far apart."""
 _COMMANDS = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", '"': r"{''}", "'": r"\textquotesingle{}",
@@ -33,26 +33,26 @@ class LatexTable:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
-    """Per column: aligned to the right."""
+    """True of each column that is aligned to the right."""
     notes: tuple[str, ...] = ()
-    """Below the table, one line each."""
+    """Lines that stand below the table."""
     wide: tuple[float, ...] = ()
-    """Per column: its share of the page's width where its text is broken into lines, 0 where it is not."""
+    """Each column's share of the page's width where its text is broken into lines, 0 where it is not."""
 
 
 def escape(text: str) -> str:
-    """LaTeX that prints the text; all white space is one blank, what is no printable ASCII is written as its code."""
+    """Return LaTeX that prints the text; white space is one blank, what is no printable ASCII is its code."""
     plain = _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", " ".join(ascii_text(text).split()))
     return _ESCAPED.sub(lambda match: _COMMANDS[match.group()], plain)
 
 
 def slug(text: str) -> str:
-    """The text as part of a file's name or of a label, without what LaTeX would read: dots are hyphens, too."""
+    """Return the text as part of a file's name or a label, without what LaTeX would read: dots are hyphens, too."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
 def table_tex(table: LatexTable) -> str:
-    """A floating ``table``, or a ``table*`` over both columns where one is too narrow."""
+    """Return a floating ``table``, or a ``table*`` over both columns where one is too narrow."""
     kind = "table*" if any(table.wide) or _width_pt(table) > _COLUMN_PT else "table"
     wide = table.wide or (0.0,) * len(table.headers)
     columns = "".join(
@@ -79,7 +79,7 @@ def table_tex(table: LatexTable) -> str:
 
 
 def figure_tex(file: str, caption: str) -> str:
-    """A floating ``figure`` of one column that shows a file by its name without ending."""
+    """Return a floating ``figure`` of one column that shows a file by its name without ending."""
     lines = [
         r"\begin{figure}",
         r"\centering",
@@ -92,7 +92,7 @@ def figure_tex(file: str, caption: str) -> str:
 
 
 def document_tex(title: str, parts: Sequence[str]) -> str:
-    """A document of two columns that inputs parts by their names, to look at them all."""
+    """Return a document of two columns that inputs parts by their names, to look at them all."""
     lines = [
         r"\documentclass[twocolumn]{article}",
         r"\usepackage[T1]{fontenc}",

@@ -14,7 +14,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.groups import Condition, Row, groups
-from shardbench.report.standing import Mark, Standing, is_measured, number, throughput_standing
+from shardbench.report.standing import Standing, TieMark, is_measured, number, throughput_standing
 from shardbench.report.tables.text import GROUP, interval, percent, readable_count, significant
 
 WIDTH = 79
@@ -45,7 +45,7 @@ class GroupAnswer:
         """The strategies that did not end well."""
         return [one for one in self.standings if one.outcome != Outcome.OK]
 
-    def of(self, mark: Mark) -> list[Standing]:
+    def of(self, mark: TieMark) -> list[Standing]:
         """Return the competitors with this mark, fastest first."""
         return [one for one in self.placed if one.competes and one.mark is mark]
 
@@ -114,7 +114,7 @@ def lines(found: GroupAnswer, options: str = "") -> list[str]:
     for cause, failed in _by_cause(found.failed).items():
         said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
         said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
-    best, slower = found.of(Mark.BEST), found.of(Mark.APART)
+    best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
     if best and slower and slower[0].record:
         keys = " ".join(one.record[:_KEY_DIGITS] for one in (best[0], slower[0]))
         said.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
@@ -122,7 +122,7 @@ def lines(found: GroupAnswer, options: str = "") -> list[str]:
 
 
 def _best_line(found: GroupAnswer) -> Iterator[str]:
-    best = found.of(Mark.BEST)
+    best = found.of(TieMark.BEST)
     if not best or best[0].step_ms is None or best[0].batch_size is None:
         return
     first, step_ms, batch_size = best[0], best[0].step_ms, best[0].batch_size
@@ -137,15 +137,15 @@ def _other_lines(found: GroupAnswer) -> Iterator[str]:
     measured = is_measured(found.standings[0].backend)
     unknown = "nothing was repeated, so the noise" if measured else "how sure the model is"
     for mark, says in (
-        (Mark.SAME, f"ties with it, within the noise{floor} (=)" if measured else "equal to it (=)"),
-        (Mark.OPEN, "ties with it, within the model's own error (~)"),
-        (Mark.UNKNOWN, f"no order is claimed (?), {unknown} is unknown"),
-        (Mark.APART, "slower"),
+        (TieMark.SAME, f"ties with it, within the noise{floor} (=)" if measured else "equal to it (=)"),
+        (TieMark.OPEN, "ties with it, within the model's own error (~)"),
+        (TieMark.UNKNOWN, f"no order is claimed (?), {unknown} is unknown"),
+        (TieMark.APART, "slower"),
     ):
         marked = found.of(mark)
         if marked:
             # Where nothing is best a difference to it says nothing.
-            texts = map(_difference if found.of(Mark.BEST) else _step, marked)
+            texts = map(_difference if found.of(TieMark.BEST) else _step, marked)
             yield f"{says}: {', '.join(texts)}"
     others = [one for one in found.placed if not one.competes]
     if others:

@@ -8,12 +8,12 @@ import pandas as pd
 from shardbench.report.tables.text import significant
 
 VERDICTS = ("reproduced", "consistent", "partly", "inconclusive", "not reproduced", "not testable here", "not run")
-"""As the ledger has them, in the order of their columns."""
+"""The ledger's verdicts, in the order of their columns."""
 NOT_STATED = "not stated"
 
 
 def claim_text(row: Mapping[str, Any]) -> str:
-    """A statement, both answers, the numbers behind them and the evidence; a number not sourced is not printed."""
+    """Return a statement, both answers, the numbers behind them and the evidence; numbers not sourced are left out."""
     statement = str(row["statement"]).rstrip(".")
     if row["direction"] == row["magnitude"] == "not testable here":
         return f"`{row['claim']}`: **not testable here**: {statement}. {row['conditions']}"
@@ -36,7 +36,7 @@ def claim_text(row: Mapping[str, Any]) -> str:
 
 
 def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Claim, both answers, the paper's number, ours, share of the region: a line of a table."""
+    """Return the cells of a line: claim, both answers, the paper's number, ours, share of the region."""
     paper = f"{row['relation']} {_number(row['paper_value'])} {row['unit']}" if _known(row["paper_value"]) else "-"
     region = f"{100 * row['region_share']:.0f} %" if _known(row["region_share"]) else "-"
     ours = "-"
@@ -48,7 +48,7 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the page's table: by heading."""
+    """Return a row of the page's table by its headings."""
     _, direction, magnitude, paper, ours, region = ledger_cells(row)
     return {
         "paper": row["paper"],
@@ -74,7 +74,7 @@ def _ours(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """At most three digits of a small number, no zeros behind the point that the paper did not write."""
+    """Return a number with at most three digits where it is small, without zeros that the paper did not write."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

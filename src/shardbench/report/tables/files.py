@@ -16,7 +16,7 @@ from shardbench.report.tables.suite_tables import TABLES, TEXTS, tables
 from shardbench.report.tables.text import NOTES, TITLES, Section, sections
 
 DIGITS = 6
-"""Significant digits of a number without decimals of its own."""
+"""A number without decimals of its own has so many significant digits."""
 _DECIMALS = {
     "max_over_mean": 4,
     "cpu_max_over_mean": 4,
@@ -38,7 +38,7 @@ def write_tables(results: Path, suite: str) -> list[Path]:
 
 
 def check_tables(results: Path, suite: str) -> list[str]:
-    """Differences between the tables on disk and what the records give, one line each; none is good."""
+    """Return the differences between the tables on disk and what the records give, one line each."""
     store = trial_store(results, suite)
     records = store.read()
     nothing = [] if records else [f"{suite}: nothing to check: {store.path} holds no records"]
@@ -47,7 +47,7 @@ def check_tables(results: Path, suite: str) -> list[str]:
 
 
 def suite_records(results: Path, suite: str) -> list[Record]:
-    """All records of a suite; raises BadInput where there are none."""
+    """Return all records of a suite; raises BadInput where there are none."""
     store = trial_store(results, suite)
     records = store.read()
     if not records:
@@ -56,18 +56,18 @@ def suite_records(results: Path, suite: str) -> list[Record]:
 
 
 def table_csv(frame: pd.DataFrame) -> str:
-    """CSV of a suite's table: fixed decimals by column, empty cells for what is not known."""
+    """Return a suite's table as CSV: fixed decimals by column, empty cells for what is not known."""
     rows = frame.to_dict("records")
     return csv_text(frame.columns, ([_cell(column, value) for column, value in row.items()] for row in rows))
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
-    """CSV of any table: six significant digits, empty cells for what is not known."""
+    """Return any table as CSV: six significant digits, empty cells for what is not known."""
     return csv_text(frame.columns, (map(cell_text, row) for row in frame.itertuples(index=False)))
 
 
 def cell_text(value: object) -> str:
-    """One cell of any table as ASCII text."""
+    """Return one cell of any table as ASCII text."""
     if _unknown(value):
         return ""
     if isinstance(value, bool | np.bool_):
@@ -79,7 +79,7 @@ def cell_text(value: object) -> str:
 
 
 def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain data, full precision, None for what is not known."""
+    """Return rows as plain data with full precision, None for what is not known."""
     return [
         {column: None if _unknown(value) else value for column, value in row.items()}
         for row in frame.to_dict("records")
@@ -87,7 +87,7 @@ def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
-    """Markdown page of one table: how to read it, then a section a group; ASCII."""
+    """Return the Markdown page of one table in ASCII: how to read it, then a section a group."""
     lines = [
         f"# {TITLES[name]}: suite {suite}",
         "",
@@ -115,7 +115,7 @@ def _folder(results: Path, suite: str) -> Path:
 
 
 def suite_paths(results: Path, suite: str) -> list[Path]:
-    """Where the tables of a suite lie, whether they are there or not."""
+    """Return the paths of a suite's tables, whether they are there or not."""
     return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
 
 
@@ -157,7 +157,7 @@ def _grid(section: Section) -> list[str]:
 
 
 def _as_text(text: str) -> str:
-    """A cell that Markdown shows as it is: other people's names and causes may be anything."""
+    """Return a cell that Markdown shows as it is: other people's names and causes may be anything."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 

@@ -25,7 +25,7 @@ STEPS = (
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
-"""At which performance profiles are tabulated: the share of problems whose step is within the factor of the best."""
+"""Profiles are tabulated at these factors: the share of problems whose step is within the factor of the best."""
 SCORES = (
     "version", "backend", "budget", "strategy", "role", "problems", "ok", "best", "bounded", "over_bound_geomean",
     "over_best_geomean", *(f"within_{factor:g}" for factor in FACTORS),
@@ -33,7 +33,7 @@ SCORES = (
 
 
 def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
-    """Simulated rows by problem, the best first, and what failed last.
+    """Return simulated rows by problem, the best first, and what failed last.
 
     ``rows`` have a row ``bound`` a problem beside the strategies' own, whose ``draws_ms`` are their steps under draws
     of the model's constants. ``over_best_pct`` is the distance to the shortest step of any row of the problem, whatever
@@ -88,7 +88,7 @@ def _tie(row: Mapping[Any, Any], best: "pd.Series[Any]") -> str:
 def measured_steps(
     records: Iterable[Record], version: int, devices: Mapping[str, int], sees: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Rows of measured trials, as ``steps`` has them, with one budget.
+    """Return rows of measured trials, as ``steps`` has them, with one budget.
 
     ``devices`` are by machine, what strategies declare to see by their name. ``over_best_pct`` compares what trials
     are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
@@ -128,7 +128,9 @@ def _measured_cells(group: Group, row: Row, best: Row) -> dict[str, Any]:
 
 
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
-    """One row a backend, budget and strategy, from the table of ``steps`` alone; first who is within 5 % most often.
+    """Return one row a backend, budget and strategy, from the table of ``steps`` alone.
+
+    Strategies that are within 5 % of the best most often come first.
 
     A problem that a strategy did not end well is outside every factor of the best; it has no ratio, so that geometric
     means are of the ``ok`` problems (over the bound: of the ``bounded`` ones).

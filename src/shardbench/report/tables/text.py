@@ -13,7 +13,7 @@ import pandas as pd
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
-from shardbench.report.standing import Cells, Mark, certainty, number, share_of_sign, throughput_standing
+from shardbench.report.standing import Cells, TieMark, certainty, number, share_of_sign, throughput_standing
 
 GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
 
@@ -64,9 +64,9 @@ _BACKENDS = {
 
 
 ALWAYS = 9
-"""Of a column without which a row says nothing."""
+"""A row says nothing without a column that is kept always."""
 _MOSTLY_PCT = 50.0
-"""Share of a bound from which on it says more about constants than about work."""
+"""A bound of which constants are this share or more says little about work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,11 @@ class Section:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
-    """Per column: aligned to the right."""
+    """True of each column that is aligned to the right."""
     keep: tuple[int, ...]
-    """Per column: how much it matters; where room is short, the least go first, and those of ALWAYS never."""
+    """How much each column matters: where room is short the least go first, and those of ALWAYS never."""
     strategies: tuple[str, ...]
-    """Per row."""
+    """The strategy of each row."""
     causes: tuple[str, ...]
     """Why the rows that are not ok are not, one line each."""
 
@@ -98,12 +98,14 @@ class _Column:
     """Whether the column is shown where room is short."""
     numeric: bool = True
     keep: int = 0
-    """See Section; of columns that compact tables do not have it says nothing."""
+    """How much the column matters, as in Section; columns that compact tables lack need none."""
 
 
 def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: bool = True) -> list[Section]:
-    """Sections of the table ``name``; ``compact`` leaves out what does not fit a terminal, no
-    ``causes`` the column of causes (``Section.causes`` has them either way).
+    """Return the sections of the table ``name``.
+
+    ``compact`` leaves out what does not fit a terminal; without ``causes`` the column of causes is left out, which
+    ``Section.causes`` has either way.
 
     Columns that are empty for a whole group are left out.
     """
@@ -132,7 +134,7 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """At least ``digits`` significant digits, never an exponent."""
+    """Return a number with at least ``digits`` significant digits and never an exponent."""
     if value == 0:
         return "0"
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
@@ -144,7 +146,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def readable_bytes(value: float) -> str:
-    """Bytes with a decimal unit, three digits."""
+    """Return bytes with a decimal unit and three digits."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= size:
             return f"{significant(value / size)} {unit}"
@@ -152,7 +154,7 @@ def readable_bytes(value: float) -> str:
 
 
 def readable_count(value: float) -> str:
-    """A count, three digits of it, in millions and billions where there are as many."""
+    """Return a count with three digits, in millions and billions where there are as many."""
     for unit, size in (("billion", 1e9), ("million", 1e6)):
         if value >= size:
             return f"{significant(value / size)} {unit}"
@@ -160,7 +162,7 @@ def readable_count(value: float) -> str:
 
 
 def readable_cell(column: str, value: object) -> str:
-    """A cell of any table for people: three digits, thousands apart, bytes with a unit; empty where not known."""
+    """Return a cell of any table for people: three digits, thousands apart, bytes with a unit; empty where unknown."""
     if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
         return ""
     if isinstance(value, bool | np.bool_):
@@ -185,13 +187,13 @@ def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[C
 
 
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
-    """Empty where there is none, so that a group without any has no such column."""
+    """Return texts that are empty where a number is zero, so that a group without any has no such column."""
     shown = _shown(key, write)
     return lambda row: shown(row) if number(row, key) else ""
 
 
 def percent(value: float) -> str:
-    """With its sign and one decimal."""
+    """Return per cents with their sign and one decimal."""
     return f"{round(value, 1) + 0.0:+.1f} %"
 
 
@@ -200,7 +202,7 @@ def _share(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three digits; below a millisecond only that it is."""
+    """Return seconds with three digits; below a millisecond only that they are."""
     return "< 0.001" if 0 < value < 0.001 else significant(value)
 
 
@@ -209,7 +211,7 @@ def _thousands(value: float) -> str:
 
 
 _ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms_p50"), "balance": ("emb_cpu_ms_max", "emb_ms_max")}
-"""The first that a row has says its place."""
+"""The first of these that a row has decides its place."""
 
 
 def _order(name: str, row: Cells) -> tuple[bool, float, str]:
@@ -238,7 +240,7 @@ def _note(name: str, rows: list[Cells]) -> str:
 
 
 def _compared(row: Cells) -> list[str]:
-    """By what the measured rows of a group are compared, and how many pairs that tells apart."""
+    """Return what the measured rows of a group are compared by, and how many pairs that tells apart."""
     by = "ratio to the control plan" if row["compared_by"] == "control" else "step, no common control plan"
     noise, beyond = number(row, "noise_pct"), number(row, "pairs_beyond_noise")
     if noise is None or beyond is None:
@@ -247,7 +249,7 @@ def _compared(row: Cells) -> list[str]:
 
 
 def _known(rows: list[Cells]) -> list[str]:
-    """Of how many simulated rows the model knows whether they are slower than the best."""
+    """Return for how many simulated rows the model's error leaves open whether they are slower than the best."""
     others = [row for row in rows if number(row, "vs_best_pct") and not row["same_as_best"]]
     shares = [share for row in others if (share := number(row, "p_slower_than_best")) is not None]
     if len(shares) < len(others):
@@ -275,7 +277,7 @@ def _vs_best(row: Cells) -> str:
     found = throughput_standing(row)
     if found.mark is None or found.vs_best_pct is None:
         return ""
-    if found.mark in (Mark.BEST, Mark.SAME) or found.same is None:
+    if found.mark in (TieMark.BEST, TieMark.SAME) or found.same is None:
         return found.mark.value
     return f"{percent(found.vs_best_pct)} {found.mark}".rstrip()
 
@@ -370,7 +372,7 @@ def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
 
 
 def _without_cpu(key: str) -> Callable[[Cells], str]:
-    """Wall times only where there is no CPU time: two clocks side by side would be read as one; the CSV has both."""
+    """Return wall times only where there is no CPU time: two clocks side by side would be read as one."""
     shown = _shown(key)
     return lambda row: shown(row) if number(row, "emb_cpu_ms_max") is None else ""
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, path, polyline, series_class, text, units
+from shardbench.report.page.palette import Look
+from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, mark, path, polyline, text, units
 from shardbench.report.page.svg.scale import Scale
 
 _LETTER = 12.0
@@ -19,15 +20,17 @@ class Frame:
     y: Scale
     x_title: str
     y_title: str
-    names: tuple[str, ...] = ()
-    """Of an x axis of categories 0, 1, 2 ..., which then has no other ticks."""
 
     def drawn(self, name: str, body: str) -> str:
-        """The chart with its axes behind ``body``."""
-        return drawing(self.width, self.height, name, self._axes() + body)
+        """Return the chart with its axes behind ``body``."""
+        return drawing(self.width, self.height, name, self.inside(body))
+
+    def inside(self, body: str) -> str:
+        """Return the axes and ``body`` before them, as a part of a drawing."""
+        return self._axes() + body
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point is drawn."""
+        """Return the place at which a point is drawn."""
         return self.x.at(x), self.y.at(y)
 
     def _axes(self) -> str:
@@ -36,15 +39,15 @@ class Frame:
             y = self.y.at(value)
             parts += [line(self.x.start, y, self.x.stop, y, "grid")]
             parts.append(text(self.x.start - 6, y + 4, words, anchor="end", kind="tick"))
-        across = [(float(i), words) for i, words in enumerate(self.names)] or self.x.ticks()
-        tilted = bool(self.names) and max(map(len, self.names)) * 6.2 > (self.x.stop - self.x.start) / len(self.names)
-        for value, words in across:
+        names = self.x.names
+        tilted = bool(names) and max(map(len, names)) * 6.2 > (self.x.stop - self.x.start) / len(names)
+        for value, words in self.x.ticks():
             x = self.x.at(value)
             if tilted:
                 turned = f'<g transform="translate({units(x)} {units(self.y.start + 12)}) rotate(-30)">'
                 parts.append(f"{turned}{text(0, 0, words, anchor='end', kind='tick')}</g>")
                 continue
-            if not self.names:
+            if not names:
                 parts.append(line(x, self.y.start, x, self.y.stop, "grid"))
             parts.append(text(x, self.y.start + 15, words, anchor="middle", kind="tick"))
         middle = (self.x.start + self.x.stop) / 2
@@ -55,23 +58,24 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Points joined, of one series."""
+    """Points of one series, joined."""
 
-    series: int
+    look: Look | None
+    """A line in the background has none."""
     points: tuple[tuple[float, float], ...]
     name: str = ""
-    """At the line's right end, where there is one."""
+    """The name stands at the line's right end, where there is one."""
     strategy: int | None = None
     intervals: tuple[tuple[float, float], ...] = ()
-    """Least and most of y, one a point; none where not known."""
+    """Least and most of y for each point; empty where they are not known."""
     steps: bool = False
-    """Whether y stays until the next x."""
+    """True where y stays until the next x."""
     marked: bool = True
-    """Whether points are drawn."""
+    """True where the points are drawn."""
 
 
 def lines(frame: Frame, drawn: Sequence[Line]) -> str:
-    """Lines with their names, which keep a line's distance from each other."""
+    """Return lines with their names, which keep a line's distance from each other."""
     ends = _apart([frame.y.at(one.points[-1][1]) + 4 for one in drawn if one.points and one.name], frame)
     labels = iter(ends)
     body = []
@@ -79,25 +83,26 @@ def lines(frame: Frame, drawn: Sequence[Line]) -> str:
         if not one.points:
             continue
         places = [frame.at(x, y) for x, y in one.points]
-        kind = series_class(one.series)
+        kind = "other" if one.look is None else str(one.look)
         parts = [polyline(_stepped(places) if one.steps else places, f"line {kind}")]
         for (x, _), (low, high) in zip(places, one.intervals):
             parts.append(line(x, frame.y.at(low), x, frame.y.at(high), f"line {kind}"))
-        if one.marked:
-            parts += [dot(x, y, 3.2, f"point {kind}") for x, y in places]
+        if one.marked and one.look is not None:
+            parts += [mark(x, y, 3.2, one.look, "point") for x, y in places]
         if one.name:
             y = next(labels)
             parts.append(line(frame.x.stop + 2, places[-1][1], frame.x.stop + 10, y - 4, f"leader {kind}"))
-            parts.append(text(frame.x.stop + 13, y, one.name, kind="name"))
+            parts.append(line(frame.x.stop + 10, y - 4, frame.x.stop + 27, y - 4, f"line {kind}"))
+            parts.append(text(frame.x.stop + 30, y, one.name, kind="name"))
         body.append(group("".join(parts), strategy=one.strategy, words=one.name))
     return "".join(body)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class NamedPoint:
     """A named point; hollow ones stand for what does not compare in full."""
 
-    series: int
+    look: Look
     x: float
     y: float
     name: str
@@ -108,48 +113,45 @@ class Point:
     """A second x that a line leads to."""
 
 
-def points(frame: Frame, drawn: Sequence[Point]) -> str:
-    """Points with their names beside them where there is room, else reached by the pointer."""
+def points(frame: Frame, drawn: Sequence[NamedPoint]) -> str:
+    """Return points with their names beside them where there is room, else reached by the pointer."""
     places = [frame.at(one.x, one.y) for one in drawn]
     # No name lies on a point.
     taken = [(x - 5, x + 5, y + 4) for x, y in places]
     body = []
     for one in drawn:
         x, y = frame.at(one.x, one.y)
-        kind = series_class(one.series)
         parts = []
         if one.reach is not None:
             end = frame.x.at(one.reach)
-            parts += [line(x, y, end, y, f"leader {kind}"), dot(end, y, 2.4, f"hollow {kind}")]
-        parts.append(dot(x, y, 5, f"{'hollow' if one.hollow else 'point'} {kind}"))
+            parts += [line(x, y, end, y, f"leader {one.look}"), dot(end, y, 2.4, f"hollow {one.look}")]
+        parts.append(mark(x, y, 5, one.look, "hollow" if one.hollow else "point"))
         parts += _named(one.name, x, y, frame, taken)
         body.append(group("".join(parts), strategy=one.strategy, words=one.says))
     return "".join(body)
 
 
-def columns(frame: Frame, series: int, of: int, heights: Sequence[tuple[int, float]]) -> str:
-    """Bars of one series (of so many) at their categories; heights may be negative."""
-    slot = 0.8 * (frame.x.stop - frame.x.start) / max(len(frame.names), 1)
+def columns(frame: Frame, series: int, of: int, look: Look, heights: Sequence[tuple[int, float]]) -> str:
+    """Return bars of one series (of so many) at their categories; heights may be negative."""
+    slot = 0.8 * (frame.x.stop - frame.x.start) / max(len(frame.x.names), 1)
     width = slot / of
     zero = frame.y.at(0.0)
     parts = []
     for category, height in heights:
         x = frame.x.at(category) - slot / 2 + series * width
         top = frame.y.at(height)
-        parts.append(
-            bar(x, min(top, zero), max(width - 0.6, 0.6), max(abs(zero - top), 0.4), f"fill {series_class(series)}")
-        )
+        parts.append(bar(x, min(top, zero), max(width - 0.6, 0.6), max(abs(zero - top), 0.4), f"fill {look}"))
     return "".join(parts)
 
 
 def staircase(frame: Frame, corners: Sequence[tuple[float, float]]) -> str:
-    """The frontier through points that are sorted by x, best y last: a step at each."""
+    """Return the frontier through points that are sorted by x, best y last: a step at each."""
     places = [frame.at(x, y) for x, y in corners]
     return polyline([*_stepped(places), (frame.x.stop, places[-1][1])], "frontier") if places else ""
 
 
 def diagonal(frame: Frame) -> str:
-    """Where x equals y, as far as both axes have it."""
+    """Return the line on which x equals y, as far as both axes have it."""
     low, high = max(frame.x.low, frame.y.low), min(frame.x.high, frame.y.high)
     return path("M{} {}L{} {}".format(*map(units, (*frame.at(low, low), *frame.at(high, high)))), "frontier")
 
@@ -162,7 +164,7 @@ def _stepped(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _apart(wanted: Sequence[float], frame: Frame) -> list[float]:
-    """Heights of labels near those wanted, a line apart, in the order given."""
+    """Return heights of labels near those wanted, a line apart, in the order given."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed: list[float] = []
     for i in order:

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, path, series_class, text, units
+from shardbench.report.page.palette import series_look
+from shardbench.report.page.svg.marks import bar, dot, drawing, group, line, path, text, units
 from shardbench.report.page.svg.scale import Scale, cap
 
 WIDTH = 800
@@ -14,11 +15,11 @@ ROW = 24
 _TOP, _AXIS = 4, 40
 _GAP = 12
 _CHARACTER = 6.7
-"""Width of a letter of 12.5 units, on the average."""
+"""A letter of 12.5 units is so wide on the average."""
 _LEAST_LABELS, _MOST_LABELS = 80, 240
 _VALUES = 96
 _DOTS = 16
-"""As many devices are drawn one by one; more as a box of their quartiles, with their least and most."""
+"""So many devices are drawn one by one; more are a box of their quartiles, with their least and most."""
 _BAR = 15
 
 
@@ -61,13 +62,13 @@ class Reference:
 
 
 def stacked(name: str, rows: Sequence[Bars], axis: str, references: Sequence[Reference] = ()) -> str:
-    """Bars of all rows over one axis from 0; what passes its cap is cut and marked by an arrow."""
+    """Return bars of all rows over one axis from 0; what passes its cap is cut and marked by an arrow."""
     ends = [max(sum(row.parts), row.whole or 0.0) for row in rows]
     return _chart(name, rows, axis, limit=cap(ends), draw=_bars, references=references)
 
 
 def side_by_side(name: str, rows: Sequence[Devices], axis: str, references: Sequence[Reference] = ()) -> str:
-    """Devices of all rows over one axis from 0, each row's least and most joined; the cap as in ``stacked``."""
+    """Return devices of all rows over one axis from 0, each row's least and most joined; capped as ``stacked`` is."""
     ends = [max(map(max, filter(None, row.values)), default=0.0) for row in rows]
     limit = max(cap(ends), *(reference.value for reference in references), 0.0)
     return _chart(name, rows, axis, limit=limit, draw=_devices, references=references)
@@ -100,14 +101,14 @@ def _chart(
 
 
 def _axis(scale: Scale, title: str, height: float, references: Sequence[Reference]) -> str:
-    """Below the rows, with lines up through them: it moves up with what is hidden."""
+    """Return the axis below the rows, with lines up through them; it moves up when rows are hidden."""
     parts = []
     for value, words in scale.ticks():
         x = scale.at(value)
         parts += [line(x, 0, x, -height, "grid"), text(x, 14, words, anchor="middle", kind="tick")]
     for reference in references:
         x = scale.at(reference.value)
-        parts.append(line(x, 0, x, -height, f"reference {series_class(reference.series)}"))
+        parts.append(line(x, 0, x, -height, f"reference {series_look(reference.series)}"))
     parts.append(text((scale.start + scale.stop) / 2, 32, title, anchor="middle", kind="tick"))
     return f'<g class="axis" transform="translate(0 {units(_TOP + height)})">{"".join(parts)}</g>'
 
@@ -117,7 +118,7 @@ def _bars(row: Bars, scale: Scale) -> str:
     for number, part in enumerate(row.parts):
         if part > 0 and not scale.beyond(done):
             start, stop = scale.at(done), scale.at(done + part)
-            drawn.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_class(number)}"))
+            drawn.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_look(number)}"))
         done += part
     if row.whole is not None:
         if row.low is not None and row.high is not None:
@@ -133,7 +134,7 @@ def _devices(row: Devices, scale: Scale) -> str:
     for number, values in enumerate(row.values):
         if not values:
             continue
-        kind = series_class(number)
+        kind = series_look(number)
         y = 11.5 if len(row.values) == 1 else 7.5 + 8 * number
         beyond = beyond or scale.beyond(max(values))
         drawn.append(line(scale.at(min(values)), y, scale.at(max(values)), y, "range"))

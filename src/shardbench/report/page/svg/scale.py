@@ -1,7 +1,7 @@
-"""From values to places on an axis, and the ticks between; where a few values would squash the rest, a cap."""
+"""Axes: places of values, the ticks between, and a cap where a few values would squash the rest."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 CAP = 3.0
 """An axis ends at so many medians, where a value lies beyond."""
 _NEAR = 1.15
-"""What lies beyond the cap by less is no outlier: the axis ends at it."""
+"""A largest value that passes the cap by less than this factor is no outlier: the axis ends at it."""
 _TICKS = 6
 _LEAST_TICKS = 4
 
@@ -25,13 +25,15 @@ class Scale:
     start: float
     stop: float
     log: bool = False
+    names: tuple[str, ...] = ()
+    """Categories at 0, 1, 2 ...; an axis that has some has no other ticks."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high or (self.log and self.low <= 0):
             raise BadInput(f"an axis from {self.low} to {self.high}{' (log)' if self.log else ''} has no length")
 
     def at(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Return the place at which a value is drawn."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -40,17 +42,24 @@ class Scale:
         return self.start + share * (self.stop - self.start)
 
     def beyond(self, value: float) -> bool:
-        """Whether a value is more than the axis shows."""
+        """Return True for a value that is more than the axis shows."""
         return value > self.high * (1.0 + 1e-9)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """(value, its label) of round numbers in the axis, a handful."""
+        """Return a handful of round numbers on the axis with their labels."""
+        if self.names:
+            return [(float(place), name) for place, name in enumerate(self.names)]
         values = _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
         return [(value, label(value)) for value in values]
 
 
+def categories(names: Sequence[str], start: float, stop: float) -> Scale:
+    """Return an axis of names, each in the middle of its share."""
+    return Scale(low=-0.5, high=len(names) - 0.5, start=start, stop=stop, names=tuple(names))
+
+
 def label(value: float) -> str:
-    """A round number as an axis names it: no zeros behind the point, thousands apart."""
+    """Return a round number as an axis names it: no zeros behind the point, thousands apart."""
     if abs(value) >= 1e6:
         for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
             if abs(value) >= size:
@@ -59,7 +68,7 @@ def label(value: float) -> str:
 
 
 def cap(values: Iterable[float]) -> float:
-    """Where a linear axis from 0 ends: the largest value, or ``CAP`` medians where some are far beyond; 1 without any.
+    """Return the end of a linear axis from 0: the largest value, or ``CAP`` medians where some are far beyond, or 1.
 
     Values must not be negative.
     """
@@ -72,9 +81,9 @@ def cap(values: Iterable[float]) -> float:
 
 
 def span(values: Iterable[float], start: float, stop: float, *, log: bool, zero: bool = False) -> Scale:
-    """An axis that holds all values, with a little room; ``zero``: a linear one begins at 0.
+    """Return an axis that holds all values, with a little room; with ``zero`` a linear one begins at 0.
 
-    Of a log axis only positive values count.
+    Only positive values count where the axis is logarithmic.
     """
     known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = (min(known), max(known)) if known else (1.0, 1.0)
