@@ -21,7 +21,7 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.runs import evaluate as evaluate_module
 from shardbench.runs.evaluate import answer_of, evaluate
 from shardbench.runs.simulate import CountedQuestion
-from shardbench.studies.contest import judge, place_all
+from shardbench.studies.contests.contest import judge, place_all
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task
 from shardbench.workloads.materialise import DrawnBatches

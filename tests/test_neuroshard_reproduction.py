@@ -9,7 +9,7 @@ from learned_tasks import random_task
 
 from shardbench.model.discovery import strategies
 from shardbench.studies.claim import Evidence
-from shardbench.studies.contest_tasks import task_table
+from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.tasks.oracle import SimulatedOracle
 

@@ -15,11 +15,11 @@ from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
 from shardbench.model.discovery import get_strategy
 from shardbench.records.cell import Cell, Scalar
-from shardbench.studies import placement_region
-from shardbench.studies.placement_region import PlacementRegion
-from shardbench.studies.region import Knob, RegionStudy, design, knob_table
-from shardbench.studies.region_picture import region_drawing
-from shardbench.studies.surface import fit_surface
+from shardbench.studies.regions import placement_region
+from shardbench.studies.regions.placement_region import PlacementRegion
+from shardbench.studies.regions.region import Knob, RegionStudy, design, knob_table
+from shardbench.studies.regions.region_picture import region_drawing
+from shardbench.studies.regions.surface import fit_surface
 from shardbench.tasks.pools import Pool, Side, load_pool
 from shardbench.tasks.task import Task
 

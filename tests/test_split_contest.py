@@ -12,7 +12,7 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import answer_of
-from shardbench.studies.split_contest import SplitQuestion, UncutLookups, costs_of_traffic, judged_rows
+from shardbench.studies.contests.split_contest import SplitQuestion, UncutLookups, costs_of_traffic, judged_rows
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import Pool, load_pool
 from shardbench.tasks.split_tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks

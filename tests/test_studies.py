@@ -22,7 +22,7 @@ from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
 from shardbench.studies.files import extras, write_reproduction_page
-from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Cell, Plot, Row, Study

@@ -7,7 +7,7 @@ import pandas as pd
 
 from shardbench.base.arrays import Floats
 from shardbench.studies.claim import Evidence
-from shardbench.studies.contest_tasks import best_of, ratios
+from shardbench.studies.contests.contest_tasks import best_of, ratios
 
 from .names import GREEDIES, OURS, UNTRAINED
 

@@ -1,6 +1,6 @@
 """AutoShard's region: kernel time against the heuristics over widths, tables a device, device and training."""
 
-from shardbench.studies.placement_region import PlacementRegion
+from shardbench.studies.regions.placement_region import PlacementRegion
 
 from .names import GREEDIES, OURS
 

@@ -12,12 +12,12 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of
-from shardbench.studies.contest import BEST_FOUND, SIDES, fitted, pool_of, tasks_of
-from shardbench.studies.contest_study import ContestStudy
-from shardbench.studies.contest_tasks import task_table
+from shardbench.studies.contests.contest import BEST_FOUND, SIDES, fitted, pool_of, tasks_of
+from shardbench.studies.contests.contest_study import ContestStudy
+from shardbench.studies.contests.contest_tasks import task_table
+from shardbench.studies.contests.training_study import TrainingStudy
+from shardbench.studies.contests.transfer_study import TransferStudy
 from shardbench.studies.study import Cell, Plot, Row, Study
-from shardbench.studies.training_study import TrainingStudy
-from shardbench.studies.transfer_study import TransferStudy
 from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
 from shardbench.tasks.task import Task
 

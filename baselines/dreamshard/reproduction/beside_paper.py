@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from shardbench.studies.contest_tasks import best_of, gain_pct, ratios
+from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 
 from .names import BASELINES, LOOKUP, OURS, RANDOM, RNN

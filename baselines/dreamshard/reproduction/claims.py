@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from shardbench.studies.claim import Evidence
-from shardbench.studies.contest_tasks import best_of, over_rows, ratios
+from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios
 
 from .beside_paper import spearman
 from .names import BASELINES, COST_GREEDY, OURS, RANDOM, RNN, UNTRAINED

@@ -12,7 +12,7 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
-from shardbench.studies.contest import learner_of, place_all, trained_with
+from shardbench.studies.contests.contest import learner_of, place_all, trained_with
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import Task

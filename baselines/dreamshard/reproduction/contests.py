@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from shardbench.studies.contest import BEST_FOUND, JUDGED_SPLIT
-from shardbench.studies.contest_study import SEEDS, ContestStudy
-from shardbench.studies.contest_tasks import task_table
+from shardbench.studies.contests.contest import BEST_FOUND, JUDGED_SPLIT
+from shardbench.studies.contests.contest_study import SEEDS, ContestStudy
+from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.study import Plot
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contest import JUDGED_SPLIT, judge_tasks, tasks_of
-from shardbench.studies.contest_study import SEEDS
-from shardbench.studies.contest_tasks import gain_pct, over_rows, task_table
+from shardbench.studies.contests.contest import JUDGED_SPLIT, judge_tasks, tasks_of
+from shardbench.studies.contests.contest_study import SEEDS
+from shardbench.studies.contests.contest_tasks import gain_pct, over_rows, task_table
 from shardbench.studies.study import Cell, Study
 
 from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE, Given

@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
-from shardbench.studies.contest import place_all, shared_pools
+from shardbench.studies.contests.contest import place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.tasks.measured_oracle import MeasuredOracle
 from shardbench.tasks.oracle import Oracle, SimulatedOracle

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.studies.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
-from shardbench.studies.contest_study import SEEDS
+from shardbench.studies.contests.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
+from shardbench.studies.contests.contest_study import SEEDS
+from shardbench.studies.contests.training_study import TrainingStudy
+from shardbench.studies.contests.transfer_study import TransferStudy
 from shardbench.studies.study import Cell, Plot, Row, Study
-from shardbench.studies.training_study import TrainingStudy
-from shardbench.studies.transfer_study import TransferStudy
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.tasks.task import Task
 

@@ -9,7 +9,7 @@ from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, HeadTa
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.machine import load_machine, overridden
 from shardbench.model.table import DenseShape, Table
-from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.study import Cell, Scalar
 from shardbench.workloads.materialise import DrawnBatches
 

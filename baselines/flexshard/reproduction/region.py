@@ -6,7 +6,7 @@ from pathlib import Path
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Strategy
 from shardbench.runs.evaluate import answer_of
-from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.study import Cell
 
 from .. import FlexShard

@@ -6,7 +6,7 @@ import pandas as pd
 
 from shardbench.base.statistics import log_mean
 from shardbench.studies.claim import Evidence
-from shardbench.studies.contest_tasks import ratios
+from shardbench.studies.contests.contest_tasks import ratios
 
 from .comparison import strongest
 from .names import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE

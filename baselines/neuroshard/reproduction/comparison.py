@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.statistics import log_mean
-from shardbench.studies.contest_tasks import best_of, gain_pct, ratios
+from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 
 from .names import OTHERS, OURS
 

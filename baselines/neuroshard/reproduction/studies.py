@@ -9,10 +9,10 @@ import pandas as pd
 
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contest import fitted, trained_with
-from shardbench.studies.contest_study import FIT_S, PLAN_S, SEEDS
-from shardbench.studies.contest_tasks import task_table
-from shardbench.studies.split_contest import judged_rows
+from shardbench.studies.contests.contest import fitted, trained_with
+from shardbench.studies.contests.contest_study import FIT_S, PLAN_S, SEEDS
+from shardbench.studies.contests.contest_tasks import task_table
+from shardbench.studies.contests.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study
 from shardbench.tasks.task import Task
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardbench.model.machine import Machine, load_machine
 from shardbench.model.table import Table
-from shardbench.studies.contest import shared_pools
+from shardbench.studies.contests.contest import shared_pools
 from shardbench.tasks.pools import Side, load_pool, pool_bags
 from shardbench.tasks.split_tasks import WIDTHS, draw_split_tasks, split_task
 from shardbench.tasks.task import Task

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.study import Cell, Scalar
 
 from .ratios import RATIOS, ratios_of

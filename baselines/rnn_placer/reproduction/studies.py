@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Ints
-from shardbench.studies.contest import SPLITS, beside, judge, tasks_of, trained_with
+from shardbench.studies.contests.contest import SPLITS, beside, judge, tasks_of, trained_with
 from shardbench.studies.study import Cell, Plot, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS

@@ -21,7 +21,7 @@ from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
-from shardbench.studies.region_picture import region_drawing
+from shardbench.studies.regions.region_picture import region_drawing
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge

@@ -9,7 +9,7 @@ import pandas as pd
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
-from shardbench.studies.contest import contest
+from shardbench.studies.contests.contest import contest
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code
 from shardbench.studies.study import Study

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.studies.contest import SPLITS, judge, learner_of, tasks_of
-from shardbench.studies.contest_study import SEEDS
+from shardbench.studies.contests.contest import SPLITS, judge, learner_of, tasks_of
+from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.study import Cell, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import TaskRow

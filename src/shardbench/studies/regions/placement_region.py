@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardbench.records.cell import Cell, Scalar
-from shardbench.studies.contest import SIDES, cheapest, judge, learner_of, pool_of, trained_with
-from shardbench.studies.region import Knob, RegionStudy
+from shardbench.studies.contests.contest import SIDES, cheapest, judge, learner_of, pool_of, trained_with
+from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.tasks.pools import TaskRow, draw_tasks
 from shardbench.tasks.task import Task
 

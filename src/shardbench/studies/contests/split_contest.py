@@ -17,7 +17,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import SeriesRow
 from shardbench.runs.evaluate import Question
-from shardbench.studies.contest import Judged, ask_all, contest_row, learning_calls
+from shardbench.studies.contests.contest import Judged, ask_all, contest_row, learning_calls
 from shardbench.tasks.bound import shards_bound_ms
 from shardbench.tasks.oracle import Costs
 from shardbench.tasks.task import Task

@@ -12,8 +12,8 @@ from scipy.stats import qmc, spearmanr
 
 from shardbench.base.arrays import Floats
 from shardbench.records.cell import Cell, Row, Scalar
+from shardbench.studies.regions.surface import fit_surface
 from shardbench.studies.study import Study
-from shardbench.studies.surface import fit_surface
 
 QUICK_POINTS = 4
 FEWEST_POINTS = 64

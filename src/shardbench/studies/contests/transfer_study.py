@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardbench.model.strategy import Budget
-from shardbench.studies.contest import cheapest, fitted, judge, place_all, tasks_of
-from shardbench.studies.contest_study import FIT_S, SEEDS
+from shardbench.studies.contests.contest import cheapest, fitted, judge, place_all, tasks_of
+from shardbench.studies.contests.contest_study import FIT_S, SEEDS
 from shardbench.studies.study import Cell, Row, Study
 from shardbench.tasks.pools import TaskRow
 
