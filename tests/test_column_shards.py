@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from learned_tasks import random_task
-from problems import RandomWorkload, machine
+from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import OnRank, Plan, Segment

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learned_tasks import random_problem, random_task
-from problems import RandomWorkload, machine
+from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.collectives import collective_s, latencies_s, vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
