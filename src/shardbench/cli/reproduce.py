@@ -7,6 +7,7 @@ import typer
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
+from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.options import (
     DEFAULT_DATA,
@@ -61,7 +62,10 @@ def reproduce_command(
     page: PageOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Run what is open of a paper's suite and studies, write its tables, and say what became of its claims."""
+    """Reproduce a paper and judge its claims.
+
+    Only trials and cells without a valid record run. The tables are written, and claims are told with their evidence.
+    """
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions  # noqa: PLC0415
@@ -138,19 +142,15 @@ def _say(
     records: "list[BaseRecord]",
     listener: "PlainProgress",
 ) -> None:
-    from shardbench.cli.claims import print_claims  # noqa: PLC0415
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
-    from shardbench.studies.files import study_code  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
-    claims = ledger(results, found).claims
-    failures = failure_lines(records, results)
     if isinstance(listener, JsonProgress):
         listener.write(
             {
                 "event": "done",
-                "claims": json_rows(claims),
+                "claims": json_rows(ledger(results, found).claims),
                 "failed": [record.key for record in records if record.cause],
                 "files": [str(path) for path in written],
             }
@@ -158,6 +158,6 @@ def _say(
         return
     for path in written:
         print(f"written: {path}")
-    print_claims(claims)
-    for line in [*study_code(found, results).lines(), *failures]:
+    print_claims_of(found, results)
+    for line in failure_lines(records, results):
         print(line)

@@ -59,7 +59,10 @@ def run_suite_command(
     tables: TablesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Run what is open of a suite, write its tables, and say what is best; failures are recorded too."""
+    """Run a suite and say which strategy is best.
+
+    Only trials without a valid record run. A failed trial is recorded too, and the suite's tables are written.
+    """
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
 

@@ -37,7 +37,10 @@ def status_command(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how many trials and cells are settled or open, how they ended, and which other code made."""
+    """Say what is done of a suite or a paper.
+
+    It counts the trials and cells that are settled or open, how they ended, and the records of other code than this.
+    """
     from shardbench.runs.runner import RunOptions, SuiteWork  # noqa: PLC0415
 
     suite, reproduction = named(name)
