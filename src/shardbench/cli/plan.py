@@ -24,7 +24,7 @@ from shardbench.model.table import Optimizer, Precision
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
-    from shardbench.runs.best_plan import Best, Search
+    from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
@@ -144,7 +144,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     return list(read_suite(tables).workloads)
 
 
-def lines(found: "Search", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
+def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines of at most 80 columns."""
     problem = found.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
@@ -199,7 +199,7 @@ def _bound_line(best: "Best", kept: "Constraints | None") -> str:
     return f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
 
 
-def _data(found: "Search", out: Path | None) -> dict[str, Any]:
+def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
 
     best = found.best
