@@ -34,7 +34,7 @@ def _train_share(files: tuple[Path, ...]) -> float:
     if len(samples) == 1:
         return _ONE_DAYS_SHARE
     if samples[-1] == 0:
-        raise BadInput(f"{files[-1].name} has no sample, and is to test")
+        raise BadInput(f"{files[-1].name} has no sample, but its samples are to test: give a day that has some")
     # In the middle of two shares, so that rounding takes no sample away.
     return (sum(samples[:-1]) + 0.5) / sum(samples)
 

@@ -1,7 +1,12 @@
 """Small problems and batches for tests."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from shardbench.cost.bounds.embedding import alone_load
+from shardbench.cost.load import Load
+from shardbench.cost.lookups import CountedLookups
 from shardbench.model.machine import Constants, Machine, Topology
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -85,3 +90,9 @@ def bags(*lists: list[int]) -> Bags:
     """Bags of these rows."""
     offsets = np.concatenate([[0], np.cumsum([len(b) for b in lists])]).astype(np.int64)
     return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets)
+
+
+def table_loads(problem: Problem, bags_of: Callable[[int], Bags]) -> Load:
+    """Return the counted load of each table alone on one device in HBM, [tables]; ``bags_of(i)`` is a global batch."""
+    lookups = [CountedLookups(bags_of(i), table.rows, problem.world_size) for i, table in enumerate(problem.tables)]
+    return Load(np.stack([alone_load(problem, i, counted).values for i, counted in enumerate(lookups)]))

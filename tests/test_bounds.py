@@ -9,6 +9,7 @@ import pytest
 from bound_problems import BATCH, WORLD, enumerated_ms, ids_bags, machine, of_tables, only, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import table_loads
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.capacity import Curve, Seen, most_saved, upper_hull
@@ -18,7 +19,6 @@ from shardbench.cost.bounds.embedding import (
     keeps_order,
     pigeonhole_ms,
     split_bound,
-    table_loads,
     whole_table_bound_ms,
 )
 from shardbench.cost.bounds.step import DEVICE_MOVES

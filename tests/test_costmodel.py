@@ -12,7 +12,6 @@ from random_plans import random_plans
 
 from shardbench.cost.collectives import Calls, collective_s, pairwise
 from shardbench.cost.costmodel import (
-    StepTime,
     backward_s,
     backward_work_s,
     embedding_ms,
@@ -179,11 +178,6 @@ def test_collective_by_hand() -> None:
     assert collective_s(pairwise(sent, toy.topology).called(calls), toy) == pytest.approx(waited + 40 / 10)
     one_node = replace(toy, topology=replace(toy.topology, nodes=1, devices_per_node=4))
     assert collective_s(pairwise(sent, one_node.topology), one_node) == pytest.approx(5 + 3 + 60 / 100)
-
-
-def test_straggler_wait_is_the_distance_to_the_slowest() -> None:
-    time = StepTime(forward_ms=np.array([1.0, 4.0]), backward_ms=np.array([5.0, 2.0]), phases_ms={})
-    assert time.wait_ms.tolist() == [3.0, 3.0]
 
 
 def test_a_step_takes_the_slowest_rank_of_every_phase() -> None:

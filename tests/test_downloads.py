@@ -111,7 +111,7 @@ def test_clicks_of_avazu(tmp_path: Path) -> None:
     ("kind", "name", "content", "message"),
     [
         ("criteo_terabyte", "day_0", "1\t2\n", r"Expected 40 columns, got 2.*; expected: any of day_0"),
-        ("criteo_terabyte", "train.txt", "1\t2\n", r"train\.txt are no days in order; expected: any of day_0\.gz"),
+        ("criteo_terabyte", "train.txt", "1\t2\n", r"train\.txt are not days in order; expected: any of day_0\.gz"),
         ("taobao", "UserBehavior.csv", "1,2,3,pv\n", r"Expected 5 columns, got 4.*; expected: UserBehavior"),
         ("taobao", "UserBehavior.csv", "1,2,3,pv,soon\n", r"column time: times are string.*; expected: UserB"),
         ("avazu", "train.csv", "id,click\n1,0\n", r"train\.csv has no column 'hour'.*; expected: train\.gz of Avazu's"),
@@ -133,7 +133,7 @@ def test_wrong_files_get_a_line_that_says_what_is_expected(
 def test_days_out_of_order_and_one_argument_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     days = [str(criteo_day(tmp_path / f"day_{day}.gz", day)) for day in (1, 0)]
     assert run_command(["prepare", "criteo_terabyte", *days, str(tmp_path / "out")]) == 2
-    assert "day_1.gz, day_0.gz are no days in order" in capsys.readouterr().err
+    assert "day_1.gz, day_0.gz are not days in order" in capsys.readouterr().err
     assert run_command(["prepare", "taobao", days[0]]) == 2
     assert "and then the folder to write" in capsys.readouterr().err
     assert run_command(["prepare", "criteo_kaggle", *days, str(tmp_path / "out")]) == 2

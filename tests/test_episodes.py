@@ -36,7 +36,7 @@ def test_what_is_legal_fits_and_what_is_illegal_does_not(seed, room, episodes, m
     # The same by loops: bytes used, tables held and sums of every device.
     used = [np.zeros(t.devices, dtype=np.int64) for t in tasks]
     failed = [False] * episodes
-    while not placing.done:
+    while placing.step < placing.steps:
         step, legal = placing.step, placing.legal()
         assert legal.any(axis=1).all()
         chosen = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)

@@ -16,7 +16,7 @@ from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.phased.exchange import Wire
 from shardbench.engine.phased.ranks import load_batches, save_batches, train_in_phases
 from shardbench.engine.phased.rowstore import RowStore, coalesce
-from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer, hot_prefixes
+from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import (
     BatchSchedule,
     Host,
@@ -25,7 +25,6 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     Segment,
-    whole_table,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -154,7 +153,6 @@ def test_ranks_send_what_is_counted(tmp_path):
             segments.append(host)
     phases = tuple(Phase(kind=kind, batches=1) for kind in PhaseKind)
     plan = Plan(world_size=2, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
-    assert hot_prefixes(plan, TABLES) == HOT
     chosen = [BATCHES[0], BATCHES[3]]
     results = train_in_phases(MODEL, chosen, 2, tmp_path)
     for i, one in enumerate(chosen):
@@ -230,11 +228,6 @@ def test_wrong_batches_and_plans_are_refused():
         alone(Optimizer.ADAM)
     with pytest.raises(BadInput, match="needs weights of 347 rows"):
         PhasedTrainer(MODEL, None, Wire())
-    late = Segment(table="t0", row_start=1, row_stop=40, column_stop=8, placement=Replicated(ranks=(0,)))
-    first = Segment(table="t0", row_stop=1, column_stop=8, placement=Host(node=0))
-    with pytest.raises(Unsupported, match="first rows"):
-        hot_prefixes(Plan(world_size=1, segments=(first, late)), TABLES[:1])
-    assert hot_prefixes(Plan(world_size=1, segments=(whole_table(TABLES[0], Host(node=0)),)), TABLES[:1]) == (0,)
 
 
 def test_empty_batches_train_the_dense_model_alone_and_files_round_trip(tmp_path):

@@ -20,6 +20,7 @@ from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import HostConstants, load_machine, machine_files, overridden, parse_machine
 from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
+from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.validate import validate
 from shardbench.runs.conformance import check
@@ -87,12 +88,16 @@ def test_hosts_of_cpu_ranks_are_those_ranks():
 
 def test_what_cannot_be_simulated_is_named():
     problem = on(host=None)
+
     # A CPU machine's devices are its CPUs; a GPU's are not.
-    on_cpus = dense_s(counted("cpu-only", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
-    assert on_cpus == dense_s(counted("hybrid", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16) > 0
-    problem = replace(problem, machine=replace(problem.machine, device="cuda"))
+    def seconds(name: str, of: Problem) -> float:
+        traffic = counted(name, problem)
+        return dense_s(traffic.history_columns, of.machine, WORKLOAD.dense, WORKLOAD.tables, 16, home=traffic.dense)
+
+    assert seconds("cpu-only", problem) == seconds("hybrid", problem) > 0
+    gpus = replace(problem, machine=replace(problem.machine, device="cuda"))
     with pytest.raises(BadInput, match=r"machine toy does not state its CPUs: add \[constants.host_dense_rate\]"):
-        dense_s(counted("cpu-only", problem), problem.machine, WORKLOAD.dense, WORKLOAD.tables, 16)
+        seconds("cpu-only", gpus)
     with pytest.raises(Unsupported, match="on one node only"):
         counted("cpu-only", on(nodes=2, devices=1))
     assert counted("hybrid", on(nodes=2, devices=1)).host.lookups.all()

@@ -1,13 +1,15 @@
-"""The table of ratios that ``nox -s micro`` prints."""
+"""The cases that ``nox -s micro`` reads, and the table of ratios that it prints."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cases.case import Case
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "micro"))
 from ratios import Ratio, add, beside, table
+from test_cases import listed
 
 
 def test_ratio_by_hand(monkeypatch):
@@ -42,3 +44,15 @@ def test_table_is_for_people():
 def test_no_ratio_has_an_exponent():
     told = {"ratios": [{"against": "x", "ratio": 46_951.0, "low": 999.6, "high": 1e6, "n": "1", "threads": "1"}]}
     assert table([("one", told)])[1].split() == ["one", "x", "47,000", "1,000", "to", "1,000,000", "1", "1"]
+
+
+def test_every_case_says_what_it_is_held_against():
+    found = list(listed())
+    assert len({one.id for one in found}) == len(found) > 100
+    kinds = {one.values[0] for one in found}
+    assert all(kind.against and kind.reference is not Case.reference for kind in kinds)
+    kind, method, given = next(one.values for one in found if one.id == "Counting.time_count(whole, 8)")
+    case = kind()
+    case.setup(*given)
+    case.check(getattr(case, method)(*given))
+    assert len(case.reference()) == len(case.bags.values)

@@ -15,7 +15,13 @@ from plain_english import (
 from test_docs import DOCUMENTS, named
 
 ROOT = Path(__file__).parent.parent
+FOLDERS = ("src", "baselines", "datasets", "benchmarks", "tools")
 README_WORDS = 1200
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_are_sentences(folder):
+    assert [fault for path in sorted((ROOT / folder).rglob("*.py")) for fault in file_faults(path)] == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from problems import table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.embedding import table_loads
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import (
     CAP_BYTES,

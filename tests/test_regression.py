@@ -12,8 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "regression"))
 
-from history import Machine, Results, latest
-from judging import LIMIT, MOST_PAIRS, Comparison, Kind, Level, Verdict, quantity
+from history import CommitResults, Machine, latest
+from judging import LIMIT, MOST_PAIRS, Kind, Level, LevelChange, Verdict, quantity
 from measuring import SAMPLES, Outcome, in_turn, levels
 from running import Broken, Listed
 from trees import Stopped, git, linked
@@ -24,9 +24,9 @@ CODE = ROOT / "tools" / "regression"
 MACHINE = Machine(cpu="AMD EPYC (TM)", cores=2, python="3.11.2", torch="2.9.1+cpu")
 
 
-def compared(before: list[float], now: list[float], kind: Kind = Kind.TIME) -> Comparison:
+def compared(before: list[float], now: list[float], kind: Kind = Kind.TIME) -> LevelChange:
     units = {Kind.TIME: "seconds", Kind.MEMORY: "bytes", Kind.TRACK: "bounds"}
-    return Comparison(name="one", kind=kind, unit=units[kind], before=Level.of(before), now=Level.of(now))
+    return LevelChange(name="one", kind=kind, unit=units[kind], before=Level.of(before), now=Level.of(now))
 
 
 def noisy(seed: int, middle: float, spread: float, n: int = SAMPLES) -> list[float]:
@@ -162,14 +162,14 @@ def test_one_tree_alone():
     assert failed == {"breaks": "ValueError: y"}
 
 
-def results(commit: str, committed: str, machine: Machine = MACHINE) -> Results:
+def results(commit: str, committed: str, machine: Machine = MACHINE) -> CommitResults:
     listed = [
         Listed(name="one", kind=Kind.TIME, unit="seconds", version="1"),
         Listed(name="two", kind=Kind.TRACK, unit="claims", version="1"),
     ]
     found = {"one": Level.of([0.1, 0.11, 0.12]), "two": Level.of([3.0])}
     by_name = {one.name: one for one in listed}
-    return Results(machine=machine, commit=commit, committed=committed, levels=found, listed=by_name)
+    return CommitResults(machine=machine, commit=commit, committed=committed, levels=found, listed=by_name)
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
@@ -177,7 +177,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert path.relative_to(tmp_path) == Path(
         "amd-epyc-tm-2-cores-python-3.11.2-torch-2.9.1-cpu/20261122T150000-aaaaaaaaaa.json"
     )
-    back = Results.read(path)
+    back = CommitResults.read(path)
     assert back.levels["two"] == Level(median=3.0, spread=0.0, n=1)
     assert back.levels["one"].spread == pytest.approx(Level.of([0.1, 0.11, 0.12]).spread, abs=1e-4)
     assert back.write(tmp_path).read_text() == path.read_text()
@@ -188,14 +188,14 @@ def test_every_benchmark_of_the_committed_results_is_found(tmp_path):
     files = sorted((ROOT / "results" / "regression").glob("*/*.json"))
     assert len(files) >= 3
     for path in files:
-        assert Results.read(path).listed.keys() - found == set()
+        assert CommitResults.read(path).listed.keys() - found == set()
 
 
 def test_a_broken_file_of_results_is_named(tmp_path):
     path = tmp_path / "broken.json"
     path.write_text('{"machine": {}}')
     with pytest.raises(Stopped, match=r"broken\.json is no file of regression results"):
-        Results.read(path)
+        CommitResults.read(path)
 
 
 TOY = """

@@ -10,10 +10,10 @@ from bound_problems import WORLD, enumerated_ms, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learned_tasks import random_problem as many_tables
-from problems import machine
+from problems import machine, table_loads
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.cost.bounds.embedding import expected_table_loads, table_loads
+from shardbench.cost.bounds.embedding import expected_table_loads
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.kernel_numbers import KernelNumbers
 from shardbench.cost.load import Load, in_uvm

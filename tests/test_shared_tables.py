@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import RandomWorkload, machine
+from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
-from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets import described, synthetic, trace_file
 from shardbench.engine.dlrm import DenseModel

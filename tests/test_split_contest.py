@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import RandomWorkload, machine
+from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.bounds.embedding import table_loads
 from shardbench.cost.traffic import count
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables

@@ -161,11 +161,11 @@ def test_near_lookups_by_hand() -> None:
     offsets = np.minimum(np.arange(BATCH + 1), 3) + np.clip(np.arange(BATCH + 1) - SAMPLES, 0, 3)
     bags = Bags(values=np.array([0, 2, 4, 1, 3, 5]), offsets=offsets.astype(np.int64))
     problem = of_tables(1, linked())
-    assert counted(problem, [bags]).luck.most.tolist() == [[6.0, 6.0, 6.0]]
+    assert counted(problem, [bags]).near.most.tolist() == [[6.0, 6.0, 6.0]]
     demand = counted(problem, [bags])
     assert demand.sources.tolist() == [[3.0, 3.0]]
     across = of_tables(1, linked(nodes=2, devices=1))
-    assert counted(across, [bags]).luck.most.tolist() == [[6.0, 6.0, 6.0]]
+    assert counted(across, [bags]).near.most.tolist() == [[6.0, 6.0, 6.0]]
 
 
 def test_rows_of_about_equal_lookups_are_two_entries() -> None:

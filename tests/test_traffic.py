@@ -261,7 +261,8 @@ def test_the_dense_phase_waits_for_the_longest_histories():
     # Bottom 2 -> 4, joined 4 + 4 + 4 -> 1, query 4 -> 4; forward 1, backward 2.
     flop = 3 * (2 * (2 * 4 + 12 * 1 + 4 * 4) + 4 * 12)
     constants = replace(on.machine.constants, dense_step_s=0.0, dense_layer_s=0.0)
-    seconds = dense_s(traffic, replace(on.machine, constants=constants), DENSE, on.tables, on.batch_size)
+    toy = replace(on.machine, constants=constants)
+    seconds = dense_s(traffic.history_columns, toy, DENSE, on.tables, on.batch_size)
     assert seconds == pytest.approx(flop / constants.dense_flop_per_s)
     assert not counted(OnRank(rank=1), OnRank(rank=0)).history_columns.any()
     profiles = (AccessProfile(rows=6, samples=4, present=3, counts=(3, 2, 1), row_counts=(1, 1, 1)), on.profiles[1])

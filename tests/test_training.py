@@ -49,7 +49,7 @@ def test_training_repeats_and_counts_what_it_asked(kind):
     assert one.history == again.history
     assert not same(one, training(kind, seed=2).train())
     assert not same(one, training(kind).untrained())
-    assert one.oracle_calls == oracle.spent.calls > 0
+    assert one.oracle_calls == oracle.calls > 0
     assert (one.updates, len(one.history), one.out_of_time) == (KINDS[kind][1].updates, 4, False)
 
 
@@ -73,12 +73,12 @@ def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
     resumed, whole = run.train(folder=tmp_path, progress=stages.append), training(kind).train()
     assert same(resumed, whole)
     assert tuple(stages) == resumed.history == whole.history
-    assert resumed.oracle_calls == whole.oracle_calls > oracle.spent.calls
+    assert resumed.oracle_calls == whole.oracle_calls > oracle.calls
     assert not path_of(tmp_path, f"{kind}-state", run.key).exists()
     # A finished training is read back and asks nothing.
-    asked = oracle.spent.calls
+    asked = oracle.calls
     assert same(training(kind, oracle=oracle).train(folder=tmp_path), whole)
-    assert oracle.spent.calls == asked
+    assert oracle.calls == asked
 
 
 @every

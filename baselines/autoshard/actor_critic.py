@@ -24,13 +24,13 @@ class Batch:
     rows: Ints
     """Catalogue row placed at each step, [S, L]; the row of zeros where padded."""
     chosen: Ints
-    """[S, L]."""
+    """Device chosen at each step, [S, L]."""
     sizes: Ints
     """Bytes of what is placed, [S, L]."""
     tables: Ints
-    """[S]."""
+    """Tables of each episode, [S]."""
     devices: Ints
-    """[S]."""
+    """Devices of each episode, [S]."""
     capacity: Ints
     """Bytes of a device, [S]."""
     acted_log_p: Floats32
@@ -39,7 +39,7 @@ class Batch:
 
 
 def batch_of(unrolls: Unrolls, tasks: Sequence[Task], catalogue_rows: Sequence[Ints], zero: int) -> Batch:
-    """Arrays of unrolls; ``catalogue_rows[i]`` [tables] are the tables of task i, ``zero`` is the row of zeros."""
+    """Make arrays of unrolls; ``catalogue_rows[i]`` [tables] are the tables of task i, ``zero`` is the row of zeros."""
     episodes = unrolls.episodes
     of = [tasks[e.task] for e in episodes]
     # Steps after the last one wanted need no state.
@@ -65,7 +65,7 @@ def batch_of(unrolls: Unrolls, tasks: Sequence[Task], catalogue_rows: Sequence[I
 
 
 def held_before(chosen: Tensor, values: Tensor, devices: int) -> Tensor:
-    """What every device holds before each step, [S, L] and [S, L, ...] -> [S, L, devices, ...]."""
+    """Sum up what every device holds before each step, [S, L] and [S, L, ...] -> [S, L, devices, ...]."""
     onto = torch.nn.functional.one_hot(chosen, devices).to(values.dtype)
     onto = onto.reshape(*onto.shape, *([1] * (values.dim() - 2)))
     after = (onto * values[:, :, None]).cumsum(dim=1)
@@ -73,7 +73,7 @@ def held_before(chosen: Tensor, values: Tensor, devices: int) -> Tensor:
 
 
 def _allowed(batch: Batch, used: Tensor, devices: int, masked: bool) -> Tensor:
-    """Devices that acting chose among at every learned step, bool [U, B, D]; ``used`` int64 [S, L, D]."""
+    """Tell which devices acting chose among at every learned step, bool [U, B, D]; ``used`` int64 [S, L, D]."""
     at = batch.unrolls.episode, batch.unrolls.step
     real = torch.from_numpy(np.arange(devices) < batch.devices[at[0]][..., None])
     if not masked:
@@ -96,7 +96,7 @@ class Evaluated:
 
 
 def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: bool) -> Evaluated:
-    """Log-probabilities and values of every learned step; ``tables`` [catalogue + 1, 21], the last a row of zeros.
+    """Give log-probabilities and values of every learned step; ``tables`` [catalogue + 1, 21], the last a row of zeros.
 
     States start from zeros at the start of each episode, also where the unroll starts later
     (deviation 3).
@@ -123,7 +123,7 @@ def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: 
 def actor_critic_loss(
     found: Evaluated, batch: Batch, *, discount: float, baseline_weight: float, entropy_weight: float
 ) -> Tensor:
-    """V-trace policy gradient, half the squared error of the values, and minus the entropy, summed over all steps."""
+    """Add up V-trace policy gradient, half the squared error of the values, and minus the entropy, over all steps."""
     unrolls = batch.unrolls
     actions = torch.from_numpy(batch.chosen[unrolls.episode, unrolls.step])
     taken = found.log_p.gather(2, actions[..., None]).squeeze(2)

@@ -14,7 +14,7 @@ LAYERS = 2
 
 
 def _mlp(*widths: int) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+    """Build linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for ins, outs in zip(widths, widths[1:]):
         layers += [nn.Linear(ins, outs), nn.ReLU()]
@@ -37,12 +37,12 @@ class AutoShardNetworks(nn.Module):
             self.value = _mlp(STATE, 64, 1)
 
     def device_ms(self, sums: Tensor) -> Tensor:
-        """Fused forward and backward ms of devices from the sums of their tables' encodings, [..., 32] -> [...]."""
+        """Predict forward and backward ms of devices from the sums of their tables' encodings, [..., 32] -> [...]."""
         predicted: Tensor = self.cost(sums)
         return predicted.squeeze(-1)
 
     def states(self, encodings: Tensor, progress: Tensor) -> Tensor:
-        """LSTM state at every step of whole episodes, [E, T, 32] and [E, T] -> [E, T, 64].
+        """Give the LSTM state at every step of whole episodes, [E, T, 32] and [E, T] -> [E, T, 64].
 
         What the LSTM reads depends on the order of the tables alone, not on the actions: one call
         gives the states of an episode, from zeros at its start.
@@ -52,12 +52,12 @@ class AutoShardNetworks(nn.Module):
         return states
 
     def values(self, states: Tensor) -> Tensor:
-        """Expected reward, [..., 64] -> [...]."""
+        """Predict the expected reward, [..., 64] -> [...]."""
         expected: Tensor = self.value(states)
         return expected.squeeze(-1)
 
     def logits(self, states: Tensor, sums: Tensor, scalars: Tensor) -> Tensor:
-        """Scores of devices: states [n, 64], sums [n, D, 32], (ms, GiB) [n, D, 2] -> [n, D]."""
+        """Score devices: states [n, 64], sums [n, D, 32], (ms, GiB) [n, D, 2] -> [n, D]."""
         actions = torch.cat([sums, self.scalars(scalars)], dim=-1)
         beside = states[:, None].expand_as(actions)
         scores: Tensor = self.policy(torch.cat([beside, actions, beside * actions], dim=-1))

@@ -28,12 +28,12 @@ _Layer = tuple[Floats32, Floats32]
 
 
 def _layers(network: nn.Module) -> list[_Layer]:
-    """Weights [in, out] and bias of every linear layer, copied."""
+    """Copy the weights [in, out] and the bias of every linear layer."""
     return [linear_arrays(layer) for layer in network.modules() if isinstance(layer, nn.Linear)]
 
 
 def _through(layers: Sequence[_Layer], rows: Floats32) -> Floats32:
-    """Rows [n, in] through linear layers with ReLU between them."""
+    """Send rows [n, in] through linear layers with ReLU between them."""
     for number, (weight, bias) in enumerate(layers):
         if number:
             np.maximum(rows, 0.0, out=rows)
@@ -43,12 +43,12 @@ def _through(layers: Sequence[_Layer], rows: Floats32) -> Floats32:
 
 
 def progress_of(steps: int, tables: Ints) -> Floats32:
-    """Share of its tables that an episode has placed before each step, [E, steps]."""
+    """Give the share of its tables that an episode has placed before each step, [E, steps]."""
     return (np.arange(steps) / tables[:, None]).astype(np.float32)
 
 
 class AutoShardPolicy:
-    """What acting needs of the networks, frozen at the time it is made."""
+    """The weights that acting needs, frozen at the time it is made."""
 
     def __init__(self, networks: AutoShardNetworks, scaling: Scaling) -> None:
         self.networks, self.scaling = networks, scaling
@@ -59,7 +59,7 @@ class AutoShardPolicy:
         self._bias = bias
 
     def encode(self, features: Floats) -> Floats32:
-        """Encodings of tables, [tables, 21] raw -> [tables, 32]."""
+        """Encode tables, [tables, 21] raw -> [tables, 32]."""
         return self._encoded(self.scaling(features))
 
     def _encoded(self, scaled: Floats32) -> Floats32:
@@ -69,37 +69,37 @@ class AutoShardPolicy:
 
     @property
     def dummy(self) -> Floats32:
-        """Encoding of a row of zeros, which is added to every device, [32]."""
+        """Encode a row of zeros, which is added to every device, [32]."""
         return np.asarray(self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))[0])
 
     def device_ms(self, sums: Floats32) -> Floats32:
-        """Predicted ms of devices, [n, 32] -> [n]."""
+        """Predict ms of devices, [n, 32] -> [n]."""
         return np.asarray(_through(self._cost, sums)[:, 0])
 
     def order(self, encodings: Floats32) -> Ints:
-        """Tables by predicted single-table cost, dearest first, [tables, 32] -> [tables]."""
+        """Order tables by predicted single-table cost, dearest first, [tables, 32] -> [tables]."""
         return np.argsort(-self.device_ms(encodings + self.dummy), kind="stable")
 
     def states(self, vectors: Floats32, tables: Ints) -> Floats32:
-        """LSTM states of whole episodes, encodings in order [E, T, 32] and tables [E] -> [E, T, 64]."""
+        """Give the LSTM states of whole episodes, encodings in order [E, T, 32] and tables [E] -> [E, T, 64]."""
         progress = torch.from_numpy(progress_of(vectors.shape[1], tables))
         with torch.no_grad():
             states: Floats32 = self.networks.states(torch.from_numpy(vectors), progress).numpy()
         return states
 
     def of_states(self, states: Floats32) -> Floats32:
-        """The states' part of the policy's first layer, [..., 64] -> [..., 128]."""
+        """Compute the states' part of the policy's first layer, [..., 64] -> [..., 128]."""
         return np.asarray(states @ self._of_state + self._bias, dtype=np.float32)
 
     def actions(self, sums: Floats32, ms: Floats32, gib: Floats32) -> tuple[Floats32, Floats32]:
-        """Descriptions of devices [n, 64] and their part of the policy's first layer [n, 128]."""
+        """Give descriptions of devices [n, 64] and their part of the policy's first layer [n, 128]."""
         scalars = _through(self._scalars, np.stack([ms, gib], axis=-1))
         np.maximum(scalars, 0.0, out=scalars)
         described = np.concatenate([sums, scalars], axis=-1)
         return described, described @ self._of_action
 
     def logits(self, state: Floats32, of_state: Floats32, actions: Floats32, of_actions: Floats32) -> Floats32:
-        """Scores of devices: [E, 64], [E, 128], [E, D, 64], [E, D, 128] -> [E, D]."""
+        """Score devices: [E, 64], [E, 128], [E, D, 64], [E, D, 128] -> [E, D]."""
         shape = actions.shape[:2]
         products = (state[:, None] * actions).reshape(-1, STATE)
         hidden: Floats32 = np.asarray(products @ self._of_product, dtype=np.float32)
@@ -178,7 +178,7 @@ def _steps(
 
 @one_thread()
 def place(trained: Trained[AutoShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
-    """Device of every table of every task, int64 [tables] a task; all tasks at once.
+    """Place every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task, where a table has no device with room: in the order of
     predicted cost, and then, once more, largest table first (deviation 2).

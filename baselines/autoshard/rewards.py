@@ -12,19 +12,19 @@ from shardbench.tasks.task import Task
 
 
 def kernel_ms(costs: Costs) -> Floats:
-    """Fused forward and backward kernel time of every device, without communication, [episodes, devices]."""
+    """Add up forward and backward kernel time of every device, without communication, [episodes, devices]."""
     return costs.forward_ms + costs.backward_ms
 
 
 def balance(device_ms: Floats) -> Floats:
-    """Smallest over largest time, 0..1, [episodes, devices] -> [episodes]; 1 where nothing takes time (deviation 6)."""
+    """Divide smallest by largest time, [episodes, devices] -> [episodes]; 1 where nothing takes time (deviation 6)."""
     slowest = device_ms.max(axis=1)
     even = np.ones(len(device_ms))
     return np.asarray(np.divide(device_ms.min(axis=1), slowest, out=even, where=slowest > 0))
 
 
 def overfull(placing: Placing, tasks: Sequence[Task]) -> Floats:
-    """(cap - fullest device's bytes) / cap of every episode, [E]: negative where memory is exceeded."""
+    """Give (cap - fullest device's bytes) / cap of every episode, [E]: negative where memory is exceeded."""
     capacity = np.array([task.capacity_bytes for task in tasks], dtype=np.float64)
     left = np.where(placing.real, placing.free, np.iinfo(np.int64).max).min(axis=1)
     return np.asarray(left / capacity)
@@ -40,7 +40,7 @@ class Rewards:
 
 
 def rewards(placing: Placing, tasks: Sequence[Task], oracle: Oracle) -> Rewards:
-    """Rewards of finished episodes; only those that fit are measured, one call a different task."""
+    """Reward finished episodes; only those that fit are measured, one call a different task."""
     reward = overfull(placing, tasks)
     fits: Bools = reward >= 0.0
     device_ms = np.full(placing.free.shape, np.nan)

@@ -39,7 +39,7 @@ class MeasuredShards:
         self.added += len(new)
 
     def draw(self, shape: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Uniform draws with replacement: float32 [updates, batch, catalogue] and [updates, batch]."""
+        """Draw uniformly with replacement: float32 [updates, batch, catalogue] and [updates, batch]."""
         at = rng.integers(0, len(self), shape)
         return torch.from_numpy(self.holds[at]), torch.from_numpy(self.ms[at])
 
@@ -53,7 +53,7 @@ def learn_costs(
     shape: tuple[int, int],
     rng: np.random.Generator,
 ) -> list[float]:
-    """Regression on shards, ``shape`` = (updates, batch); each update's loss, ms^2 (none where there are no shards).
+    """Fit the cost network to shards, ``shape`` = (updates, batch); gives each update's loss, ms^2, if there are any.
 
     ``tables`` float32 [catalogue + 1, 21] normalised; its last row, of zeros, is added to every shard.
     """

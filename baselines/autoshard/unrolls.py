@@ -15,7 +15,7 @@ class Episode:
     task: int
     """Number of the training task."""
     order: Ints
-    """Which of the task's tables each step placed."""
+    """Numbers of the tables that the steps placed, in order."""
     chosen: Ints
     log_p: Floats32
     """Log-probability of each choice under the policy that acted."""
@@ -43,7 +43,7 @@ class Unrolls:
 
 
 class Streams:
-    """What each environment has done and the learner has not yet seen."""
+    """Episodes that the environments have done and the learner has not yet seen."""
 
     def __init__(self, environments: int) -> None:
         self.waiting: list[list[Episode]] = [[] for _ in range(environments)]
@@ -51,7 +51,7 @@ class Streams:
         """Steps of each stream's first episode that were learned from."""
 
     def short(self, steps: int) -> list[int]:
-        """Environments with fewer than ``steps`` steps waiting."""
+        """List environments with fewer than ``steps`` steps waiting."""
         return [
             e for e, (queue, used) in enumerate(zip(self.waiting, self.used)) if sum(map(len, queue)) - used < steps
         ]
@@ -82,7 +82,7 @@ class Streams:
         )
 
     def _column(self, environment: int, steps: int, first: int) -> Ints:
-        """Episode (counted from ``first``) and step of the next ``steps`` steps, [2, steps]."""
+        """Give episode (counted from ``first``) and step of the next ``steps`` steps, [2, steps]."""
         lengths = np.array([len(e) for e in self.waiting[environment]])
         ends = np.cumsum(lengths)
         position = self.used[environment] + np.arange(steps)

@@ -11,7 +11,7 @@ CLIP = 1.0
 def vtrace(
     log_ratios: Floats, discounts: Floats, rewards: Floats, values: Floats, bootstrap: Floats
 ) -> tuple[Floats, Floats]:
-    """Targets of the value function and advantages of the actions taken, float64 [steps, unrolls] each.
+    """Compute targets of the value function and advantages of the actions taken, float64 [steps, unrolls] each.
 
     ``log_ratios`` are log pi / mu of the actions under the present and the acting policy,
     ``discounts`` are 0 where an episode ends, ``values`` [steps, unrolls] and ``bootstrap``

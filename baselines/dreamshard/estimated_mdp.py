@@ -25,7 +25,7 @@ from .networks import COSTS, HEAD, LATENT, DreamShardNetworks
 
 
 class DreamShardPolicy:
-    """What acting needs of the networks, frozen at the time it is made."""
+    """The weights that acting needs, frozen at the time it is made."""
 
     def __init__(self, networks: DreamShardNetworks, scaling: Scaling) -> None:
         self.networks, self.scaling = networks, scaling
@@ -45,7 +45,7 @@ class DreamShardPolicy:
         self._bias = np.float32(bias[0] + last_bias @ of_costs)
 
     def encode(self, features: Floats) -> Floats32:
-        """Encodings of tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
+        """Encode tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
         return self._encoded(self.scaling(features))
 
     def _encoded(self, scaled: Floats32) -> Floats32:
@@ -56,30 +56,30 @@ class DreamShardPolicy:
 
     @property
     def empty(self) -> Floats32:
-        """Encoding of a device without tables: that of one row of zeros, [64]."""
+        """Encode a device without tables as that of one row of zeros, [64]."""
         (encoded,) = self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))
         return np.asarray(encoded)
 
     def device_ms(self, sums: Floats32) -> Floats32:
-        """Predicted forward, communication and backward ms of devices, [n, 64] -> [n, 3]."""
+        """Predict forward, communication and backward ms of devices, [n, 64] -> [n, 3]."""
         hidden = sums[:, LATENT:] @ self._hidden
         hidden += self._hidden_bias
         np.maximum(hidden, 0.0, out=hidden)
         return np.asarray(hidden @ self._out + self._out_bias, dtype=np.float32)
 
     def logits(self, sums: Floats32, costs_ms: Floats32) -> Floats32:
-        """Scores of devices: [n, 64] and [n, 3] -> [n]."""
+        """Score devices: [n, 64] and [n, 3] -> [n]."""
         hidden = costs_ms @ self._first
         hidden += self._first_bias
         np.maximum(hidden, 0.0, out=hidden)
         return np.asarray(sums[:, :LATENT] @ self._of_sums + hidden @ self._of_costs + self._bias, dtype=np.float32)
 
     def order(self, encodings: Floats32) -> Ints:
-        """Tables by predicted single-table total cost, dearest first, [tables, 64] -> [tables]."""
+        """Order tables by predicted single-table total cost, dearest first, [tables, 64] -> [tables]."""
         return np.argsort(-self.device_ms(encodings).sum(axis=1), kind="stable")
 
     def overall_ms(self, sums: Floats32, held: Ints, real: Bools) -> Floats32:
-        """Predicted cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
+        """Predict the cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
         latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
         latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)
         with torch.no_grad():
@@ -88,7 +88,7 @@ class DreamShardPolicy:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DreamShardEpisodes:
-    """What a batch of episodes did: the finished placing and the predicted costs after every step, [E, T, 3]."""
+    """A batch of finished episodes: the placing and the predicted costs after every step, [E, T, 3]."""
 
     placing: Placing
     costs_ms: Floats32
@@ -131,7 +131,7 @@ def play(
 
 @one_thread()
 def place(trained: Trained[DreamShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
-    """Device of every table of every task, int64 [tables] a task; all tasks at once.
+    """Place every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room: in the
     order of predicted cost, and then, once more, largest table first (deviation 4).

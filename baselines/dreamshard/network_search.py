@@ -18,7 +18,7 @@ from .networks import LATENT, DreamShardNetworks
 RATED = 1_000_000
 """Placements that the network rates for a task at the most; a search is seldom longer than a tenth of it."""
 CHUNK = 8192
-"""Rated at once."""
+"""Placements that are rated at once."""
 GAIN = 1e-5
 """Relative improvement of a predicted cost below which it is rounding: weights are fp32."""
 
@@ -40,12 +40,12 @@ class NetworkSearch:
         self._out, self._out_bias = linear_arrays(overall[2])
 
     def cost_ms(self, placement: Ints) -> float:
-        """Predicted cost of a placement int64 [tables]."""
+        """Predict the cost of a placement int64 [tables]."""
         sums, held = self._sums(placement)
         return float(self._predicted(self._occupied(sums, held).max(axis=0)[None])[0])
 
     def packed(self) -> Ints:
-        """A placement int64 [tables] that the network alone makes: dearest tables first, each where least is predicted.
+        """Place int64 [tables] by the network alone: dearest tables first, each where least is predicted.
 
         Of devices that make the same of the whole, which waits for the largest sums, the one that is cheapest itself.
         Raises Infeasible where a table has no room.
@@ -69,7 +69,7 @@ class NetworkSearch:
         return placement
 
     def descend(self, placement: Ints) -> Ints:
-        """A placement int64 [tables] that fits and is predicted to cost no more than ``placement``, which must fit.
+        """Find a placement int64 [tables] that fits and is predicted to cost no more than one that fits.
 
         One device after the other: the best of its moves and of its swaps with any other device, until no device has
         one that helps, or ``limit`` placements are rated.
@@ -86,17 +86,17 @@ class NetworkSearch:
         return best
 
     def _sums(self, placement: Ints) -> tuple[Floats32, Ints]:
-        """Sums of encodings [devices, 32] and numbers of tables [devices]."""
+        """Give sums of encodings [devices, 32] and numbers of tables [devices]."""
         sums = np.zeros((self.task.devices, LATENT), dtype=np.float32)
         np.add.at(sums, placement, self._encoded)
         return sums, np.bincount(placement, minlength=self.task.devices)
 
     def _occupied(self, sums: Floats32, held: Ints) -> Floats32:
-        """Sums [..., 32] with that of an empty device in place of no tables."""
+        """Put the sum of an empty device, [..., 32], where a device holds no tables."""
         return np.where(held[..., None] > 0, sums, self._empty)
 
     def _predicted(self, largest: Floats32) -> Floats32:
-        """Milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
+        """Predict milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
         hidden = largest @ self._hidden
         hidden += self._hidden_bias
         np.maximum(hidden, np.float32(0.0), out=hidden)
@@ -104,7 +104,7 @@ class NetworkSearch:
         return cost
 
     def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:
-        """The cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
+        """Find the cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
         mine, others = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
         elsewhere = np.flatnonzero(np.arange(self.task.devices) != giver)
         # Moves first: nothing (-1) comes back.
@@ -131,7 +131,7 @@ class NetworkSearch:
         return changed
 
     def _fits(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Bools:
-        """Whether both devices have room afterwards, [out, to]."""
+        """Tell whether both devices have room afterwards, [out, to]."""
         sizes, capacity = self.task.sizes_bytes, self.task.capacity_bytes
         used = np.zeros(self.task.devices, dtype=np.int64)
         np.add.at(used, placement, sizes)
@@ -139,7 +139,7 @@ class NetworkSearch:
         return np.asarray((used[to] + grown <= capacity) & (used[giver] - grown <= capacity))
 
     def _rated(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Floats32:
-        """Predicted cost of each change, [out, to]."""
+        """Predict the cost of each change, [out, to]."""
         sums, held = self._sums(placement)
         occupied = self._occupied(sums, held)
         rest = _largest_of_others(occupied, np.delete(occupied, giver, axis=0))
@@ -157,7 +157,7 @@ class NetworkSearch:
 
 
 def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
-    """Of each device, the largest of ``among`` [some devices, 32] but itself, number by number, [devices, 32]."""
+    """Find the largest of ``among`` [some devices, 32] but itself for each device, number by number, [devices, 32]."""
     ranked = np.sort(among, axis=0)
     second = ranked[-2] if len(ranked) > 1 else np.full(LATENT, -np.inf, dtype=np.float32)
     return np.where(occupied >= ranked[-1], second, ranked[-1])

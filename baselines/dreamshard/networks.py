@@ -9,11 +9,11 @@ HIDDEN = 128
 LATENT = 32
 HEAD = 64
 COSTS = ("forward", "communication", "backward")
-"""What the per-device heads predict, in ms; communication is that of the backward pass."""
+"""The per-device heads predict these, in ms; communication is that of the backward pass."""
 
 
 def table_encoder() -> nn.Sequential:
-    """21 -> 128 -> 32, both layers rectified (deviation 8), one row a table."""
+    """Build the encoder: 21 -> 128 -> 32, both layers rectified (deviation 8), one row a table."""
     return nn.Sequential(nn.Linear(len(FEATURES), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, LATENT), nn.ReLU())
 
 
@@ -33,13 +33,13 @@ class CostNetwork(nn.Module):
         nn.init.uniform_(self.out_bias, -bound, bound)
 
     def device_ms(self, sums: Tensor) -> Tensor:
-        """Forward, communication, backward ms of devices, [..., 32] -> [..., 3]."""
+        """Predict forward, communication, backward ms of devices, [..., 32] -> [..., 3]."""
         hidden = torch.relu(self.hidden(sums)).unflatten(-1, (len(COSTS), HEAD))
         predicted: Tensor = (hidden * self.out).sum(-1) + self.out_bias
         return predicted
 
     def overall_ms(self, sums: Tensor) -> Tensor:
-        """Cost of placements from their devices' sums by their maximum, [..., devices, 32] -> [...]."""
+        """Predict the cost of placements from their devices' sums by their maximum, [..., devices, 32] -> [...]."""
         predicted: Tensor = self.overall(sums.amax(dim=-2))
         return predicted.squeeze(-1)
 
@@ -54,13 +54,13 @@ class PolicyNetwork(nn.Module):
         self.logit = nn.Linear(2 * LATENT, 1)
 
     def forward(self, sums: Tensor, costs_ms: Tensor) -> Tensor:
-        """Logits of devices: [..., 32] and [..., 3] -> [...]."""
+        """Score devices: [..., 32] and [..., 3] -> [...]."""
         predicted: Tensor = self.logit(torch.cat([sums, self.costs(costs_ms)], dim=-1))
         return predicted.squeeze(-1)
 
 
 class DreamShardNetworks(nn.Module):
-    """Both networks, as one checkpoint holds them."""
+    """The two networks, as one checkpoint holds them."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

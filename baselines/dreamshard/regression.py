@@ -30,7 +30,7 @@ class Layer:
         self.bias, self.bias_grad = views(module.bias)
 
     def forward(self, inputs: Floats32) -> Floats32:
-        """[n, in] -> [n, out]."""
+        """Apply the layer, [n, in] -> [n, out]."""
         out: Floats32 = inputs @ self.weight.T
         out += self.bias
         return out
@@ -43,7 +43,7 @@ class Layer:
 
 
 def views(parameter: torch.Tensor) -> tuple[Floats32, Floats32]:
-    """A parameter and its gradient as arrays that share their memory."""
+    """Give a parameter and its gradient as arrays that share their memory."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.detach().numpy(), parameter.grad.numpy()
@@ -51,7 +51,7 @@ def views(parameter: torch.Tensor) -> tuple[Floats32, Floats32]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drawn:
-    """What an update learns from: each measured placement, and each single device, once, with its share of the draws.
+    """Draws to learn from: each measured placement, and each single device, once, with its share of the draws.
 
     ``placements`` int64 [some] and ``devices`` int64 [some] (placement * devices + device) are
     distinct; their shares float32 [some] add up to one.
@@ -96,7 +96,7 @@ class Regression:
         self._overall = Layer(network.overall[0]), Layer(network.overall[2])
 
     def gradients(self, drawn: Drawn) -> float:
-        """Sum of four mean squared errors over the draws, in ms^2."""
+        """Compute the sum of four mean squared errors over the draws, in ms^2."""
         first, second = self._encoder
         inner = rectified(first.forward(self._tables))
         encoded = rectified(second.forward(inner))
@@ -112,7 +112,7 @@ class Regression:
         return loss
 
     def _whole(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
-        """Mean squared error of the placements' costs; the maximum passes its gradient to where it is reached."""
+        """Compute the placements' mean squared error; the maximum passes its gradient to where it is reached."""
         first, second = self._overall
         chosen, shares = drawn.placements, drawn.placement_shares
         devices = sums.reshape(-1, self._devices, sums.shape[1])[chosen]
@@ -133,7 +133,7 @@ class Regression:
         return float(shares @ (error * error))
 
     def _single(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
-        """Sum of the three heads' mean squared errors on single devices."""
+        """Compute the sum of the three heads' mean squared errors on single devices."""
         chosen, shares = drawn.devices, drawn.device_shares
         mine = sums[chosen]
         inner = rectified(self._hidden.forward(mine))
@@ -157,14 +157,14 @@ class Regression:
 
 
 def rectified(values: Floats32) -> Floats32:
-    """max(0, values), in place."""
+    """Take max(0, values), in place."""
     # Against an array, not a number: that is the fast loop of numpy.
     np.maximum(values, np.zeros_like(values), out=values)
     return values
 
 
 def stopped(gradient: Floats32, values: Floats32) -> None:
-    """No gradient passes, in place, where a rectified value is zero."""
+    """Let no gradient pass, in place, where a rectified value is zero."""
     gradient *= values > RECTIFIED
 
 
@@ -186,7 +186,7 @@ class CostLearner:
         self._placements, self._devices = len(measured), np.flatnonzero(measured.real)
 
     def learn(self, updates: int, batch: int, rate: float, rng: np.random.Generator) -> list[float]:
-        """Loss of each update on ``batch`` placements and ``batch`` devices drawn uniformly; ``rate`` is Adam's."""
+        """Learn from ``batch`` placements and devices each, drawn uniformly; gives each update's loss."""
         placements = rng.integers(0, self._placements, (updates, batch))
         devices = self._devices[rng.integers(0, len(self._devices), (updates, batch))]
         of_placements = shares(placements, self._placements)
@@ -203,7 +203,7 @@ class CostLearner:
 
 
 def shares(draws: Ints, kinds: int) -> Floats32:
-    """Of draws int64 [updates, draws] from 0..kinds-1 the share that each kind has, float32 [updates, kinds]."""
+    """Give each kind's share of draws int64 [updates, draws] from 0..kinds-1, float32 [updates, kinds]."""
     updates, batch = draws.shape
     counts = np.bincount((draws + kinds * np.arange(updates)[:, None]).reshape(-1), minlength=updates * kinds)
     found: Floats32 = (counts.reshape(updates, kinds) / batch).astype(np.float32)

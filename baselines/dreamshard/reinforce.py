@@ -16,7 +16,7 @@ SPREAD = 1e-6
 
 
 def states_before(chosen: Ints, devices: int) -> Ints:
-    """Step after which each device last changed before each step, plus one (0: still empty), [E, T, D]."""
+    """Find the step after which each device last changed before each step, plus one (0: still empty), [E, T, D]."""
     episodes, steps = chosen.shape
     changed = np.zeros((episodes, steps, devices), dtype=np.int64)
     np.put_along_axis(changed, chosen[:, :, None], np.arange(1, steps + 1)[None, :, None], axis=2)
@@ -26,7 +26,7 @@ def states_before(chosen: Ints, devices: int) -> Ints:
 
 
 def advantages(overall_ms: Floats32, failed: Bools) -> Floats32:
-    """Standardised returns of the episodes that found a place for every table, zero for the others, [E]."""
+    """Standardise returns of the episodes that found a place for every table, zero for the others, [E]."""
     returns = -overall_ms.astype(np.float64)
     good = ~failed
     if good.sum() < 2:
@@ -38,7 +38,7 @@ def advantages(overall_ms: Floats32, failed: Bools) -> Floats32:
 def policy_loss(
     policy: PolicyNetwork, tables: Tensor, episodes: DreamShardEpisodes, empty_ms: Floats32, entropy_weight: float
 ) -> Tensor:
-    """REINFORCE loss of episodes of one task; ``tables`` float32 [T, 21] normalised, in the order of placing.
+    """Compute REINFORCE's loss of episodes of a task; ``tables`` float32 [T, 21] normalised, in the order of placing.
 
     Probabilities are over the legal devices only, at the update as when acting: deviation 1. All
     states of all steps are evaluated at once: after each step one device an episode is new.

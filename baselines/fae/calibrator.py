@@ -109,28 +109,25 @@ class CountEstimate:
 
 
 def estimate_hot_rows(
-    counts: Ints, least: int, rng: np.random.Generator, *, chunks: int = CHUNKS, chunk_rows: int = CHUNK_ROWS,
-    confidence: float = CONFIDENCE,
-) -> CountEstimate:  # fmt: skip
+    counts: Ints, least: int, rng: np.random.Generator, confidence: float = CONFIDENCE
+) -> CountEstimate:
     """Estimate the rows with at least ``least`` lookups among ``counts`` int64 [rows], from random chunks of them.
 
     Chunks of neighbouring rows begin anywhere and wrap around, so that each row is read equally
-    often and the mean is unbiased; the interval is Student's for the mean of ``chunks`` draws
+    often and the mean is unbiased; the interval is Student's for the mean of CHUNKS draws
     (deviation 2). Rows must be in no order that has to do with their counts: where the hot ones are
     neighbours, chunks may meet none of them, and the interval says nothing. A table of no more rows
     than the chunks hold is read whole.
     """
     rows = len(counts)
-    if chunks < 2 or chunk_rows < 1 or not 0.0 < confidence < 1.0:
-        raise BadInput(f"need 2 chunks of a row and a confidence in (0, 1), got {chunks}, {chunk_rows}, {confidence}")
-    if rows <= chunks * chunk_rows:
+    if rows <= CHUNKS * CHUNK_ROWS:
         exact = float(np.count_nonzero(counts >= least))
         return CountEstimate(rows=exact, low=exact, high=exact)
-    starts = rng.integers(0, rows, chunks)
-    read = (starts[:, None] + np.arange(chunk_rows)) % rows
+    starts = rng.integers(0, rows, CHUNKS)
+    read = (starts[:, None] + np.arange(CHUNK_ROWS)) % rows
     shares = (counts[read] >= least).mean(axis=1)
     mean = float(shares.mean())
-    half = float(t_quantile(0.5 + confidence / 2.0, chunks - 1) * shares.std(ddof=1) / math.sqrt(chunks))
+    half = float(t_quantile(0.5 + confidence / 2.0, CHUNKS - 1) * shares.std(ddof=1) / math.sqrt(CHUNKS))
     return CountEstimate(
         rows=rows * mean, low=max(0.0, rows * (mean - half)), high=min(float(rows), rows * (mean + half))
     )

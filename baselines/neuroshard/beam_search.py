@@ -46,9 +46,9 @@ def search(placer: Placer, limits: SearchLimits, affordable: float = float("inf"
 
 
 def halved(beam: Ints, placer: Placer, candidates: int) -> Ints:
-    """Every different plan with one candidate shard of a kept plan halved, int64 [plans, shards + 1], sorted.
+    """List every different plan with one candidate shard of a kept plan halved, int64 [plans, shards + 1], sorted.
 
-    No plan where every shard is as narrow as it may be.
+    There is no plan where every shard is as narrow as it may be.
     """
     made: dict[tuple[int, ...], None] = {}
     for plan in beam:
@@ -60,7 +60,7 @@ def halved(beam: Ints, placer: Placer, candidates: int) -> Ints:
 
 
 def candidates_of(plan: Ints, placer: Placer, candidates: int) -> Ints:
-    """Different shards of a plan that can be halved: the largest, then those with the longest kernels."""
+    """List different shards of a plan that can be halved: the largest, then those with the longest kernels."""
     able = np.unique(plan[placer.shards.half[plan] != NO_HALVES])
     by_size = able[np.argsort(-placer.shards.bytes[able], kind="stable")][:candidates]
     by_cost = able[np.argsort(-placer.alone_ms[able], kind="stable")][:candidates]

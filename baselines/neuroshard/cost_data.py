@@ -1,4 +1,4 @@
-"""What the networks are pre-trained on: sets of augmented tables on a device, and exchanges of random placements."""
+"""Samples for the pre-training: sets of augmented tables on a device, and exchanges of random placements."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class TableSets:
     ms: Floats32
 
     def some(self, chosen: Ints) -> "TableSets":
-        """Chosen sets, int64 [chosen]."""
+        """Pick sets by number, int64 [chosen]."""
         ends = np.append(self.starts[1:], len(self.members))
         sizes = (ends - self.starts)[chosen]
         starts = np.cumsum(sizes) - sizes
@@ -48,13 +48,13 @@ class Exchanges:
 
     widths: Floats32
     late_ms: Floats32
-    """After the first device, of the forward exchange; the backward one begins everywhere at once."""
+    """Delay after the first device, in the forward exchange; the backward one begins everywhere at once."""
     forward_ms: Floats32
     backward_ms: Floats32
 
 
 def draw_sets(sizes_bytes: Ints, capacity_bytes: int, most: int, count: int, rng: np.random.Generator) -> Ints:
-    """Random sets of 1 to ``most`` tables that fit a device, int64 [count, most], padded with NO_TABLE.
+    """Draw random sets of 1 to ``most`` tables that fit a device, int64 [count, most], padded with NO_TABLE.
 
     Tables are drawn independently, so that a set may hold two shards of one table, as plans may. A set ends before
     the first table that does not fit (deviation 4); its first table always does.
@@ -70,7 +70,7 @@ def draw_sets(sizes_bytes: Ints, capacity_bytes: int, most: int, count: int, rng
 
 
 def measure_sets(task: Task, sets: Ints, oracle: Oracle) -> TableSets:
-    """The sets, int64 [sets, most], with what the oracle says that they take (deviation 1)."""
+    """Ask the oracle how long the kernels of sets, int64 [sets, most], take (deviation 1)."""
     forward_ms, backward_ms = oracle.measure_sets(task, sets)
     there = sets != NO_TABLE
     sizes = there.sum(axis=1)
@@ -80,7 +80,7 @@ def measure_sets(task: Task, sets: Ints, oracle: Oracle) -> TableSets:
 
 
 def draw_widths(vectors: Floats, devices: int, count: int, rng: np.random.Generator) -> Floats:
-    """Sums of widths of random placements, float64 [count, devices]; ``vectors`` [tables] are numbers a sample.
+    """Draw sums of widths of random placements, float64 [count, devices]; ``vectors`` [tables] are numbers a sample.
 
     A table goes to the narrowest device or to a random one, by a probability that each placement draws.
     """
@@ -97,7 +97,7 @@ def draw_widths(vectors: Floats, devices: int, count: int, rng: np.random.Genera
 def draw_exchanges(
     vectors: Floats, machine: Machine, batch_size: int, count: int, rng: np.random.Generator
 ) -> Exchanges:
-    """Exchanges of random placements under the cost model; all wait for the last device (deviation 3)."""
+    """Draw exchanges of random placements under the cost model; all wait for the last device (deviation 3)."""
     devices = machine.topology.world_size
     widths = draw_widths(vectors, devices, count, rng)
     late_ms = rng.random((count, devices)) * rng.uniform(*LATEST_MS, (count, 1))
@@ -113,5 +113,5 @@ def draw_exchanges(
 
 
 def exchange_ms(widths: Floats, machine: Machine, batch_size: int) -> Floats:
-    """Milliseconds of each device in an exchange that all begin at once, [..., devices]."""
+    """Compute milliseconds of each device in an exchange that all begin at once, [..., devices]."""
     return 1e3 * vectors_exchange_s(widths * float(batch_size * VECTOR_BYTES), machine)

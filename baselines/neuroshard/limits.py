@@ -1,4 +1,4 @@
-"""How far the search goes, and how much of it a planning budget affords."""
+"""Limits of the search, and how much of it a planning budget affords."""
 
 from dataclasses import dataclass
 

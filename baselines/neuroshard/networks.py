@@ -14,7 +14,7 @@ EXCHANGE = (128, 64, 32, 16)
 
 
 class ComputeNetwork(nn.Module):
-    """Milliseconds of a device's fused forward and backward, from the sum of its tables' encodings."""
+    """The milliseconds of a device's fused forward and backward, from the sum of its tables' encodings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class ComputeNetwork(nn.Module):
         self.head = nn.Sequential(nn.Linear(LATENT, HEAD), nn.ReLU(), nn.Linear(HEAD, 1))
 
     def forward(self, tables: Tensor, members: Tensor, starts: Tensor) -> Tensor:
-        """Scaled tables [tables, 20], set i of them members[starts[i]:starts[i + 1]] -> ms [sets]."""
+        """Predict, of scaled tables [tables, 20], set i of them members[starts[i]:starts[i + 1]] -> ms [sets]."""
         encoded = self.encoder(tables)
         sums = nn.functional.embedding_bag(members, encoded, starts, mode="sum")
         predicted: Tensor = self.head(sums)
@@ -46,13 +46,13 @@ class ExchangeNetwork(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], devices))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[n, inputs] -> [n, devices]."""
+        """Predict the milliseconds of every device, [n, inputs] -> [n, devices]."""
         predicted: Tensor = self.layers(inputs / self.scale)
         return predicted
 
 
 class NeuroShardNetworks(nn.Module):
-    """All three, for one number of devices."""
+    """All three networks, for one number of devices."""
 
     def __init__(self, seed: int, devices: int) -> None:
         super().__init__()
@@ -61,6 +61,6 @@ class NeuroShardNetworks(nn.Module):
             torch.manual_seed(seed)
             self.compute = ComputeNetwork()
             self.backward_exchange = ExchangeNetwork(devices, devices)
-            """Of the sums of widths of all devices."""
+            """Its inputs are the sums of widths of all devices."""
             self.forward_exchange = ExchangeNetwork(2 * devices, devices)
-            """Of these, then of when each device comes to the exchange, in ms after the first."""
+            """Its inputs are these, then when each device comes to the exchange, in ms after the first."""

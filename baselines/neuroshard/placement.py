@@ -12,7 +12,7 @@ from .simulator import Simulator
 
 NO_CAP = (float("inf"),)
 SLACK = 1e-9
-"""By which sums of widths may exceed a cap: rounding."""
+"""Share by which sums of widths may exceed a cap: rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +71,7 @@ class Placer:
         return ShardPlacements(ranks=found, ms=ms)
 
     def _greedy(self, plans: Ints, weights: Floats, caps: tuple[float, ...]) -> ShardPlacements:
-        """ColumnShards by ascending weight, each to the device with room whose kernels then take least."""
+        """Place shards by ascending weight, each on the device with room whose kernels then take least."""
         count, steps = plans.shape
         order = np.argsort(weights[plans], axis=1, kind="stable")
         ordered = np.repeat(np.take_along_axis(plans, order, axis=1), len(caps), axis=0)
@@ -100,7 +100,7 @@ class _Filling:
         self._used: Ints = np.zeros(shape, dtype=np.int64)
         self.widths: Floats = np.zeros(shape)
         self.compute_ms: Floats32 = np.zeros(shape, dtype=np.float32)
-        """Of a device without shards zero: it runs no kernel (deviation 5)."""
+        """Kernels' ms; a device without shards has zero: it runs none (deviation 5)."""
         self.failed: Bools = np.zeros(count, dtype=np.bool_)
 
     def put(self, shard: Ints, limits: Floats) -> Ints:

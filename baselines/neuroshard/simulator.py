@@ -32,7 +32,7 @@ class Simulator:
         self._out, self._out_bias = out[:, 0], out_bias[0]
 
     def encode(self, features: Floats) -> Floats32:
-        """Of raw features [tables, 21] what devices add up, float32 [tables, 64].
+        """Encode raw features [tables, 21] as what devices add up, float32 [tables, 64].
 
         These are the encodings after the head's first layer, which is linear: a table more is a sum more, and no
         product.
@@ -44,17 +44,17 @@ class Simulator:
 
     @property
     def empty(self) -> Floats32:
-        """What a device adds up from, float32 [64]."""
+        """Give the sum of a device without tables, float32 [64]."""
         return self._head_bias
 
     def set_ms(self, sums: Floats32) -> Floats32:
-        """Forward and backward ms of devices from what they added up, [..., 64] -> [...]."""
+        """Predict forward and backward ms of devices from what they added up, [..., 64] -> [...]."""
         # Against an array, not a number: that is the fast loop of numpy.
         found: Floats32 = np.maximum(sums, np.zeros_like(sums)) @ self._out + self._out_bias
         return found
 
     def plan_ms(self, compute_ms: Floats32, widths: Floats) -> Floats:
-        """Cost of plans from their devices' kernels and sums of widths, [plans, devices] each -> float64 [plans].
+        """Predict plans' cost from their devices' kernels and sums of widths, [plans, devices] each -> float64 [plans].
 
         The slowest device's kernels, backward exchange and forward exchange; a device comes to the latter as much
         after the first one as its kernels and backward exchange take longer.

@@ -38,13 +38,13 @@ class Decoder:
         self._joined, self._head = linear_arrays(networks.joined[0]), linear_arrays(networks.head(devices))
 
     def step(self, gates: Floats32, cell: Floats32) -> tuple[Floats32, Floats32]:
-        """LSTM gates [E, 4 x hidden] and cell [E, hidden] -> new hidden and cell."""
+        """Step from LSTM gates [E, 4 x hidden] and cell [E, hidden] to the new hidden and cell."""
         entry, forget, new, out = np.split(gates, 4, axis=1)
         cell = _sigmoid(forget) * cell + _sigmoid(entry) * np.tanh(new)
         return _sigmoid(out) * np.tanh(cell), cell
 
     def scores(self, hidden: Floats32, outputs: Floats32, keys: Floats32) -> Floats32:
-        """Logits of devices, [E, hidden] over one sequence [T, 128] and its keys [T, 128] -> [E, devices]."""
+        """Score devices, [E, hidden] over one sequence [T, 128] and its keys [T, 128] -> [E, devices]."""
         attention = hidden @ keys.T
         attention -= attention.max(axis=1, keepdims=True)
         np.exp(attention, out=attention)
@@ -98,7 +98,7 @@ def play(
 
 @one_thread()
 def place(trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
-    """Device of every table of every task, int64 [tables] a task, by the decoder's best devices.
+    """Place every table of every task, int64 [tables] a task, by the decoder's best devices.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room, in the
     tables' own order and, once more, largest first; BadInput for a number of devices that was not trained.

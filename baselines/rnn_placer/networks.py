@@ -11,7 +11,7 @@ from shardbench.tasks.features import FEATURES
 
 EMBEDDED = 64
 ENCODED = 128
-"""Both directions of the encoder together."""
+"""Width of the encoder: its two directions together."""
 DEVICE = 32
 HIDDEN = 128
 
@@ -42,12 +42,12 @@ class RnnNetworks(nn.Module):
             self.heads = nn.ModuleDict({str(n): nn.Linear(HIDDEN, n) for n in self.devices})
 
     def head(self, devices: int) -> nn.Module:
-        """The output layer for so many devices; raises BadInput where none was trained."""
+        """Give the output layer for so many devices; raises BadInput where none was trained."""
         self._check(devices)
         return self.heads[str(devices)]
 
     def embedding(self, devices: int) -> nn.Module:
-        """The embedding of the device chosen before, by number of devices; BadInput where none was trained."""
+        """Give the embedding of the device chosen before, by number of devices; BadInput where none was trained."""
         self._check(devices)
         return self.before[str(devices)]
 
@@ -57,12 +57,12 @@ class RnnNetworks(nn.Module):
             raise BadInput(f"the RNN has output layers for {known} devices, not for {devices}: fit it on such problems")
 
     def encode(self, features: Tensor) -> Encoded:
-        """Normalised features of whole sequences in order, [E, T, 21]."""
+        """Encode normalised features of whole sequences in order, [E, T, 21]."""
         outputs: Tensor = self.encoder(self.embed(features))[0]
         return Encoded(outputs=outputs, keys=self.keys(outputs))
 
     def logits(self, encoded: Encoded, chosen: Tensor, devices: int) -> Tensor:
-        """Scores at every step given the devices chosen before it: chosen int64 [E, T] -> [E, T, devices].
+        """Score devices at every step given the devices chosen before it: chosen int64 [E, T] -> [E, T, devices].
 
         ``encoded`` may be of one sequence [1, T, ...] that all episodes share.
         """

@@ -36,7 +36,7 @@ class RnnStage:
 def reinforce_loss(
     networks: RnnNetworks, scaled: Tensor, played: RnnEpisodes, advantages: Floats, entropy_weight: float
 ) -> Tensor:
-    """REINFORCE loss of episodes of one task: mean over episodes, sum over steps; ``scaled`` [tables, 21] in order.
+    """Compute REINFORCE's loss of episodes of a task: mean of episodes, sum of steps; ``scaled`` [tables, 21] in order.
 
     Probabilities are over the devices with room, as when acting. Episodes of no advantage that
     failed count neither way.

@@ -17,7 +17,7 @@ from .tables import TIERS, Tables
 CANDIDATES = 2_000_000
 """Rated changes in all: they and the kicks end the search, not the clock, so that a seed gives one plan."""
 CLOCK_SHARE = 0.9
-"""Of the planning budget, after which the clock ends the search after all."""
+"""Share of the planning budget after which the clock ends the search after all."""
 
 
 class Search(Strategy):
@@ -29,7 +29,7 @@ class Search(Strategy):
     role = Role.SEARCH
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """The best plan found; its notes hold the first start's, its own and the proven bound's time.
+        """Give the best plan found; its notes hold the first start's, its own and the proven bound's time.
 
         They also say what ended the search, and how many changes it rated. Raises Infeasible where no start fits.
         """
@@ -61,5 +61,5 @@ class Search(Strategy):
 
 
 def strategies() -> Iterable[Strategy]:
-    """The one strategy of this folder."""
+    """Give the one strategy of this folder."""
     return (Search(),)

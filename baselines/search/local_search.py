@@ -38,11 +38,11 @@ class WorkLimit:
         self.candidates, self.deadline = candidates, deadline
         self.rated = 0
         self.timed_out = False
-        """Whether the clock ended the search."""
+        """True once the clock ended the search."""
 
     @property
     def spent(self) -> bool:
-        """Whether the search must stop."""
+        """Tell whether the search must stop."""
         self.timed_out = self.timed_out or time.monotonic() > self.deadline
         return self.timed_out or self.rated >= self.candidates
 
@@ -65,7 +65,7 @@ class Targets:
 def descend(
     state: TablePlacement, effort: WorkLimit, *, limit: int, enough_ms: float = 0.0, powers: Sequence[int] = POWERS
 ) -> TablePlacement:
-    """From ``state`` on, by moves and swaps, the placement with the fastest slowest device; never slower than that.
+    """Go from ``state`` on by moves and swaps to a placement whose slowest device is faster; it is never slower.
 
     At most ``limit`` changes are rated, an equal part for each power; what one leaves over is for the next. Below the
     limit the last one ends where no move and no swap of the slowest devices' tables lowers the sum.
@@ -82,7 +82,7 @@ def descend(
 
 
 def _step(state: TablePlacement, power: int, effort: WorkLimit) -> bool:
-    """One change, in place; whether there was one."""
+    """Make one change, in place; tells whether there was one."""
     for giver in np.argsort(-state.ms, kind="stable")[:GIVERS].tolist():
         for targets in _neighbours(state, giver):
             change = _first_better(state, giver, targets, power, effort)
@@ -95,7 +95,7 @@ def _step(state: TablePlacement, power: int, effort: WorkLimit) -> bool:
 
 
 def _neighbours(state: TablePlacement, giver: int) -> Iterator[Targets]:
-    """Moves of a device's tables, which are few, then swaps, by the tiers that they leave and reach."""
+    """List moves of a device's tables, which are few, then swaps, by the tiers that they leave and reach."""
     tiers, devices = range(state.tables.tiers), np.arange(state.tables.world)
     kinds = [(leaves, comes, inside) for leaves in tiers for comes in tiers for inside in (False, True)]
     kinds = [(leaves, comes, inside) for leaves, comes, inside in kinds if not inside or leaves != comes]
@@ -109,7 +109,7 @@ def _neighbours(state: TablePlacement, giver: int) -> Iterator[Targets]:
 
 
 def _first_better(state: TablePlacement, giver: int, targets: Targets, power: int, effort: WorkLimit) -> Change:
-    """Best change of the first chunk that has any which helps; empty where none does."""
+    """Find the best change of the first chunk that has any which helps; empty where none does."""
     mine, count = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves)), len(targets.rank)
     if not count or not len(mine):
         return []
@@ -131,7 +131,7 @@ def _first_better(state: TablePlacement, giver: int, targets: Targets, power: in
 
 
 def _best(state: TablePlacement, giver: int, around: "Surroundings", out: Ints, power: int) -> int | None:
-    """The change, as a number in [out, targets], that lowers the sum of powers most; None where none does."""
+    """Find the change, as a number in [out, targets], that lowers the sum of powers most; None where none does."""
     here, there = around.after(out)
     top = state.slowest_ms
     # Twice the slowest is bad enough: its power is a number still.
@@ -156,7 +156,7 @@ class Surroundings:
         self.here: Floats = state.sums[:, giver, None] + comes_back
         self.there: Floats = state.sums[:, targets.rank] - goes_back
         self.ms: Floats = state.ms[targets.rank]
-        """Of the targets' devices, before; zero for the same device, which counts once."""
+        """Time of the targets' devices before; zero for the same device, which counts once."""
         if targets.inside:
             self.here -= goes_back
             self.ms = np.zeros_like(self.ms)
@@ -164,12 +164,12 @@ class Surroundings:
         self.least: Ints = state.used[targets.leaves, giver] + size - tables.capacity[targets.leaves]
 
     def fits(self, out: Ints) -> Bools:
-        """Whether both tiers have room once the tables ``out`` went, [out, targets]."""
+        """Tell whether both tiers have room once the tables ``out`` went, [out, targets]."""
         size = self.sizes[out][:, None]
         return np.asarray((size <= self.free) & (size >= self.least))
 
     def after(self, out: Ints) -> tuple[Floats, Floats]:
-        """Milliseconds of the device and of the target's (zero where it is the same), [out, targets] each."""
+        """Give milliseconds of the device and of the target's (zero where it is the same), [out, targets] each."""
         leaving = self.values[:, self.targets.leaves, out][:, :, None]
         coming = self.values[:, self.targets.comes, out][:, :, None]
         if self.targets.inside:
@@ -179,7 +179,7 @@ class Surroundings:
 
 
 def kicked(state: TablePlacement, rng: np.random.Generator) -> TablePlacement:
-    """Another placement: a few random pairs of tables of different devices changed places, as far as they fit."""
+    """Make another placement: a few random pairs of tables of different devices change places, as far as they fit."""
     tables, other = state.tables, state.copy()
     count = max(2, round(KICK_SHARE * len(tables)))
     for one, two in rng.integers(0, len(tables), (count, 2)).tolist():
@@ -201,7 +201,7 @@ class SearchResult:
 
 
 def search(tables: Tables, effort: WorkLimit, seed: int, enough_ms: float) -> SearchResult | None:
-    """Best placement of descents from all starts and from kicks of the best; None where no start fits.
+    """Find the best placement of descents from all starts and from kicks of the best; None where no start fits.
 
     Stops at ``enough_ms``, which no plan can beat.
     """

@@ -10,7 +10,7 @@ from .tables import SPILL, TablePlacement, Tables
 
 
 def starts(tables: Tables) -> Iterator[TablePlacement]:
-    """Different placements that fit, the first of them greedy by time."""
+    """Make different placements that fit, the first of them greedy by time."""
     by_size = tables.sizes.astype(np.float64)
     rows, gradients = tables.numbers.working_sets(tables.values)
     orders = [tables.alone[0], by_size]
@@ -48,7 +48,7 @@ class _Room:
 
 
 def greedy(tables: Tables, order: Ints) -> TablePlacement | None:
-    """Tables in ``order`` to the device with the smallest sum of single-table times.
+    """Give tables in ``order`` to the device with the smallest sum of single-table times.
 
     HBM where any device has room, else host memory; None where a table fits nowhere.
     """
@@ -61,7 +61,7 @@ def greedy(tables: Tables, order: Ints) -> TablePlacement | None:
 
 
 def pieces(tables: Tables, keys: tuple[Floats, ...]) -> TablePlacement | None:
-    """Tables sorted by working set and cut into a piece a device, of equal cost; None where a table fits nowhere.
+    """Sort tables by working set and cut them into pieces of equal cost, one a device; None where one fits nowhere.
 
     ``keys`` [tiers, tables] each; the last one sorts first. Tables whose repeats have alike working sets share a cache
     without loss: the hit share is convex in the mean. A table without room goes to the nearest piece that has some.
@@ -89,7 +89,7 @@ def pieces(tables: Tables, keys: tuple[Floats, ...]) -> TablePlacement | None:
 
 
 def _tiers(tables: Tables) -> Ints:
-    """Tier of each table: HBM for those that save most a byte in it until all devices' is full, [tables]."""
+    """Choose the tier of each table: HBM for those that save most a byte in it until all devices' is full, [tables]."""
     tier = np.zeros(len(tables), dtype=np.int64)
     if tables.uvm:
         saved = (tables.alone[SPILL] - tables.alone[0]) / np.maximum(tables.sizes, 1)

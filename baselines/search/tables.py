@@ -1,4 +1,4 @@
-"""What the search knows of a problem's tables, and a placement of them as sums by device."""
+"""The numbers of a problem's tables that the search knows, and a placement of them as sums by device."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Tables:
         return len(self.sizes)
 
     def slowest_ms(self, rank: Ints, tier: Ints) -> float:
-        """The objective by the cost model itself: time of the slowest device."""
+        """Time the slowest device by the cost model itself."""
         sums = Load.zeros(self.world)
         values = np.stack([self.loads.values, in_uvm(self.loads).values])
         sums.add_at(rank, Load(values[tier, np.arange(len(self))]))
@@ -63,7 +63,7 @@ class TablePlacement:
 
     @property
     def slowest_ms(self) -> float:
-        """The objective."""
+        """Time the slowest device, which is the objective."""
         return float(self.ms.max())
 
     def put(self, changes: list[tuple[int, int, int]]) -> None:
@@ -79,5 +79,5 @@ class TablePlacement:
         self.ms = self.tables.numbers.ms(self.sums)
 
     def copy(self) -> "TablePlacement":
-        """Another one that is alike."""
+        """Make another placement that is alike."""
         return TablePlacement(self.tables, self.rank.copy(), self.tier.copy())

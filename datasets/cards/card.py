@@ -36,7 +36,7 @@ class Card(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _both_or_neither(self) -> "Card":
         if (self.instance is None) != (self.fingerprint is None):
-            raise ValueError("instance and fingerprint go together")
+            raise ValueError("instance and fingerprint go together: state both or neither")
         return self
 
 

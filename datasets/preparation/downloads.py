@@ -87,4 +87,4 @@ def days_in_order(files: Sequence[Path]) -> None:
     found = [_DAY.match(path.name) for path in files]
     days = [int(match.group(1)) for match in found if match]
     if len(days) < len(files) or any(a >= b for a, b in zip(days, days[1:])):
-        raise BadInput(f"{', '.join(path.name for path in files)} are no days in order"[:200])
+        raise BadInput(f"{', '.join(path.name for path in files)} are not days in order"[:200])

@@ -36,7 +36,7 @@ class Cells:
         if self.mode == "ids" and self.missing == "row":
             raise BadInput("ids are rows already: none is left for missing values, take missing 'empty'")
         if self.delimiter == "":
-            raise BadInput("a delimiter is at least one sign")
+            raise BadInput("the delimiter is empty: give at least one character")
 
 
 class RowsOfTable:

@@ -17,8 +17,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from history import Machine, Results, latest
-from judging import Comparison, Verdict
+from history import CommitResults, Machine, latest
+from judging import LevelChange, Verdict
 from measuring import Outcome, in_turn, levels
 from running import Listed, Side, side
 from trees import Stopped, checked_out, commit_of, git, working_tree
@@ -97,11 +97,11 @@ def compare(now: Side, listed: list[Listed], machine: Machine, base: str | None)
     )
 
 
-def compare_with_results(now: Side, listed: list[Listed], known: Results) -> Outcome:
+def compare_with_results(now: Side, listed: list[Listed], known: CommitResults) -> Outcome:
     """Measure every benchmark of the working tree, and hold it against what is committed of it."""
     here, failed = levels(now, listed, progress(len(listed)))
     compared = [
-        Comparison(name=one.name, kind=one.kind, unit=one.unit, before=known.levels[one.name], now=here[one.name])
+        LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=known.levels[one.name], now=here[one.name])
         for one in listed
         if one.name in here and one.name in known.levels
     ]
@@ -151,7 +151,7 @@ def record(now: Side, listed: list[Listed], machine: Machine) -> int:
         print(f"fails: {name}: {why}")
     if failed:
         return 1
-    kept = Results(
+    kept = CommitResults(
         machine=machine,
         commit=commit,
         committed=made.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -34,7 +34,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
+class CommitResults:
     """What the benchmarks came to at one commit on one machine."""
 
     machine: Machine
@@ -59,7 +59,7 @@ class Results:
         return path
 
     @classmethod
-    def read(cls, path: Path) -> "Results":
+    def read(cls, path: Path) -> "CommitResults":
         """Read a file that was written so; raises Stopped for another one."""
         try:
             data = json.loads(path.read_text())
@@ -78,11 +78,11 @@ class Results:
             raise Stopped(f"{path} is no file of regression results: take it from git again") from error
 
 
-def latest(folder: Path, root: Path, machine: Machine | None = None) -> Results | None:
+def latest(folder: Path, root: Path, machine: Machine | None = None) -> CommitResults | None:
     """Return the last results of a commit that HEAD comes from, on that kind of machine, or on any where it is None."""
     pattern = f"{machine.kind}/*.json" if machine else "*/*.json"
     for path in sorted(folder.glob(pattern), key=lambda path: path.name, reverse=True):
-        found = Results.read(path)
+        found = CommitResults.read(path)
         try:
             git(root, "merge-base", "--is-ancestor", found.commit, "HEAD")
         except Stopped:

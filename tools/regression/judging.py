@@ -66,7 +66,7 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class LevelChange:
     """One benchmark before and now."""
 
     name: str

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from judging import MOST_PAIRS, Comparison, Kind, Level, Verdict
+from judging import MOST_PAIRS, Kind, Level, LevelChange, Verdict
 from running import Broken, Listed, Side
 
 SAMPLES = 7
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 class Outcome:
     """What became of a comparison of benchmarks."""
 
-    compared: Sequence[Comparison]
+    compared: Sequence[LevelChange]
     failed: Mapping[str, str]
     """Why a benchmark gives no number now, by its name."""
     new: Mapping[str, str]
@@ -33,12 +33,12 @@ class Outcome:
     compared_with: str = ""
 
     @property
-    def worse(self) -> list[Comparison]:
+    def worse(self) -> list[LevelChange]:
         """Benchmarks that are surely beyond their limits."""
         return [c for c in self.compared if c.verdict is Verdict.WORSE]
 
     @property
-    def unclear(self) -> list[Comparison]:
+    def unclear(self) -> list[LevelChange]:
         """Benchmarks that are beyond their limits, as is their noise."""
         return [c for c in self.compared if c.verdict is Verdict.UNCLEAR]
 
@@ -48,7 +48,7 @@ class Outcome:
         return len(self.worse) + len(self.failed)
 
     @property
-    def largest(self) -> Comparison | None:
+    def largest(self) -> LevelChange | None:
         """The comparison of the largest ratio; None where nothing was compared."""
         return max(self.compared, key=lambda c: c.ratio, default=None)
 
@@ -75,7 +75,7 @@ def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Ou
     new = {one.name: "not there before" for one in listed if one.name not in there}
     faults = {one.name: _fault(now, one) for one in listed if one.name in new}
     failed = {name: why for name, why in faults.items() if why}
-    compared: dict[str, Comparison] = {}
+    compared: dict[str, LevelChange] = {}
     looked_at = [one for one in listed if one.name in there]
     suspected = 0
     for number in range(ROUNDS):
@@ -105,11 +105,11 @@ def _fault(side: Side, one: Listed) -> str | None:
     return None
 
 
-def _compared(one: Listed, before: Side, now: Side) -> Comparison:
+def _compared(one: Listed, before: Side, now: Side) -> LevelChange:
     """Compare the benchmark by the usual number of samples, and by the most where these leave it open."""
     for least in (0, MOST_PAIRS):
         then, here = (Level.of(taken) for taken in _samples(one, before, now, least=least))
-        found = Comparison(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
+        found = LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
         if found.verdict is not Verdict.UNCLEAR:
             break
     return found

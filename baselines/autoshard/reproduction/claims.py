@@ -16,7 +16,7 @@ OWN_ROW = "Auto-80 (8)"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One number a task, a row of tasks, a pair of rows or a size."""
+    """Give one number a task, a row of tasks, a pair of rows or a size."""
     found: dict[str, list[float]] = {}
     own = evidence.tables.get("table_tasks")
     contests = [table for name in ("table", "equal") if (table := evidence.tables.get(name)) is not None]
@@ -42,20 +42,20 @@ def _test(tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_best(row: pd.DataFrame) -> Floats:
-    """Kernel times, task by task, of the heuristic that is best in the mean over AutoShard's; none without either."""
+    """Divide the best heuristic's kernel times by AutoShard's task by task; best in the mean; none without either."""
     best = best_of(row, GREEDIES)
     return ratios(row, best, OURS) if best is not None else np.zeros(0)
 
 
 def _rows_over_best(table: pd.DataFrame) -> list[float]:
-    """Smallest mean kernel time of the heuristics over AutoShard's on test tasks, row by row of tasks."""
+    """Divide the smallest mean kernel time of the heuristics by AutoShard's on test tasks, row by row of tasks."""
     means = _test(table).pivot_table(index="task", columns="strategy", values="kernel_ms_mean", sort=False)
     known = [name for name in GREEDIES if name in means]
     return _numbers(means[known].min(axis=1) / means[OURS]) if known and OURS in means else []
 
 
 def _ratios(transfer: pd.DataFrame) -> "pd.Series[float]":
-    """Best greedy over AutoShard: one number a pair of rows and share of unseen tables, in the mean over seeds."""
+    """Divide the best greedy by AutoShard, means over seeds: one number a pair of rows and share of unseen tables."""
     means = transfer.groupby(["trained_on", "used_on", "unseen_tables_pct"])[["best_greedy_ms", "kernel_ms"]].mean()
     return means["best_greedy_ms"] / means["kernel_ms"]
 

@@ -15,7 +15,7 @@ from ..rewards import kernel_ms
 
 
 def kernel_errors(trained: Trained[AutoShardNetworks, Any, Any], task: Task, placements: Ints) -> Floats:
-    """Relative errors of the predicted kernel ms of every device with tables, one after the other."""
+    """Give relative errors of the predicted kernel ms of every device with tables, one after the other."""
     policy = AutoShardPolicy(trained.networks, trained.scaling)
     holds = one_hot(placements, task.devices).astype(np.float32)
     sums = holds @ policy.encode(task.features) + policy.dummy

@@ -136,7 +136,7 @@ def search(given: Given, calls: int) -> Contribution:
         oracle_search(task, start, oracle, calls, given.seed * len(given.test) + number)
         for number, (task, start) in enumerate(zip(given.test, _placed(LOOKUP, given.test)))
     ]
-    return Contribution(placements=placements, task_calls=oracle.spent.calls / len(given.test))
+    return Contribution(placements=placements, task_calls=oracle.calls / len(given.test))
 
 
 def unlimited(given: Given) -> Contribution:

@@ -11,7 +11,7 @@ DRAWS = 100
 
 
 def oracle_search(task: Task, start: Ints, oracle: Oracle, calls: int, seed: int) -> Ints:
-    """The cheapest placement int64 [tables] found with ``calls`` calls, the first of which asks about ``start``.
+    """Find the cheapest placement int64 [tables] with ``calls`` calls, the first of which asks about ``start``.
 
     A change gives a table of the costliest device (as the last answer has it) to another device, or swaps it with a
     table there, all drawn alike; it is kept where the oracle says that it is cheaper.

@@ -6,11 +6,11 @@ from shardbench.base.statistics import t_mean
 
 OURS = "dreamshard"
 PARTS = ("kernel_ms", "exchange_ms_modelled", "cost_ms_partly_modelled", "modelled_cost_ms")
-"""What a row has of a strategy and a test task."""
+"""Numbers that a row has of a strategy and a test task."""
 
 
 def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a strategy, out of rows by ``strategy`` and ``test_task``: means of PARTS over the tasks.
+    """Make one row a strategy, out of rows by ``strategy`` and ``test_task``: means of PARTS over the tasks.
 
     ``kernel_over_ours_ms`` and ``cost_over_ours_ms`` are means over tasks of what the strategy takes
     longer than DreamShard, with 95 % intervals by t over the tasks; absent where DreamShard is.

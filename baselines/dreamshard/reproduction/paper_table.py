@@ -16,7 +16,7 @@ def _rows() -> tuple[dict[str, Any], ...]:
 
 @cache
 def published_rows() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
-    """(task, split) -> strategy -> mean and standard deviation in milliseconds, as published."""
+    """Read (task, split) -> strategy -> mean and standard deviation in milliseconds, as published."""
     found = {}
     for row in _rows():
         named = {name: (float(v[0]), float(v[1])) for name, v in row.items() if isinstance(v, list)}
@@ -25,7 +25,7 @@ def published_rows() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
 
 
 def published_ms(task: str, split: str, strategy: str) -> float | None:
-    """The paper's mean for a cell of its table; None for strategies that it does not have."""
+    """Give the paper's mean for a cell of its table; None for strategies that it does not have."""
     if (task, split) not in published_rows():
         raise BadInput(f"paper.toml has no row {task}, {split}")
     cell = published_rows()[task, split].get(strategy)
@@ -33,7 +33,7 @@ def published_ms(task: str, split: str, strategy: str) -> float | None:
 
 
 def published_as(task: str) -> str:
-    """Name of the paper's row beside which ours stands: another one where the paper's tables are not public."""
+    """Name the paper's row beside which ours stands: another one where the paper's tables are not public."""
     for row in _rows():
         if row["task"] == task:
             return str(row["published_as"])

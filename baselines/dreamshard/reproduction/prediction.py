@@ -14,7 +14,7 @@ from ..networks import DreamShardNetworks
 
 
 def cost_errors(trained: Trained[DreamShardNetworks, Any, Any], task: Task, placements: Ints) -> Floats:
-    """Relative errors of the predicted overall cost, [placements]."""
+    """Give relative errors of the predicted overall cost, [placements]."""
     policy = DreamShardPolicy(trained.networks, trained.scaling)
     holds = one_hot(placements, task.devices).astype(np.float32)
     sums = holds @ policy.encode(task.features)

@@ -1,10 +1,9 @@
 """One condition of the study of choices: FAE, hybrid and CPU-only training, simulated."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import load_machine
+from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import PhaseKind
 from shardbench.model.problem import Problem
 from shardbench.runs.evaluate import answer_of
@@ -25,24 +24,19 @@ HYBRID = "hybrid"  # deviation 8
 CPU_ONLY = "cpu-only"  # deviation 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class FaeCondition:
-    """A workload, the log's rate, and whether the budget is filled."""
+def choice_gains(name: str, sample_pct: float, *, fill: bool) -> Row:
+    """Return the gains on a workload with a log of ``sample_pct`` percent and the budget filled or not, simulated."""
+    source, batches = _drawn(name, BATCH_SIZES[name], round(EPOCHS[name] * sample_pct / 100.0))
+    question = asked_of(source, load_machine(MACHINE), batches)
+    return gains(question, Fae(sample_rate=sample_pct / 100.0, fill=fill))
 
-    workload: str
-    sample_pct: float
-    fill: bool
 
-    def row(self) -> Row:
-        """Return the row of this condition's gains, simulated."""
-        logged = round(EPOCHS[self.workload] * self.sample_pct / 100.0)
-        source, batches = _drawn(self.workload, BATCH_SIZES[self.workload], logged)
-        problem = Problem.of(
-            source.name, source.tables, source.profiles, load_machine(MACHINE), batch_size=source.batch_size,
-            inputs=source.input_sample,
-        )  # fmt: skip
-        question = CountedQuestion(problem, batches, source.dense, iterations=len(batches.numbers))
-        return gains(question, Fae(sample_rate=self.sample_pct / 100.0, fill=self.fill))
+def asked_of(source: DrawnWorkload, machine: Machine, batches: DrawnBatches) -> CountedQuestion:
+    """Return the question of a workload on a machine whose planners may see inputs, judged on these batches."""
+    problem = Problem.of(
+        source.name, source.tables, source.profiles, machine, batch_size=source.batch_size, inputs=source.input_sample
+    )
+    return CountedQuestion(problem, batches, source.dense, iterations=len(batches.numbers))
 
 
 def gains(question: CountedQuestion, fae: Fae) -> Row:

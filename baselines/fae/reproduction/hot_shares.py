@@ -108,12 +108,12 @@ def hot_mask(counts: AccessCounts, choice: HotChoice, hot_rows: int) -> Bools:
     return mask
 
 
-def logged_counts(form: str, inputs: int, tables: Sequence[int], seed: int) -> list[Ints]:
-    """Return the lookups of every row, int64 [rows], of some tables over ``inputs`` train samples, in the rows' order.
+def logged_counts(inputs: int, tables: Sequence[int], seed: int) -> list[Ints]:
+    """Return the lookups of every row of some of Kaggle's tables, int64 [rows], over ``inputs`` train samples.
 
     The rows' own order is a seeded shuffle: ids here are ranks, which a hash table's rows are not.
     """
-    source = CriteoLikeConfig(form="kaggle" if form == "kaggle" else "terabyte_dcnv2").build(Path())
+    source = CriteoLikeConfig(form="kaggle").build(Path())
     arrays = []
     for table in tables:
         counted = count_samples(source, table, samples=inputs)[0]

@@ -8,15 +8,13 @@ import numpy as np
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.machine import load_machine, overridden
-from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.region import Knob, RegionStudy
 from shardbench.studies.study import Cell, Scalar
 from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae
-from .conditions import CPU_ONLY, EPOCHS, HYBRID, MACHINE, gains
+from .conditions import CPU_ONLY, EPOCHS, HYBRID, MACHINE, asked_of, gains
 
 PART = 16
 """Tables have one in so many of Kaggle's rows, epochs of its inputs, budgets of their bytes: seconds a point."""
@@ -99,13 +97,8 @@ class FaeRegion(RegionStudy):
             dense_scale=knobs["dense_scale"], dependence=knobs["column_dependence"],
         )  # fmt: skip
         links = {name: f"{knobs[f'{knob}_gb_per_s']} GB/s" for name, knob in _LINKS.items()}
-        problem = Problem.of(
-            source.name, source.tables, source.profiles, overridden(load_machine(MACHINE), links),
-            batch_size=source.batch_size, inputs=source.input_sample,
-        )  # fmt: skip
-        question = CountedQuestion(
-            problem, DrawnBatches(source, source.test_batches), source.dense, iterations=source.test_batches
-        )
+        machine = overridden(load_machine(MACHINE), links)
+        question = asked_of(source, machine, DrawnBatches(source, source.test_batches))
         fae = Fae(budget_bytes=round(knobs["budget_mib"] / PART * 2**20), sample_rate=rate)
         return gains(question, fae)
 

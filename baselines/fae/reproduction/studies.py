@@ -12,7 +12,7 @@ from shardbench.datasets.criteo_kaggle import NOTE
 from shardbench.studies.study import Cell, Plot, Row, Study
 
 from ..calibrator import CHUNK_ROWS, CHUNKS, CONFIDENCE, estimate_hot_rows
-from .conditions import CPU_ONLY, HYBRID, FaeCondition
+from .conditions import CPU_ONLY, HYBRID, choice_gains
 from .hot_shares import AccessLog, logged_counts, workload
 from .recorded_clicks import FOLDER, recorded_clicks
 from .region import FaeRegion
@@ -95,7 +95,7 @@ class Chunks(Study):
         """Return a row for each table."""
         seed, least = int(cell["seed"] or 0), int(cell["least_count"] or 0)
         rows: list[Row] = []
-        for table, counts in zip(self.TABLES, logged_counts("kaggle", int(cell["inputs"] or 0), self.TABLES, seed)):
+        for table, counts in zip(self.TABLES, logged_counts(int(cell["inputs"] or 0), self.TABLES, seed)):
             rng = np.random.default_rng([seed, table, least])
             exact = int(np.count_nonzero(counts >= least))
             found = [estimate_hot_rows(counts, least, rng) for _ in range(self.DRAWS)]
@@ -129,10 +129,8 @@ class Choices(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Return the one row of the choice."""
-        condition = FaeCondition(
-            workload=str(cell["workload"]), sample_pct=float(cell["sample_pct"] or 0), fill=bool(cell["fill"])
-        )
-        return [{"backend": "simulated", **condition.row()}]
+        found = choice_gains(str(cell["workload"]), float(cell["sample_pct"] or 0), fill=bool(cell["fill"]))
+        return [{"backend": "simulated", **found}]
 
 
 class Skew(Study):

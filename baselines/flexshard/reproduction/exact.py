@@ -19,6 +19,8 @@ from ..shape import find_homes, make_plan, runnable
 from ..units import has_warm_tier, is_split, link_shares, make_units
 
 MAX_PLANS, MAX_WIDTHS = 50_000, 2
+TIME_LIMIT_S = 60.0
+"""Seconds that the programs of one bound may take together."""
 SPLITS, LOOKUPS, VECTORS, SYNCHRONISATION = range(4)
 """Numbers of what the collectives wait for, in the program."""
 
@@ -59,7 +61,7 @@ def _check_split(problem: Problem) -> None:
             raise BadInput(f"table '{table.name}' is not split into tiers: leave it out of the problem")
 
 
-def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> float:
+def bound_s(problem: Problem, limit_bytes: int) -> float:
     """Prove a lower bound on the expected communication seconds of any tiers, by a mixed-integer program.
 
     Row numbers are relaxed. Which tiers a table has at all is integer, since a cold or a warm one
@@ -80,7 +82,7 @@ def bound_s(problem: Problem, limit_bytes: int, time_limit_s: float = 60.0) -> f
     # Which calls are made at all is not left to the solver: of large tables a tiny share is replicated, which would
     # pay as little of a latency in the relaxation. Every choice in which something is replicated is a program.
     choices = [np.array(made) for made in product((0.0, 1.0), repeat=3 * len(widths)) if any(made[len(widths) :])]
-    solved = [_Program(problem, left, made).solve(time_limit_s / len(choices)) for made in choices]
+    solved = [_Program(problem, left, made).solve(TIME_LIMIT_S / len(choices)) for made in choices]
     return min(without, *solved)
 
 

@@ -61,9 +61,9 @@ class Communication(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Return one row for each strategy; variants of ours are asked on the first draw alone."""
-        draw = _whole(cell["draw"])
+        draw = int(cell["draw"] or 0)
         given = condition(
-            str(cell["workload"]), cluster(_whole(cell["nodes"])), _whole(cell["local_batch"]),
+            str(cell["workload"]), cluster(int(cell["nodes"] or 0)), int(cell["local_batch"] or 0),
             history_scale=float(cell["history_scale"] or 0.0), draw=draw, seed=draw,
         )  # fmt: skip
         names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
@@ -194,13 +194,13 @@ class Gap(Study):
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Return one row: the rule's expected communication, the best (small problems) and the bound, in ms."""
         case, budget = str(cell["case"]), cell["budget"]
-        machine = cluster(_whole(cell["nodes"]))
+        machine = cluster(int(cell["nodes"] or 0))
         if case == "production":
             whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
             problem = _sequences(whole)
             suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
         else:
-            problem, suites = _small(case, machine, _whole(cell["seed"])), 0
+            problem, suites = _small(case, machine, int(cell["seed"] or 0)), 0
         limit = suites if budget is None else int(float(budget) * least_bytes(problem))
         found = search(problem, limit, with_warm=True)
         best_s: float | None = None
@@ -265,12 +265,6 @@ def _small_latency(machine: Machine, scale: float) -> Machine:
         peer_latency_s=scale * given.peer_latency_s,
     )
     return replace(machine, constants=constants, topology=replace(machine.topology, devices_per_node=2))
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, got {value!r}")
-    return value
 
 
 def studies() -> Iterable[Study]:

@@ -22,7 +22,7 @@ DIM, POOLING = SCALARS.index("dim"), SCALARS.index("pooling")
 
 
 def by_cost(task: Task) -> Task:
-    """The same task with its tables listed by width times pooling factor, dearest first.
+    """Give the same task with its tables listed by width times pooling factor, dearest first.
 
     That is the cost of the papers' lookup heuristic: it asks no oracle, and the RNN has no cost network.
     """
@@ -34,7 +34,7 @@ def by_cost(task: Task) -> Task:
 def sampled(
     trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
 ) -> list[Ints]:
-    """``count`` placements a task drawn from the policy, int64 [at most count, tables]: those in which all tables fit.
+    """Draw ``count`` placements a task from the policy, int64 [at most count, tables]: those in which all tables fit.
 
     Raises BadInput where none of a task's does.
     """
@@ -49,13 +49,13 @@ def sampled(
 
 
 def cheapest_of(tasks: Sequence[Task], placements: Sequence[Ints]) -> list[Ints]:
-    """Of each task's placements int64 [n, tables] the one that the oracle calls cheapest, under training profiles."""
+    """Pick each task's placement, out of int64 [n, tables], that the oracle calls cheapest under training profiles."""
     oracle = SimulatedOracle()
     return [each[int(oracle.measure(task, each).overall_ms.argmin())] for task, each in zip(tasks, placements)]
 
 
 def dealt(task: Task) -> Ints:
-    """Round robin, int64 [tables]: tables dealt out in turn as they are listed, past devices without room."""
+    """Place by round robin, int64 [tables]: tables dealt out in turn as they are listed, past devices without room."""
     placing = Placing([task], [np.arange(task.tables)], np.zeros((1, task.tables, 0), dtype=np.float32))
     for table in range(task.tables):
         turns = (np.arange(task.devices) - table) % task.devices
@@ -66,7 +66,7 @@ def dealt(task: Task) -> Ints:
 
 
 def in_turn_pct(task: Task, placement: Ints) -> float:
-    """Of each as many tables in a row as there are devices, how many use every device once, in per cent.
+    """Count, of runs of as many tables as there are devices, those that use every device once, in per cent.
 
     100 is round robin; of random placements it is ``D! / D^D``.
     """

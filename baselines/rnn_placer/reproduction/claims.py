@@ -12,7 +12,7 @@ BEST = "best device"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """One ratio a row, or a row and order."""
+    """Give one ratio a row, or a row and order."""
     acting = evidence.tables.get("acting")
     if acting is None:
         return {}

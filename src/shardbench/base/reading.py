@@ -30,7 +30,7 @@ def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
     except OSError as error:
         raise BadInput(f"{path_of} cannot be read: {error.strerror}") from error
     if len(data) > most:
-        raise BadInput(f"{path_of} is longer than {most} bytes, which none is")
+        raise BadInput(f"{path_of} is longer than {most} bytes, the most that is read")
     return data
 
 

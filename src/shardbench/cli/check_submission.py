@@ -19,7 +19,7 @@ def check_submission_command(
     ] = 0,
     as_json: JsonOption = False,
 ) -> int:
-    """Check records of the leaderboard against its rules (docs/rules.md); exits with 1 where one is broken."""
+    """Check a submission to the leaderboard. Exits with 1 where its records break a rule of docs/rules.md."""
     from shardbench.studies.submission import check_submission  # noqa: PLC0415
 
     def told(line: str) -> None:

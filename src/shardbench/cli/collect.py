@@ -23,9 +23,10 @@ def collect_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Check and record what ranks left in kept trial folders, write the tables of its suites, and say what is best.
+    """Record what ranks left in kept folders.
 
-    Exits with 1 where a folder is no trial's, is unfinished, or its trial ended in error.
+    What they left is checked, the tables of its suites are written, and the best strategies told. Exits with 1 where a
+    folder is no trial's or is unfinished, or where its trial ended in error.
     """
     from shardbench.runs.collect import FolderState, collect, open_folders  # noqa: PLC0415
 

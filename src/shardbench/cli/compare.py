@@ -18,14 +18,14 @@ def compare_command(
     ] = None,
     order: Annotated[
         str | None,
-        typer.Option("--order", help="Compare only the order of this suite's measured strategies; write a table."),
+        typer.Option("--order", help="Compare only the order of this suite's measured strategies; write its table."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="With --order: only compare the table on disk with the records.")
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what two runs have in common: which numbers and answers are equal, and how far off the others are.
+    """Compare two runs. It says which numbers and answers are equal, and how far off the others are.
 
     Where measured trials were repeated, it says whether pairs of strategies that the first run tells apart come in the
     same order in the second; --order SUITE writes that as <results>/tables/SUITE/agreement.csv.

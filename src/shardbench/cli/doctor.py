@@ -24,7 +24,7 @@ def doctor_command(
     data: DataOption = DEFAULT_DATA,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what this machine is and which trials fit it; with --calibrate, measure it."""
+    """Say what this machine is and what runs on it. With --calibrate it measures the machine instead."""
     if calibrate:
         _calibrate(ranks, out, quick=quick, force=force, as_json=as_json)
         return EXIT_OK

@@ -21,7 +21,7 @@ def explain_command(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:
-    """Say in words and numbers which of two records is faster, and why."""
+    """Say which of two records is faster, and why."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.compare.explain import explain, find, read_all  # noqa: PLC0415
     from shardbench.report.compare.explain_text import sentences  # noqa: PLC0415

@@ -29,7 +29,7 @@ def export_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a plan as TorchRec's sharding plan, which shardbench.torchrec gives to a trainer.
+    """Write a plan for TorchRec. Your trainer reads it with shardbench.torchrec.
 
     Exits with 1, and says in a line a segment why, where TorchRec cannot express the plan.
     """

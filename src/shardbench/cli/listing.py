@@ -52,20 +52,17 @@ def list_workloads() -> list[Entry]:
 
 def list_machines() -> list[Entry]:
     """List name, description, shape and capacity of every machine, also of installed packages."""
-    entries = []
-    for name in machine_files():
-        machine = load_machine(name)
-        entries.append(
-            {
-                "name": name,
-                "description": machine.description,
-                "device": machine.device,
-                "nodes": machine.topology.nodes,
-                "devices_per_node": machine.topology.devices_per_node,
-                "hbm_bytes": machine.topology.hbm_bytes,
-            }
-        )
-    return entries
+    return [
+        {
+            "name": name,
+            "description": machine.description,
+            "device": machine.device,
+            "nodes": machine.topology.nodes,
+            "devices_per_node": machine.topology.devices_per_node,
+            "hbm_bytes": machine.topology.hbm_bytes,
+        }
+        for name, machine in ((name, load_machine(name)) for name in machine_files())
+    ]
 
 
 def list_suites() -> list[Entry]:

@@ -27,7 +27,7 @@ def new_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a strategy to start from, which lints, passes ``shardbench test`` and runs."""
+    """Write a strategy to start from. It lints, passes "shardbench test" and runs."""
     module = module_of(name)
     _refuse_taken(name)
     folder = write_package(name, Path(module)) if package else write_baseline(name, baselines_folder() / module)

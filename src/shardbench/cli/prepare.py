@@ -65,7 +65,7 @@ def prepare_command(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn a downloaded data set into the arrays that its workload reads."""
+    """Prepare a downloaded data set. It becomes the arrays that its workload reads."""
     from shardbench.base.serialise import to_data  # noqa: PLC0415
 
     if len(files) < 2:

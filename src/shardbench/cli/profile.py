@@ -74,9 +74,10 @@ def profile_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn access logs into tables, profiles, row orders and batches.
+    """Turn your access logs into a data set.
 
-    With --torchrec and no logs it reads a folder that was profiled before.
+    It has tables, profiles, row orders and batches, for shardbench plan and for suites. With --torchrec and no logs
+    the command reads a folder that was profiled before.
     """
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415

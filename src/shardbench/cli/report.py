@@ -10,18 +10,9 @@ import typer
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli import options as shared
+from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import named
-from shardbench.cli.options import (
-    DEFAULT_RESULTS,
-    EXIT_OK,
-    JsonOption,
-    NameArgument,
-    PageOption,
-    ResultsOption,
-    print_json,
-    tell,
-    tell_differences,
-)
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
@@ -34,20 +25,21 @@ PREDICTION = "prediction"
 
 
 def report_command(
-    name: NameArgument,
+    name: shared.NameArgument,
     *,
-    page: PageOption = False,
+    page: shared.PageOption = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
     latex: Annotated[
         Path | None,
         typer.Option("--latex", help="Also write tables (LaTeX, booktabs) and figures (PDF, SVG) for a paper here."),
     ] = None,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    as_json: shared.JsonOption = False,
 ) -> int:
-    """Write the tables (and the page) of a suite, or of a baseline's suite, studies and claims, from the records.
+    """Write tables and pages from the records.
 
-    ``report prediction`` compares what was predicted with what was measured, over all suites.
+    The records are those of a suite, or of a baseline's suite, studies and claims. "shardbench report prediction"
+    compares what was predicted with what was measured, over all suites.
     """
     if latex is not None and (check or name == PREDICTION):
         raise BadInput("--latex is of the tables of a suite or a paper: leave out --check, and name no prediction")
@@ -66,7 +58,7 @@ def report_command(
     if check:
         differences = check_tables(results, title) if suite else []
         differences += check_study_files(reproduction, results) if reproduction else []
-        return tell_differences(title, differences, as_json=as_json, suite=title)
+        return shared.tell_differences(title, differences, as_json=as_json, suite=title)
     written = write_tables(results, title) if suite else []
     written += write_study_files(reproduction, results) if reproduction else []
     if page and reproduction:
@@ -76,17 +68,17 @@ def report_command(
     paper = _write_paper(latex, suite, reproduction, results) if latex is not None else []
     written += paper
     if as_json:
-        print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
-        return EXIT_OK
+        shared.print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
+        return shared.EXIT_OK
     if suite:
         print_report(results, title, tables=True)
     if reproduction:
-        _print_claims(reproduction, results)
+        print_claims_of(reproduction, results)
     if page:
         print(f"page: {written[-len(paper) - 1]}")
     if paper:
         print(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
-    return EXIT_OK
+    return shared.EXIT_OK
 
 
 def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:
@@ -98,7 +90,10 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
-    records, options = suite_records(results, suite), "" if results == DEFAULT_RESULTS else f" --results {results}"
+    records, options = (
+        suite_records(results, suite),
+        "" if results == shared.DEFAULT_RESULTS else f" --results {results}",
+    )
     if tables:
         _print_tables(results, suite, records)
     for answer in answers(records, results, of):
@@ -143,16 +138,6 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
     return data
 
 
-def _print_claims(reproduction: "Reproduction", results: Path) -> None:
-    from shardbench.cli.claims import print_claims  # noqa: PLC0415
-    from shardbench.studies.files import study_code  # noqa: PLC0415
-    from shardbench.studies.ledger import ledger  # noqa: PLC0415
-
-    print_claims(ledger(results, reproduction).claims)
-    for line in study_code(reproduction, results).lines():
-        print(line)
-
-
 def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> list[Path]:
     from shardbench.report.paper.files import suite_paper, with_document, write_paper  # noqa: PLC0415
     from shardbench.report.paper.latex import slug  # noqa: PLC0415
@@ -178,9 +163,9 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
     files = expected_files(results, rows)
     if check:
         differences = check_files(files, "shardbench report prediction")
-        return tell_differences(PREDICTION, differences, as_json=as_json)
+        return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
     found = summaries(rows)
     lines = [*text_lines(found), f"tables: {', '.join(paths)}"]
-    tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
-    return EXIT_OK
+    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
+    return shared.EXIT_OK

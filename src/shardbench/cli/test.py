@@ -14,7 +14,7 @@ def test_command(
     strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=completing(strategy_names))],
     as_json: JsonOption = False,
 ) -> int:
-    """Run the conformance checks that every strategy must pass."""
+    """Run the checks that every strategy must pass."""
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.conformance import CHECKS, ConformanceError, check  # noqa: PLC0415
 

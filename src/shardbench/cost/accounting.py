@@ -41,7 +41,7 @@ INDEX_BYTES = 8
 LENGTH_BYTES = 4
 SPLIT_NUMBER_BYTES = 8
 SPLIT_BYTES = 3 * SPLIT_NUMBER_BYTES
-"""Per peer and input all-to-all: number of lengths, of indices, and the batch size, int64."""
+"""Bytes to each peer before an input all-to-all: number of lengths, of indices, and the batch size, int64."""
 
 _IN_NODE = ("node_sharded", "node_table_wise")
 """Sharding types whose exchanges stay inside each node."""
@@ -54,7 +54,7 @@ class Exchange(NamedTuple):
 
     kind: str
     columns: int
-    """The module's: unpooled tables of one width share one, 0 is that of all pooled tables."""
+    """Columns of the module: unpooled tables of one width share one, 0 is the module of all pooled tables."""
 
 
 def _module_columns(table: Table, segment: Segment) -> int:
@@ -62,7 +62,7 @@ def _module_columns(table: Table, segment: Segment) -> int:
 
 
 def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
-    """Columns covered by at least one of the ranges."""
+    """Return the number of columns that at least one of the ranges covers."""
     covered, end = 0, 0
     for start, stop in sorted(ranges):
         covered += max(0, stop - max(start, end))
@@ -71,7 +71,7 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 class Account:
-    """Add every table's segments, then read ``load``, ``host``, ``history_columns`` and ``collectives``."""
+    """Sums of one iteration: add every table's segments, then read ``load``, ``host`` and the other results."""
 
     def __init__(self, problem: Problem, *, gathers_rows: bool = False) -> None:
         self.problem = problem
@@ -99,7 +99,7 @@ class Account:
         self._widths: set[int] = set()
 
     def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
-        """Account a table; raises Unsupported for a group of ranks that no module serves."""
+        """Add a table's segments to the sums; raises Unsupported for a group of ranks that no module serves."""
         met: dict[tuple[str, int], Columns] = {}
         for segment in segments:
             place = segment.placement
@@ -155,11 +155,11 @@ class Account:
         load.add_at(at, part)
 
     def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
-        """Vectors that a kernel writes: one a sample and feature where pooled, one a lookup where not."""
+        """Return the vectors that a kernel writes: one a sample and feature where pooled, one a lookup where not."""
         return lookups if table.pooling is Pooling.NONE else np.full_like(np.asarray(lookups), samples * table.features)
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
-        """Lookups of the longest bag by group of samples and owner, [groups, ways]; unpooled lookups stand alone."""
+        """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""
         if table.pooling is Pooling.NONE:
             return np.zeros((groups, ways))
         return lookups.longest_bag(segment.row_start, segment.row_stop, groups, ways)
@@ -265,7 +265,7 @@ class Account:
             self._widths.add(segment.columns)
 
     def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
-        """Every collective of the step by name."""
+        """Return every collective of the step by name, with its bytes by rank and its calls."""
         topology = self.topology
         sample_bytes = self.local_batch * VECTOR_BYTES
         forward = self._back + self._rank_columns[:, None] * sample_bytes
@@ -310,7 +310,7 @@ class Account:
         }
 
     def _calls(self) -> tuple[Calls, Calls, Calls]:
-        """Calls that exchange lookups (splits, lengths or indices), that return vectors, that return sums."""
+        """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""
 
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
@@ -326,7 +326,7 @@ class Account:
         return lookups, vectors, sums
 
     def _grouped(self, world: int, node: int = 0, cross: int = 0) -> Calls:
-        """Calls by the ranks that really meet: a group of one rank calls nothing, one of all ranks is the world."""
+        """Return calls by the ranks that really meet: a group of one rank calls nothing, one of all is the world."""
         nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
         if nodes and devices:
             return Calls(world, node, cross)

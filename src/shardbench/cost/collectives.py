@@ -17,7 +17,7 @@ from shardbench.model.machine import Constants, Machine, Topology
 
 
 class CollectiveName(StrEnum):
-    """What the collectives of a step are called, in its order."""
+    """The names of a step's collectives, in the order of the step."""
 
     INPUT_SPLITS = "input_splits"
     INPUT_ALL_TO_ALL = "input_all_to_all"
@@ -26,14 +26,14 @@ class CollectiveName(StrEnum):
     BACKWARD_ALL_TO_ALL = "backward_all_to_all"
     BACKWARD_ALL_GATHER = "backward_all_gather"
     ROWS_SPLITS = "rows_splits"
-    """How many rows of each store a rank touched, before hot mini-batches of a batch schedule gather them."""
+    """The numbers of rows that each rank touched, sent before hot mini-batches of a batch schedule gather the rows."""
     ROWS_ALL_REDUCE = "rows_all_reduce"
     DENSE_ALL_REDUCE = "dense_all_reduce"
 
 
 ALL_REDUCES = (CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE)
 EXCHANGES = tuple(name for name in CollectiveName if name not in (*ALL_REDUCES, CollectiveName.ROWS_SPLITS))
-"""Collectives that exchange lookups, vectors or their gradients."""
+"""The collectives that exchange lookups, vectors or their gradients."""
 
 
 class Calls(NamedTuple):
@@ -43,14 +43,14 @@ class Calls(NamedTuple):
     """
 
     world: float = 0.0
-    """Over all ranks."""
+    """Calls over all ranks."""
     node: float = 0.0
-    """Inside each node."""
+    """Calls inside each node."""
     cross: float = 0.0
-    """Between the equal local ranks of all nodes."""
+    """Calls between the equal local ranks of all nodes."""
 
     def times(self, number: float) -> "Calls":
-        """Each of them that often."""
+        """Return each of the calls that often."""
         return Calls(*(number * calls for calls in self))
 
 
@@ -70,14 +70,14 @@ class Collective:
 
     @classmethod
     def zeros(cls, n: int) -> "Collective":
-        """Nothing sent."""
+        """Return a collective of ``n`` ranks that sends nothing."""
         return cls(
             sent_intra=zeros(n), sent_inter=zeros(n), received_intra=zeros(n), received_inter=zeros(n), calls=Calls()
         )  # fmt: skip
 
     @property
     def sent(self) -> Floats:
-        """Bytes sent, both links."""
+        """Bytes that each rank sends over both links, [..., world]."""
         return self.sent_intra + self.sent_inter
 
     def __add__(self, other: "Collective") -> "Collective":
@@ -90,12 +90,12 @@ class Collective:
         )
 
     def called(self, calls: Calls) -> "Collective":
-        """The same bytes in those collectives."""
+        """Return the same bytes, sent in these calls."""
         return replace(self, calls=calls)
 
 
 def pairwise(sent: Floats, topology: Topology) -> Collective:
-    """All-to-all in which rank s sends ``sent[s, r]`` bytes to rank r; what stays on a rank is free."""
+    """Return the all-to-all in which rank s sends ``sent[s, r]`` bytes to rank r; what stays on a rank is free."""
     nodes, local = topology.nodes, topology.devices_per_node
     away = sent.copy()
     np.fill_diagonal(away, 0.0)
@@ -116,7 +116,7 @@ def _both_ways(intra: Floats, inter: Floats) -> Collective:
 
 
 def world_reduction(payload: float, passes: float, topology: Topology) -> Collective:
-    """Reduction over all ranks of ``payload`` bytes on each: 1 pass (scatter, gather) or 2 (all-reduce)."""
+    """Return reduction over all ranks of ``payload`` bytes on each, in 1 pass (scatter, gather) or 2 (all-reduce)."""
     nodes, local, world = topology.nodes, topology.devices_per_node, topology.world_size
     intra = np.full(world, passes * payload * (local - 1) / local)
     inter = np.full(world, passes * payload / local * (nodes - 1) / nodes)
@@ -124,21 +124,21 @@ def world_reduction(payload: float, passes: float, topology: Topology) -> Collec
 
 
 def node_reduction(payload: Floats, topology: Topology) -> Collective:
-    """Reduce-scatter or all-gather inside each node; ``payload`` [nodes] bytes on each of its ranks."""
+    """Return the reduce-scatter or all-gather inside each node of ``payload`` [nodes] bytes on each of its ranks."""
     local = topology.devices_per_node
     intra = np.repeat(np.asarray(payload, dtype=np.float64), local) * (local - 1) / local
     return _both_ways(intra, zeros(topology.world_size))
 
 
 def cross_all_reduce(payload: Floats | float, topology: Topology) -> Collective:
-    """All-reduce between the equal local ranks of all nodes of ``payload`` bytes, of all or by local rank [local]."""
+    """Return the all-reduce between equal local ranks of all nodes of ``payload`` bytes, of all or by rank [local]."""
     nodes, local = topology.nodes, topology.devices_per_node
     bytes_ = np.tile(np.broadcast_to(np.asarray(payload, dtype=np.float64), local), nodes)
     return _both_ways(zeros(topology.world_size), 2.0 * bytes_ * (nodes - 1) / nodes)
 
 
 def latencies_s(machine: Machine) -> Calls:
-    """Seconds that one call of each kind costs whatever its bytes."""
+    """Return the seconds that one call of each kind costs whatever its bytes."""
     constants, topology = machine.constants, machine.topology
     across = constants.inter_latency_s if topology.nodes > 1 else constants.intra_latency_s
 
@@ -153,12 +153,12 @@ def latencies_s(machine: Machine) -> Calls:
 
 
 def bytes_s(intra: Floats | float, inter: Floats | float, constants: Constants) -> Floats:
-    """Seconds of bytes inside the node and across, which travel at once: those of the slower link."""
+    """Return the seconds of bytes inside the node and across, which travel at once: those of the slower link."""
     return np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
 
 
 def ranks_s(collective: Collective, machine: Machine) -> Floats:
-    """Seconds of the collectives of one name on each rank if it waited for no other, [..., world].
+    """Return the seconds of the collectives of one name on each rank if it waited for no other, [..., world].
 
     Zero where no rank sends anything. Every call costs its latency; the bytes of all calls are one
     sum a rank, the larger of sent and received. Latency + bytes / bandwidth is also the
@@ -172,7 +172,7 @@ def ranks_s(collective: Collective, machine: Machine) -> Floats:
 
 
 def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
-    """Seconds of each device in the all-to-all of pooled vectors, as ``ranks_s``, [..., devices].
+    """Return the seconds of each device in the all-to-all of pooled vectors, as ``ranks_s``, [..., devices].
 
     ``bag_bytes`` [..., devices] are its tables' pooled vectors for the whole batch, of which a rank
     keeps its own samples' share.
@@ -191,5 +191,5 @@ def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
 
 
 def collective_s(collective: Collective, machine: Machine) -> float:
-    """Seconds of the collectives of one name over all ranks: the slowest one's."""
+    """Return the seconds of the collectives of one name over all ranks: those of the slowest rank."""
     return float(ranks_s(collective, machine).max())

@@ -43,26 +43,20 @@ class StepTime:
 
     @property
     def embedding_ms(self) -> Floats:
-        """Forward and backward embedding time of each rank."""
+        """Milliseconds of forward and backward embedding time of each rank, [world]."""
         return self.forward_ms + self.backward_ms
 
     @property
-    def wait_ms(self) -> Floats:
-        """What each rank idles for the slowest one in the collectives after forward and backward."""
-        waits = (self.forward_ms.max() - self.forward_ms) + (self.backward_ms.max() - self.backward_ms)
-        return np.asarray(waits)
-
-    @property
     def step_ms(self) -> float:
-        """The whole step."""
+        """Milliseconds of the whole step."""
         return sum(self.phases_ms.values())
 
 
 def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
-    """Share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
+    """Return the share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
 
     ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
-    share is convex in the working set: that is what makes work super-additive (bounds.py).
+    share is convex in the working set: that is what makes work super-additive (``bounds.embedding``).
     """
     reach = constants.cache_reach_ratio * constants.cache_bytes
     working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
@@ -70,14 +64,14 @@ def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floa
 
 
 def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants) -> Floats:
-    """Seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
+    """Return the seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
     hit = hit_share(repeats, set_bytes2, constants)
     cached = max(constants.cache_bytes_per_s, rate)
     return np.asarray(repeats * (hit / cached + (1.0 - hit) / rate))
 
 
 def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
-    """Seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
+    """Return the seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
     overhead = constants.access_overhead_bytes
     first = (rows.distinct_bytes + overhead * rows.distinct) / rate
     repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
@@ -87,24 +81,24 @@ def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
 
 
 def gather_rate(constants: Constants) -> float:
-    """Bytes a second of random rows out of HBM."""
+    """Return the bytes a second of random rows out of HBM."""
     return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
 
 
 def calls_s(load: Load, constants: Constants) -> Floats:
-    """Seconds that a kernel spends on tables and bags, whatever they hold, [n]."""
+    """Return the seconds that a kernel spends on tables and bags, whatever they hold, [n]."""
     return np.asarray(constants.table_s * load.tables + constants.bag_s * load.bags)
 
 
 def _sequences_s(load: Load, constants: Constants) -> Floats:
-    """Seconds to collect the gradients of unpooled tables in a map, [n]; convex in its rows, so super-additive."""
+    """Return the seconds to collect unpooled tables' gradients in a map, [n]; convex in its rows, so super-additive."""
     rows = load.sequence_rows
     reached = np.divide(rows, rows + constants.sequence_half_rows, out=np.zeros_like(rows), where=rows > 0)
     return np.asarray(constants.sequence_row_s * rows * reached)
 
 
 def forward_work_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of memory traffic and calls of the forward lookup, [n]."""
+    """Return the seconds of memory traffic and calls of the forward lookup, [n]."""
     hbm = _gather_s(load, gather_rate(constants), constants)
     uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants)
     streams = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
@@ -112,7 +106,7 @@ def forward_work_s(load: Load, constants: Constants) -> Floats:
 
 
 def backward_work_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of traffic and calls of backward and optimiser, [n]: gradients, sort, rows and state read and written."""
+    """Return the seconds of backward and optimiser, [n]: calls, gradients, sort, rows and state read and written."""
     rate, overhead = gather_rate(constants), constants.access_overhead_bytes
     # One gradient row is read per lookup; the lookups of one bag share it.
     repeats = load.gradient_bytes - load.gradient_first_bytes
@@ -128,24 +122,24 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
 
 
 def work_ms(load: Load, constants: Constants) -> Floats:
-    """Forward and backward milliseconds without launches, dispatch and tail, [n]: super-additive over tables."""
+    """Return forward and backward milliseconds without launches, dispatch and tail, [n]; super-additive over tables."""
     return np.asarray(1e3 * (forward_work_s(load, constants) + backward_work_s(load, constants)))
 
 
 def forward_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of the fused forward lookup, [n]; zero where a rank has no bag."""
+    """Return the seconds of the fused forward lookup, [n]; zero where a rank has no bag."""
     tail = constants.bag_step_s * load.longest_bag
     busy = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
     return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
 
 
 def backward_s(load: Load, constants: Constants) -> Floats:
-    """Seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
+    """Return the seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
     return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
 
 
 def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
-    """Seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
+    """Return the seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
 
     Copies run at ``copy_bytes_per_s``, or at the UVM rate where that is None.
     """
@@ -156,12 +150,12 @@ def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | N
 
 
 def _host_calls_s(load: Load, constants: Constants) -> Floats:
-    """Seconds that a node's CPUs spend on the call and on going through its tables, [nodes]; none without a bag."""
+    """Return seconds of a node's CPUs for the call and for going through its tables, [nodes]; zero without a bag."""
     return np.where(load.bags > 0, constants.host_launch_s + constants.host_table_s * load.tables, 0.0)
 
 
 def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
-    """Seconds of the gradients' copy to the host and of its CPUs' update, [nodes]; copies as host_forward_s."""
+    """Return the seconds of the gradients' copy to the host and of its CPUs' update, [nodes]; copies as forward."""
     rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
     moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
     copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
@@ -169,26 +163,35 @@ def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | 
 
 
 def copy_bytes_per_s(machine: Machine) -> float:
-    """Rate of a device's copies of whole blocks from and to its host; the UVM rate where the machine states none."""
+    """Return the rate of a device's block copies from and to its host; the UVM rate where the machine states none."""
     return machine.host.link_bytes_per_s if machine.host is not None else machine.constants.uvm_bytes_per_s
 
 
 def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
-    """Seconds of the copies of hot rows that a batch schedule needs, per iteration; devices copy side by side."""
+    """Return the seconds of a batch schedule's copies of hot rows, per iteration; devices copy side by side."""
     each = copies.to_device_bytes / machine.topology.world_size + copies.to_host_bytes
     return each / copy_bytes_per_s(machine)
 
 
-def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int) -> float:
-    """Seconds of the dense model, forward and backward; raises BadInput for a GPU's hosts without a stated rate.
+def dense_s(
+    history_columns: Floats,
+    machine: Machine,
+    dense: DenseShape,
+    tables: tuple[Table, ...],
+    batch_size: int,
+    *,
+    home: DenseHome = DenseHome.DEVICES,
+) -> float:
+    """Return the seconds of the dense model, forward and backward, on devices or hosts.
 
-    Devices wait for the one whose samples have the longest histories.
+    Devices wait for the one whose samples have the longest histories: ``history_columns`` [world] are lookups of
+    unpooled tables times their widths. Raises BadInput for a GPU's hosts without a stated rate.
     """
     even = batch_size / machine.topology.world_size * dense.flops_per_sample(tables)
-    flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * traffic.history_columns)
+    flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * history_columns)
     layers, constants, host = len(dense.layers(tables)), machine.constants, machine.host
     fixed = constants.dense_step_s + layers * constants.dense_layer_s
-    if traffic.dense is DenseHome.DEVICES:
+    if home is DenseHome.DEVICES:
         return fixed + float(flop.max()) / constants.dense_flop_per_s
     if machine.device == "cpu" and host is None:
         # A CPU machine's devices are its CPUs.
@@ -200,14 +203,14 @@ def dense_s(traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple
 
 
 def embedding_ms(load: Load, constants: Constants) -> Floats:
-    """Forward and backward milliseconds, [n]: the quantity the strategies balance."""
+    """Return forward and backward milliseconds, [n]: the quantity that strategies balance."""
     return np.asarray(1e3 * (forward_s(load, constants) + backward_s(load, constants)))
 
 
 def step_time(
     traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int
 ) -> StepTime:
-    """Predicted time of one step without overlap.
+    """Predict the time of one step without overlap.
 
     The measured backend's phases follow one another too, but for DDP, which hides part of the
     gradient all-reduce behind the backward pass.
@@ -230,6 +233,7 @@ def step_time(
         return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in WAITS[phase])
 
     copies_s = synchronisation_s(traffic.synchronisation, machine)
+    dense_ms = 1e3 * dense_s(traffic.history_columns, machine, dense, tables, batch_size, home=traffic.dense)
     return StepTime(
         forward_ms=1e3 * forward,
         backward_ms=1e3 * backward,
@@ -237,7 +241,7 @@ def step_time(
             StepPhase.INPUT: waits_ms(StepPhase.INPUT),
             StepPhase.LOOKUP: 1e3 * float(forward.max()),
             StepPhase.OUTPUT: waits_ms(StepPhase.OUTPUT),
-            StepPhase.DENSE: 1e3 * dense_s(traffic, machine, dense, tables, batch_size),
+            StepPhase.DENSE: dense_ms,
             StepPhase.OUTPUT_BACKWARD: waits_ms(StepPhase.OUTPUT_BACKWARD),
             StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward.max()),
             StepPhase.ALL_REDUCE: waits_ms(StepPhase.ALL_REDUCE),
@@ -247,6 +251,6 @@ def step_time(
 
 
 def estimate(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> StepTime:
-    """What a strategy may ask: time of a plan under the training profiles it sees."""
+    """Predict the time of a plan under the training profiles, which is what a strategy may ask."""
     shape = dense if dense is not None else DenseShape()
     return step_time(expect(plan, problem, shape), problem.machine, shape, problem.tables, problem.batch_size)

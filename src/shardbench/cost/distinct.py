@@ -1,4 +1,4 @@
-"""Distinct rows without sorting: each row keeps a stamp of its last lookup."""
+"""Finds distinct rows without sorting: each row keeps a stamp of its last lookup."""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ def _scratch(rows: int) -> Ints32:
 
 
 def distinct_ids(values: Ids, rows: int) -> Ids:
-    """The distinct ids among ``values`` (all below ``rows``), in no particular order."""
+    """Return the distinct ids among ``values`` (all below ``rows``), in no particular order."""
     if rows > STAMPED_ROWS or len(values) > np.iinfo(np.int32).max:
         return np.asarray(pd.unique(values))
     stamps = _scratch(rows)
@@ -31,7 +31,7 @@ def distinct_ids(values: Ids, rows: int) -> Ids:
 
 
 def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int) -> Floats:
-    """Distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
+    """Count the distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
     counts = zeros(len(ends) - 1)
     for i, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
         ids = distinct_ids(values[low:high], rows)

@@ -1,4 +1,4 @@
-"""The few numbers of a load that its kernel time depends on: they add up, and the time is exact in their sums.
+"""Computes the few numbers of a load that its kernel time depends on: they add up, and the time is exact in their sums.
 
 The cost model's work is linear but for the repeats that the cache serves and a CPU's map of sequences' rows. So a load
 has the seconds of its forward and of its backward work as if every repeat missed, and for each kind of repeat that a
@@ -16,14 +16,14 @@ from shardbench.cost.load import Load, TierRows
 from shardbench.model.machine import Constants
 
 TINY = 1e-300
-"""Keeps nothing over nothing at zero."""
+"""A number that keeps nothing over nothing at zero."""
 FORWARD, BACKWARD, FIRST = 0, 1, 2
 HBM, UVM, GRADIENTS = range(3)
-"""Kinds of repeats: rows in HBM and in host memory, gradients."""
+"""The kinds of repeats: rows in HBM and in host memory, gradients."""
 
 
 class KernelNumbers:
-    """Numbers of loads by machine constants, and the time of their sums."""
+    """The numbers of loads by a machine's constants, and the time of their sums."""
 
     def __init__(
         self, constants: Constants, kinds: Collection[int] = (HBM, UVM, GRADIENTS), *, sequences: bool = True
@@ -45,14 +45,14 @@ class KernelNumbers:
 
     @classmethod
     def needed(cls, load: Load, constants: Constants) -> "KernelNumbers":
-        """As few as these loads need: of pooled tables in the HBM of a device with a cache, six numbers."""
+        """Return fewest numbers that these loads need: six for pooled tables in the HBM of a device with a cache."""
         every = cls(constants)
         repeats, _ = every._repeats(load)
         kinds = [kind for kind, gain in enumerate(every._gains) if gain and repeats[kind].any()]
         return cls(constants, kinds, sequences=bool(constants.sequence_row_s and load.sequence_rows.any()))
 
     def of(self, load: Load) -> Floats:
-        """Numbers of loads [...], float64 [count, ...]; raises BadInput for counted ones: tails are maxima."""
+        """Return numbers of loads [...], float64 [count, ...]; raises BadInput for counted ones: tails are maxima."""
         if load.longest_bag.any():
             raise BadInput("kernel numbers add up; the longest bag does not: give expected loads")
         works = [forward_work_s(load, self.constants), backward_work_s(load, self.constants)]
@@ -65,7 +65,7 @@ class KernelNumbers:
         return np.stack([*works, *repeats, *sets, *rows])
 
     def _repeats(self, load: Load) -> tuple[Floats, Floats]:
-        """Bytes again and bytes times working set, [kinds, ...] each."""
+        """Return the bytes read again, and those bytes times their working set, [kinds, ...] each."""
 
         def again(rows: TierRows) -> Floats:
             return np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
@@ -76,7 +76,7 @@ class KernelNumbers:
         return repeats[self._kinds], sets[self._kinds]
 
     def ms(self, sums: Floats) -> Floats:
-        """Milliseconds of devices with these sums, [count, ...] -> [...]: ``embedding_ms`` of their loads.
+        """Return the milliseconds of devices with these sums, [count, ...] -> [...]: ``embedding_ms`` of their loads.
 
         A device without a bag counts as one with launches and no work: some other one is slower, or none has any bag.
         """
@@ -90,12 +90,12 @@ class KernelNumbers:
         return forward
 
     def work_ms(self, sums: Floats) -> Floats:
-        """The same without launches and dispatch: the part that tables on one device share the time of."""
+        """Return milliseconds without launches and dispatch, [...]: the part whose time tables on a device share."""
         forward, backward = self.work_s(sums)
         return np.asarray(1e3 * (forward + backward))
 
     def work_s(self, sums: Floats) -> tuple[Floats, Floats]:
-        """Seconds of forward and of backward work, without launches and dispatch, [...] each."""
+        """Return the seconds of forward and of backward work, without launches and dispatch, [...] each."""
         works = sums[FORWARD].copy(), sums[BACKWARD].copy()
         for work, saved in zip(self._works, self._saved_s(sums[self._repeated], sums[self._sets])):
             works[work][...] -= saved
@@ -104,7 +104,7 @@ class KernelNumbers:
         return works
 
     def _saved_s(self, repeats: Floats, sets: Floats) -> Floats:
-        """Seconds that the cache saves of each kind, [kinds, ...].
+        """Return the seconds that the cache saves of each kind, [kinds, ...].
 
         Bytes again that hit, over the cache's reach, are r / (reach + s / r), whose share is ``hit_share``.
         """
@@ -121,7 +121,7 @@ class KernelNumbers:
         return np.asarray(constants.sequence_row_s * rows * rows / (rows + constants.sequence_half_rows + TINY))
 
     def working_sets(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Mean working set, in bytes, of repeated rows and of repeated gradients, [count, ...] -> [...] each."""
+        """Return mean working set, in bytes, of repeated rows and of repeated gradients, [count, ...] -> [...] each."""
         found = np.zeros_like(numbers[FORWARD]), np.zeros_like(numbers[BACKWARD])
         for work, repeats, sets in zip(self._works, numbers[self._repeated], numbers[self._sets]):
             found[work][...] += sets / (repeats + TINY)

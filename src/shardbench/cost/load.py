@@ -1,4 +1,4 @@
-"""What embedding kernels of a set of devices do in one iteration."""
+"""The load of a set of devices: what their embedding kernels do in one iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ROWWISE_STATE_BYTES = 4
 
 
 class LoadField:
-    """One field of a load: a view, [...], of one number of all of its devices."""
+    """One field of a load: a view of one number of all of its devices, [...]."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -28,7 +28,7 @@ class LoadField:
 
 @dataclass(frozen=True, eq=False)
 class TierRows:
-    """What is looked up in one tier, [...] each; ``*_bytes`` are weight bytes."""
+    """The lookups and rows of one tier, [...] each; ``*_bytes`` are weight bytes."""
 
     values: Floats
     """float64 [..., fields], in the order below, which tasks' keys depend on."""
@@ -62,9 +62,9 @@ class Load(TierRows):
     gradient_bytes = LoadField(2 * _TIER + 2)
     """fp32 gradient bytes read, one row a lookup."""
     gradient_first_bytes = LoadField(2 * _TIER + 3)
-    """Those that are read for the first time: a table's bags, or its lookups where there are fewer."""
+    """Gradient bytes that are read for the first time: a table's bags, or its lookups where there are fewer."""
     gradient_set_bytes2 = LoadField(2 * _TIER + 4)
-    """Sum over tables of gradient bytes read again x those read first."""
+    """Sum over tables of gradient bytes read again x gradient bytes read first."""
     tables = LoadField(2 * _TIER + 5)
     """Tables, or parts of tables, that a kernel goes through: those with any bag, once a feature."""
     pages = LoadField(2 * _TIER + 6)
@@ -76,16 +76,16 @@ class Load(TierRows):
 
     @classmethod
     def zeros(cls, *shape: int) -> "Load":
-        """No load on devices of this shape."""
+        """Return no load on devices of this shape."""
         return cls(np.zeros((*shape, _WIDTH)))
 
     @classmethod
     def joined(cls, loads: "Sequence[Load]") -> "Load":
-        """The devices of all loads, one after another."""
+        """Join the devices of all loads, one after another."""
         return cls(np.concatenate([load.values for load in loads]))
 
     def __getitem__(self, devices: Ints) -> "Load":
-        """Some of the devices."""
+        """Return the load of some of the devices."""
         return Load(self.values[devices])
 
     def add_at(self, devices: int | list[int] | Ints | slice, load: "Load") -> None:
@@ -99,12 +99,12 @@ class Load(TierRows):
 
     @property
     def uvm(self) -> TierRows:
-        """What is looked up in host memory by the devices."""
+        """The lookups and rows that the devices read from host memory, as a view."""
         return TierRows(self.values[..., _TIER : 2 * _TIER])
 
     @property
     def all_lookups(self) -> Floats:
-        """Lookups of both tiers."""
+        """The lookups of both tiers, [...]."""
         return self.lookups + self.uvm.lookups
 
 
@@ -122,7 +122,7 @@ def segment_load(
     precision: Precision,
     state: int,
 ) -> Load:
-    """Load of a segment on devices, from their ``lookups``, ``distinct`` rows and so on, [...] each.
+    """Return the load of a segment on devices, from their ``lookups``, ``distinct`` rows and so on, [...] each.
 
     ``rows`` are those that each device holds; ``state`` is bytes of optimiser state a row.
     """
@@ -150,13 +150,13 @@ def segment_load(
 
 
 def _pages(part_bytes: Floats | float, distinct: Floats | float) -> Floats:
-    """Expected pages of ``part_bytes`` bytes that so many rows touch, each on a page of its own choice."""
+    """Return the expected pages of ``part_bytes`` bytes that so many rows touch, each on a random page."""
     pages = np.maximum(np.asarray(part_bytes) / PAGE_BYTES, 1.0)
     return np.asarray(-pages * np.expm1(-distinct / pages))
 
 
 def in_uvm(load: Load) -> Load:
-    """The same load with every row read from host memory, as ``segment_load`` counts that tier."""
+    """Return the same load with every row read from host memory, as ``segment_load`` counts that tier."""
     moved = Load(load.values.copy())
     moves = np.where(load.state_bytes > ROWWISE_STATE_BYTES * load.distinct, load.state_bytes, 0.0)
     moved.uvm.values[..., : _TIER - 1] += load.values[..., : _TIER - 1]

@@ -1,4 +1,4 @@
-"""Lookups of one table in one global batch, by source rank, owner and distinct row: exact or expected."""
+"""The lookups of one table in one global batch, by source rank, owner and distinct row: exact or expected."""
 
 from functools import cached_property
 from typing import Protocol
@@ -13,25 +13,25 @@ from shardbench.workloads.trace import Bags, check_rows
 
 
 class TableLookups(Protocol):
-    """Lookups of one table in one global batch, by source rank; exact or expected."""
+    """The lookups of one table in one global batch, by source rank; exact or expected."""
 
     def by_source(self, start: int, stop: int) -> Floats:
-        """Lookups of rows [start, stop) by the rank whose sample asks, [world]."""
+        """Return the lookups of rows [start, stop) by the rank whose sample asks, [world]."""
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """Same, further split by owner (row - start) % ways, [world, ways]."""
+        """Return the lookups of rows [start, stop) by that rank and by owner (row - start) % ways, [world, ways]."""
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """Distinct rows of the global batch by owner, [ways]."""
+        """Return the distinct rows of the global batch by owner, [ways]."""
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Distinct rows of each rank's own samples, [world]."""
+        """Return the distinct rows of each rank's own samples, [world]."""
 
     def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """Distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
+        """Return the distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
-        """Most lookups of [start, stop) that one bag has, by group of samples and owner, [groups, ways].
+        """Return the most lookups of [start, stop) that one bag has, by group of samples and owner, [groups, ways].
 
         A bag dealt over several owners counts as its even share, rounded up: counting every
         (bag, owner) pair would grow with samples x devices.
@@ -39,7 +39,7 @@ class TableLookups(Protocol):
 
 
 class CountedLookups:
-    """Exact lookups of a batch; vectorised over lookups."""
+    """The exact lookups of a batch, counted by vectors over lookups."""
 
     def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch") -> None:
         if bags.batch_size % world_size:
@@ -60,11 +60,11 @@ class CountedLookups:
         return np.diff(running[self.ends])
 
     def by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Count lookups by the rank whose sample asks."""
         return (self._below(stop) - self._below(start)).astype(np.float64)
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Count lookups by the rank whose sample asks and by owner."""
         source = np.repeat(np.arange(self.world) * ways, np.diff(self.ends))
         values = self.values
         if start > 0 or stop < self.rows:
@@ -75,11 +75,11 @@ class CountedLookups:
 
     @cached_property
     def touched(self) -> Ids:
-        """The distinct rows of the batch, in no particular order."""
+        """The distinct rows that the batch asks for, in no particular order."""
         return distinct_ids(self.values, self.rows)
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Count the distinct rows of the batch by owner."""
         return self._by_owner(self.touched, start, stop, ways)
 
     def _by_owner(self, ids: Ids, start: int, stop: int, ways: int) -> Floats:
@@ -89,17 +89,17 @@ class CountedLookups:
         return np.bincount((inside - start) % ways, minlength=ways).astype(np.float64)
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Count the distinct rows of each rank's own samples."""
         return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
 
     def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Count the distinct rows of each node's samples by owner."""
         ends = self.ends[:: self.world // nodes]
         chunks = [distinct_ids(self.values[low:high], self.rows) for low, high in zip(ends[:-1], ends[1:])]
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Count the lookups of the longest bag by group of samples and owner."""
         lengths = np.diff(self.offsets)
         if start > 0 or stop < self.rows:
             inside = (self.values >= start) & (self.values < stop)
@@ -109,7 +109,7 @@ class CountedLookups:
 
 
 class ExpectedLookups:
-    """Expected lookups of a batch under the training profile."""
+    """The expected lookups of a batch under the training profile."""
 
     def __init__(self, profile: AccessProfile, batch_size: int, world_size: int) -> None:
         self.profile = profile
@@ -117,25 +117,25 @@ class ExpectedLookups:
         self.world = world_size
 
     def by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Expect equal lookups from the samples of every rank."""
         return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups; hot rows are dealt round-robin, so owners get equal shares."""
+        """Expect equal shares for the owners: hot rows are dealt round-robin."""
         return np.repeat(self.by_source(start, stop)[:, None] / ways, ways, axis=1)
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Expect equal shares of the distinct rows for the owners."""
         return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """See TableLookups."""
+        """Expect as many distinct rows of every rank's own samples."""
         return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
 
     def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """See TableLookups."""
+        """Expect as many distinct rows of every node's samples, in equal shares for the owners."""
         return np.full((nodes, ways), self.profile.expected_distinct(self.total / nodes, start, stop) / ways)
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
-        """See TableLookups; a profile knows no single bag, so zero."""
+        """Return zeros: a profile knows no single bag."""
         return np.zeros((groups, ways))

@@ -6,7 +6,7 @@ from shardbench.cost.collectives import CollectiveName
 
 
 class StepPhase(StrEnum):
-    """In the order they run; ``lookup`` and ``lookup_backward`` are the embedding kernels."""
+    """The phases in the order that they run; ``lookup`` and ``lookup_backward`` are the embedding kernels."""
 
     INPUT = "input"
     LOOKUP = "lookup"
@@ -15,9 +15,9 @@ class StepPhase(StrEnum):
     OUTPUT_BACKWARD = "output_backward"
     LOOKUP_BACKWARD = "lookup_backward"
     ALL_REDUCE = "all_reduce"
-    """Simulated only: measured, it is hidden in other phases or a part of them."""
+    """The all-reduce is a phase of simulated steps only: measured, it is hidden in other phases or a part of them."""
     UPDATE = "update"
-    """Measured only: the optimiser of what is not fused."""
+    """The optimiser of what is not fused is a phase of measured steps only."""
     SYNCHRONISE = "synchronise"
     """The copies of hot rows that a batch schedule needs."""
 
@@ -26,7 +26,7 @@ MEASURED_PHASES = (
     StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.OUTPUT_BACKWARD,
     StepPhase.LOOKUP_BACKWARD, StepPhase.UPDATE,
 )  # fmt: skip
-"""What a rank's clock tells apart."""
+"""The phases that a rank's clock tells apart."""
 EXCHANGE_PHASES = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD)
 """Measured phases in which ranks exchange; what of the all-reduce is not hidden is in the last."""
 KERNELS = (StepPhase.LOOKUP, StepPhase.LOOKUP_BACKWARD)
@@ -36,4 +36,4 @@ WAITS = {
     StepPhase.OUTPUT_BACKWARD: (CollectiveName.BACKWARD_ALL_TO_ALL, CollectiveName.BACKWARD_ALL_GATHER),
     StepPhase.ALL_REDUCE: (CollectiveName.ROWS_SPLITS, CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE),
 }
-"""Collectives of the phases that are nothing else."""
+"""The collectives of the phases that consist of nothing else."""

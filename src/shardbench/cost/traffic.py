@@ -1,4 +1,4 @@
-"""Exact counting: a plan against the lookups of a batch, per rank, tier and collective.
+"""Counts a plan's traffic exactly, against the lookups of a batch, per rank, tier and collective.
 
 The same accounting runs on a batch (exact) and on a training profile (expected values), so
 that what a strategy plans with and what it is judged on differ only in the data.
@@ -26,9 +26,9 @@ class Synchronisation:
     """Copies of hot rows where a batch schedule changes phase, mean bytes per iteration."""
 
     to_device_bytes: float = 0.0
-    """Host to all devices that hold them, before a hot phase."""
+    """Bytes from the host to all devices that hold the rows, before a hot phase."""
     to_host_bytes: float = 0.0
-    """One device to the host, after a hot phase."""
+    """Bytes from one device to the host, after a hot phase."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Traffic:
 def count(
     plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape, phase: PhaseKind | None = None
 ) -> Traffic:
-    """Exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
+    """Count the exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
 
     ``phase`` is the batch's under a schedule: a hot batch runs on replicated rows alone, without
     any exchange of lookups (BadInput where it asks for another row); a cold batch looks the
@@ -64,7 +64,7 @@ def count(
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
-    """Expected traffic under the training profiles (what a strategy may know)."""
+    """Return the expected traffic under the training profiles, which is what a strategy may know."""
     profiles = problem.profiles
 
     def lookups(i: int) -> TableLookups:
@@ -81,7 +81,7 @@ def traffic_of(
     *,
     phase: PhaseKind | None = None,
 ) -> Traffic:
-    """Traffic of one iteration from what is known of each table's lookups; ``lookups(i)`` of problem.tables[i].
+    """Return the traffic of one iteration from what is known of each table's lookups, ``lookups(i)`` of table i.
 
     ``dense`` None leaves the dense weights' all-reduce out; ``phase`` as in ``count``.
     """
@@ -139,7 +139,7 @@ def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
 
 
 def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
-    """Mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
+    """Return the mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
     several = list(traffics)
 
     def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:

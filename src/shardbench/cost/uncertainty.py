@@ -1,4 +1,4 @@
-"""How sure the cost model is: predictions whose constants and form are drawn within what is known of them.
+"""Draws the constants and the form of predictions within what is known of them, to say how sure the cost model is.
 
 Every constant is drawn log-normally, by the factor that its machine file states as its error, and
 independently of the others. These draws depend on the constant's name alone: draw i errs alike in
@@ -34,21 +34,21 @@ _FORM = {
     StepPhase.LOOKUP_BACKWARD: ("lookup_backward", KERNEL_FORM),
     StepPhase.ALL_REDUCE: ("all_reduce", EXCHANGE_FORM),
 }
-"""What errs together, by phase: an all-to-all is one in whichever phase it is."""
+"""The form that each phase shares with others, and its error: an all-to-all errs alike in whichever phase it is."""
 SURE = 0.95
 """Probability from which on one plan is said to be faster than another."""
 
 
 @lru_cache(maxsize=1024)
 def deviations(name: str, n: int = DRAWS) -> Floats:
-    """Standard normal numbers, [n], of a constant or form: the middles of n equal ranges, shuffled by its name."""
+    """Return n standard normal numbers of a constant or form: the middles of n equal ranges, shuffled by its name."""
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).permutation(np.array(quantiles))
 
 
 def drawn_machines(machine: Machine, n: int = DRAWS) -> tuple[Machine, ...]:
-    """The machine under ``n`` draws of its constants; raises BadInput where it does not state their errors."""
+    """Return the machine under ``n`` draws of its constants; raises BadInput where it does not state their errors."""
     names = uncertain(machine)
     missing = sorted(set(names) - machine.errors.keys())
     if missing:
@@ -58,13 +58,13 @@ def drawn_machines(machine: Machine, n: int = DRAWS) -> tuple[Machine, ...]:
 
 
 def form_of(times: Sequence[StepTime]) -> str:
-    """By what the form's draws of a plan are told apart: what is predicted for it, so that equal plans err alike."""
+    """Return the name of a plan's draws of the form, made from its predicted times, so that equal plans err alike."""
     text = ",".join(f"{ms:.9g}" for time in times for ms in (*time.phases_ms.values(), *time.embedding_ms.tolist()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_form(time: StepTime, draw: int, of: str, n: int = DRAWS) -> StepTime:
-    """The time under another form of kernels and exchanges, that of draw number ``draw`` of ``n`` of plan ``of``."""
+    """Return the time under the form of kernels and exchanges that is draw ``draw`` of ``n`` of plan ``of``."""
     form = {
         phase: error ** float(deviations(f"form of {name} in {of}", n)[draw]) for phase, (name, error) in _FORM.items()
     }
@@ -77,29 +77,23 @@ def with_form(time: StepTime, draw: int, of: str, n: int = DRAWS) -> StepTime:
 
 
 def p_larger(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> float:
-    """Share of draws in which a time is the larger one; equal ones count half.
+    """Return the share of draws in which a time is the larger one; equal ones count half.
 
     Both are given as trials (seeds) of draws, and every pair of trials counts. Raises ValueError
     where two have not the same number of draws.
     """
-    above, below = _paired(times, reference)
-    return float(np.mean((above > below) + 0.5 * (above == below)))
-
-
-def _paired(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Both as [trials, trials of the reference, draws], to be broadcast."""
     above, below = np.array(times)[:, None, :], np.array(reference)[None, :, :]
     if above.shape[-1] != below.shape[-1]:
         raise ValueError("draws compare one by one: both need the same number of them")
-    return above, below
+    return float(np.mean((above > below) + 0.5 * (above == below)))
 
 
 def sure(p: float) -> bool:
-    """Whether a probability that one time is the larger one leaves the order known, either way."""
+    """Return True where a probability that one time is the larger one leaves the order known, either way."""
     return max(p, 1.0 - p) >= SURE
 
 
 def band(times: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """2.5th and 97.5th percentile of the draws of all trials (seeds) together."""
+    """Return the 2.5th and 97.5th percentile of the draws of all trials (seeds) together."""
     low, high = np.percentile(np.array(times), (2.5, 97.5))
     return float(low), float(high)

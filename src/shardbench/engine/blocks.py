@@ -18,7 +18,7 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return self.stop - self.start
 
 
@@ -39,16 +39,16 @@ class Merge:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any two blocks meet."""
+        """Tell whether any two blocks meet."""
         return any(len(runs) > 1 for runs in self.parts)
 
     @property
     def widths(self) -> list[int]:
-        """Columns of each block that is left."""
+        """Return the number of columns of each block that is left."""
         return [block.width for block in self.blocks]
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Vectors [samples, columns in] -> [samples, columns left]."""
+        """Add up vectors [samples, columns in] -> [samples, columns left]."""
         merged = []
         for runs in self.parts:
             total = vectors[:, runs[0][0] : runs[0][1]]

@@ -12,23 +12,23 @@ class Clock(Protocol):
     """Stamps are taken in order and read after ``settle``."""
 
     def now(self) -> Any:
-        """A stamp."""
+        """Take a stamp of this moment."""
 
     def ms(self, start: Any, stop: Any) -> float:
-        """Milliseconds between two stamps."""
+        """Return the milliseconds between two stamps."""
 
     def thread_ms(self, start: Any, stop: Any) -> float | None:
-        """CPU time of the thread that took both stamps; None where the work is not a CPU's."""
+        """Return the CPU time of the thread that took both stamps; None where the work is not a CPU's."""
 
     def process_ms(self, start: Any, stop: Any) -> float | None:
-        """CPU time of all threads of this process; None where the work is not a CPU's."""
+        """Return the CPU time of all threads of this process; None where the work is not a CPU's."""
 
     def settle(self) -> None:
         """Wait until everything stamped so far is done."""
 
 
 class CpuStamp(NamedTuple):
-    """Seconds."""
+    """The seconds of three clocks at one moment."""
 
     wall_s: float
     thread_s: float
@@ -39,51 +39,51 @@ class CpuClock:
     """Wall and CPU time: CPU kernels and gloo waits block the caller."""
 
     def now(self) -> CpuStamp:
-        """Of the monotonic performance counter, this thread's clock and the process's."""
+        """Read the monotonic performance counter, this thread's clock and the process's."""
         return CpuStamp(time.perf_counter(), time.thread_time(), time.process_time())
 
     def ms(self, start: CpuStamp, stop: CpuStamp) -> float:
-        """Wall time."""
+        """Return the wall time between two stamps."""
         return 1e3 * (stop.wall_s - start.wall_s)
 
     def thread_ms(self, start: CpuStamp, stop: CpuStamp) -> float:
-        """See Clock."""
+        """Return the CPU time of the thread that took both stamps."""
         return 1e3 * (stop.thread_s - start.thread_s)
 
     def process_ms(self, start: CpuStamp, stop: CpuStamp) -> float:
-        """See Clock."""
+        """Return the CPU time of all threads of this process."""
         return 1e3 * (stop.process_s - start.process_s)
 
     def settle(self) -> None:
-        """Nothing is outstanding."""
+        """Return at once: nothing is outstanding."""
 
 
 class CudaClock:
     """CUDA events: launching returns before the work is done."""
 
     def now(self) -> torch.cuda.Event:
-        """An event recorded on the current stream."""
+        """Record an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
-        """See Clock."""
+        """Return the milliseconds between two events on the device's clock."""
         return float(start.elapsed_time(stop))
 
     def thread_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
-        """The device works, not the thread."""
+        """Give no time: the device works, not the thread."""
 
     def process_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
-        """The device works, not the process."""
+        """Give no time: the device works, not the process."""
 
     def settle(self) -> None:
-        """See Clock."""
+        """Wait until the device has done all its work."""
         torch.cuda.synchronize()
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock of what runs on the device."""
+    """Return the clock of what runs on the device."""
     return CudaClock() if device.type == "cuda" else CpuClock()
 
 
@@ -96,6 +96,6 @@ class CountedClock:
         self.settle = clock.settle
 
     def now(self) -> Any:
-        """See Clock."""
+        """Take a stamp and count it as progress."""
         self._progress.step()
         return self._clock.now()

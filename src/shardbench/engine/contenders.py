@@ -40,19 +40,19 @@ class PlanOnRank(ABC):
 
     contender: Contender[Any]
     counted: list[CountedBatch]
-    """Nothing on a rank that takes no part."""
+    """The batches that are counted; none on a rank that takes no part."""
 
     @abstractmethod
     def steps(self) -> list[TrainingStep]:
-        """Those that hold weights."""
+        """Return the steps that hold weights."""
 
     def logits(self) -> Iterator[np.ndarray]:
-        """Trains in the order of a reference, a batch at a time; logits of this rank's samples."""
+        """Train in the order of a reference, a batch at a time; yield the logits of this rank's samples."""
         for number in range(len(self.contender.batches)):
             yield self.contender.take(number)[0].cpu().numpy()
 
     def copied_bytes(self) -> tuple[float, float]:
-        """Hot rows copied for one step, into this rank's replicas and into its masters."""
+        """Return the bytes of hot rows copied for one step, into this rank's replicas and into its masters."""
         return 0.0, 0.0
 
     def set_weights(self, full: Callable[[int], torch.Tensor]) -> None:
@@ -61,7 +61,7 @@ class PlanOnRank(ABC):
             set_weights(step, full)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What this rank holds, as ``weights_<logical table>_<first row>``."""
+        """Return what this rank holds, as ``weights_<logical table>_<first row>``."""
         arrays = {}
         for step in self.steps():
             for name, shards in local_shards(step.modules).items():
@@ -71,7 +71,7 @@ class PlanOnRank(ABC):
 
 
 class OrdinaryPlan(PlanOnRank):
-    """Every batch of all samples, as it comes."""
+    """A plan whose batches are of all samples, as they come."""
 
     def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
         self.contender = Contender(step=step, batches=batches)
@@ -79,7 +79,7 @@ class OrdinaryPlan(PlanOnRank):
         self._step = step
 
     def steps(self) -> list[TrainingStep]:
-        """See PlanOnRank."""
+        """Return the one step that there is."""
         return [self._step]
 
 
@@ -117,22 +117,22 @@ class PhasedPlan(PlanOnRank):
         self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
 
     def steps(self) -> list[TrainingStep]:
-        """See PlanOnRank: those with the masters, or without them with the replicas."""
+        """Return the steps with the masters, or without them those with the replicas."""
         steps = self._phased.steps
         return [steps[PhaseKind.COLD] if PhaseKind.COLD in steps else steps[PhaseKind.HOT]]
 
     def copied_bytes(self) -> tuple[float, float]:
-        """See PlanOnRank."""
+        """Return the bytes that the copies between phases take for one step."""
         return self._phased.copied_bytes
 
     def logits(self) -> Iterator[np.ndarray]:
-        """See PlanOnRank: one epoch in the schedule's order, its copies and the last one to the hosts included."""
+        """Train one epoch in the schedule's order, its copies and the last one to the hosts included."""
         for number in in_schedule(self._schedule, self._kinds):
             yield self._phased.train(self._kinds[number], self._local[number])[0].cpu().numpy()
         self._phased.end()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See PlanOnRank; also ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
+        """Return weights, ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
         arrays = super().weights()
         for step in self.steps():
             for module in step.modules:
@@ -169,7 +169,7 @@ class HostsPlan(PlanOnRank):
         self.contender = Contender(step=HostStep(step, threads), batches=batches)
 
     def steps(self) -> list[TrainingStep]:
-        """See PlanOnRank."""
+        """Return the one step of the rank that trains, and none on other ranks."""
         return self._steps
 
 
@@ -181,11 +181,11 @@ class HostStamps:
     clock: Clock
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """See Readable."""
+        """Return milliseconds by phase, of the CPU's clock."""
         return self.stamps.read(self.clock)
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """See Readable: of all threads, kernels too, which run in several."""
+        """Return CPU milliseconds by phase, of all threads: kernels run in several."""
         return self.stamps.phases(self.clock.process_ms, self.clock.process_ms)
 
 
@@ -196,7 +196,7 @@ class HostStep:
         self._step, self._threads = step, threads
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, HostStamps]:
-        """See TrainingStep."""
+        """Train on a batch with all threads; return the logits and the stamps."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
@@ -207,27 +207,27 @@ class HostStep:
 
 
 class IdleStamps:
-    """Nothing took time."""
+    """The stamps of a step in which nothing took time."""
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """See Readable."""
+        """Return zero milliseconds for every phase."""
         return dict.fromkeys((*MEASURED_PHASES, "step"), 0.0)
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """See Readable."""
+        """Return zero CPU milliseconds for every phase."""
         return self.read(clock)
 
 
 class IdleStep:
-    """A rank without a part in the step."""
+    """The step of a rank without a part in it."""
 
     def __call__(self, batch: None) -> tuple[torch.Tensor, Readable]:
-        """No logits."""
+        """Do nothing; return no logits."""
         return torch.empty(0), IdleStamps()
 
 
 def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock) -> PlanOnRank:
-    """A plan of the job on this rank; ``place`` is (rank, ranks in all, device).
+    """Build a plan of the job on this rank; ``place`` is (rank, ranks in all, device).
 
     Raises Unsupported for what the engine cannot run.
     """
@@ -252,6 +252,6 @@ def _settings(job: RankJob) -> StepSettings:
 
 
 def _turns(batches: list[PureBatch], local: list[LocalBatch], iterations: int) -> list[Turn]:
-    """The mini-batches of every iteration."""
+    """List the mini-batches of every iteration."""
     orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, iterations))}
     return [{kind: local[order[i]] for kind, order in orders.items()} for i in range(iterations)]

@@ -26,7 +26,7 @@ class DenseModel(torch.nn.Module):
         self.attentions = torch.nn.ModuleList(HistoryAttention(*widths) for widths in shape.queries(tables))
 
     def forward(self, dense: torch.Tensor, given: Sequence[torch.Tensor | History]) -> torch.Tensor:
-        """Logits, float32 [batch]; ``given`` table by table, feature by feature."""
+        """Return the logits, float32 [batch]; ``given`` table by table, feature by feature."""
         bottom = self.bottom(dense)
         attentions = iter(self.attentions)
         vectors = [next(attentions)(bottom, one) if isinstance(one, History) else one for one in given]

@@ -32,7 +32,7 @@ def seeded_inputs(shape: DenseShape, batch_size: int, seed: int, batch: int) -> 
 
 
 def packed(job: RankJob, plan: Plan, store: Batches) -> list[PureBatch]:
-    """Pure mini-batches of all test batches, as the simulated backend packs them (``simulate_schedule``)."""
+    """Pack all test batches into pure mini-batches, as the simulated backend does (``simulate_schedule``)."""
     hot = [
         hot_under(plan, job.tables, lambda i, n=n: store.bags(n, i), store.batch_size)  # type: ignore[misc]
         for n in range(len(store.numbers))
@@ -41,7 +41,7 @@ def packed(job: RankJob, plan: Plan, store: Batches) -> list[PureBatch]:
 
 
 def in_turn(batches: Sequence[PureBatch], kind: PhaseKind, iterations: int) -> list[int]:
-    """Which of ``batches`` each iteration takes of one kind, none where there is none of it.
+    """List the numbers of the mini-batches of one kind that the iterations take; empty where there is none of it.
 
     Iteration i takes the one that holds sample i x batch size of the kind, whose samples are gone
     through again and again: over many iterations a mini-batch comes up as often as it has fresh
@@ -56,7 +56,7 @@ def in_turn(batches: Sequence[PureBatch], kind: PhaseKind, iterations: int) -> l
 
 
 def in_schedule(schedule: BatchSchedule, kinds: Sequence[PhaseKind]) -> Iterator[int]:
-    """Which mini-batch, of these kinds, comes when in one epoch: each kind's in turn, as often as it takes."""
+    """Yield the mini-batches of one epoch by their numbers: each kind's in turn, as often as it takes."""
     waiting = {
         kind: cycle(numbers) for kind in PhaseKind if (numbers := [n for n, own in enumerate(kinds) if own is kind])
     }
@@ -67,7 +67,7 @@ def in_schedule(schedule: BatchSchedule, kinds: Sequence[PhaseKind]) -> Iterator
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """One rank's samples: [start, stop) of every global batch."""
+    """The samples of one rank: [start, stop) of every global batch."""
 
     job: RankJob
     store: Batches
@@ -77,17 +77,17 @@ class Inputs:
 
     @classmethod
     def of(cls, job: RankJob, rank: int, world: int, device: torch.device) -> "Inputs":
-        """The share of rank ``rank`` of ``world`` that divide a batch among them."""
+        """Take the share of rank ``rank`` of ``world`` that divide a batch among them."""
         share = job.batch_size // world
         store = Batches(Path(job.batches))
         return cls(job=job, store=store, start=rank * share, stop=(rank + 1) * share, device=device)
 
     def mixed(self, lowered: Lowered) -> list[LocalBatch]:
-        """Its share of every test batch."""
+        """Return its share of every test batch."""
         return [self._local(lowered, number, None) for number in range(len(self.store.numbers))]
 
     def pure(self, lowered: Lowered, batch: PureBatch, number: int) -> LocalBatch:
-        """Its share of a pure mini-batch, the ``number``-th."""
+        """Return its share of a pure mini-batch, the ``number``-th."""
         return self._local(lowered, number, batch.samples[self.start : self.stop])
 
     def _local(self, lowered: Lowered, number: int, samples: np.ndarray | None) -> LocalBatch:

@@ -14,7 +14,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def device_of(kind: str, rank: int, topology: Topology) -> torch.device:
-    """The rank's device of a kind, ``cpu`` or ``cuda``; raises Unsupported where this machine has fewer than a node.
+    """Return the rank's device of a kind, ``cpu`` or ``cuda``; raises Unsupported where there are fewer than a node's.
 
     Ranks of a node follow each other, so that they never share a device; several nodes on one
     machine (emulated ones) get devices of their own where there are enough.

@@ -35,15 +35,15 @@ from shardbench.workloads.trace import Bags
 
 
 class Reach(StrEnum):
-    """Over which ranks a module exchanges lookups and vectors."""
+    """The ranks over which a module exchanges lookups and vectors."""
 
     WORLD = "world"
     NODE = "node"
-    """Within each node, for rows that every node has a copy of."""
+    """Exchange within each node, for rows that every node has a copy of."""
     LOCAL = "local"
     """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
     HOSTS = "hosts"
-    """Over the CPUs of all ranks, beside GPUs; where devices are CPUs a host's tables are like any rank's."""
+    """Exchange over the CPUs of all ranks, beside GPUs; where devices are CPUs a host's tables are like any rank's."""
     GATHERED = "gathered"
     """No exchange of lookups either: replicas of a batch schedule, whose touched rows' gradients are gathered."""
 
@@ -80,39 +80,39 @@ class LogicalTable:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its features, as TorchRec names their lookups and vectors."""
+        """Return its features, as TorchRec names their lookups and vectors."""
         if self.features == 1:
             return (self.name,)
         return tuple(f"{self.name}_f{feature}" for feature in range(self.features))
 
     @property
     def start(self) -> int:
-        """Which of them gets its first row."""
+        """Return the number of the rank, of those it is dealt over, that gets its first row."""
         return deal_start(self.segment.table, self.ways)
 
     @property
     def block(self) -> int:
-        """Rows a rank holds, padding included."""
+        """Return the rows that a rank holds, padding included."""
         return -(-self.segment.rows // self.ways)
 
     @property
     def rows(self) -> int:
-        """Rows of the logical table, padding included."""
+        """Return the rows of the logical table, padding included."""
         return self.block * self.ways
 
     @property
     def is_replicated(self) -> bool:
-        """Whether it is data-parallel, and so has an ordinary optimiser."""
+        """Tell whether it is data-parallel, and so has an ordinary optimiser."""
         return isinstance(self.segment.placement, Replicated)
 
     def local_ids(self, ids: torch.Tensor) -> torch.Tensor:
-        """Ids within the segment -> rows of the logical table, int64 [n]."""
+        """Turn ids within the segment into rows of the logical table, int64 [n]."""
         if self.ways == 1:
             return ids
         return ((ids + self.start) % self.ways) * self.block + torch.div(ids, self.ways, rounding_mode="floor")
 
     def weights(self, full: torch.Tensor) -> torch.Tensor:
-        """The logical table's weights [rows, columns] out of the whole table's [rows, dim]; padding is zero."""
+        """Take the logical table's weights [rows, columns] out of the whole table's [rows, dim]; padding is zero."""
         s = self.segment
         part = full[s.row_start : s.row_stop, s.column_start : s.column_stop]
         out = part.new_zeros((self.rows, s.columns))
@@ -139,7 +139,7 @@ class LocalLookups:
     positions: dict[str, torch.Tensor | None]
 
     def to(self, device: torch.device) -> "LocalLookups":
-        """The same on another device, but for what hosts look up."""
+        """Return the lookups on another device, but for what hosts look up."""
         return LocalLookups(
             jagged={
                 key: jagged if key.scope is Reach.HOSTS else jagged.to(device) for key, jagged in self.jagged.items()
@@ -172,7 +172,7 @@ class Lowered:
         return dict(sorted(grouped.items()))
 
     def local_lookups(self, bags: Callable[[int], Bags]) -> LocalLookups:
-        """A rank's lookups; ``bags(i)`` gives table i's local bags in frequency-ranked ids."""
+        """Make a rank's lookups; ``bags(i)`` gives table i's local bags in frequency-ranked ids."""
         ids: dict[str, torch.Tensor] = {}
         counts: dict[str, torch.Tensor] = {}
         positions: dict[str, torch.Tensor | None] = {}
@@ -210,7 +210,7 @@ def lower(
     device: str = "cpu",
     phase: PhaseKind | None = None,
 ) -> Lowered:
-    """A plan, or what mini-batches of one ``phase`` use of a plan with a batch schedule.
+    """Lower a plan, or what mini-batches of one ``phase`` use of a plan with a batch schedule.
 
     Raises Unsupported for what the modules cannot run, BadInput for a schedule without a phase, or
     the other way round.
@@ -243,7 +243,7 @@ def lower(
 
 
 def _check_hosts(logical: Sequence[LogicalTable]) -> None:
-    """Raises Unsupported for one exchange of which GPUs and their hosts would each make a part."""
+    """Raise Unsupported for one exchange of which GPUs and their hosts would each make a part."""
     on_hosts = {t.module._replace(scope=Reach.WORLD) for t in logical if t.module.scope is Reach.HOSTS}
     for table in logical:
         if isinstance(table.segment.placement, OnRank) and table.module in on_hosts:
@@ -288,7 +288,7 @@ def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimi
 
 
 def home_rank(segment: Segment, topology: Topology) -> int | None:
-    """The one rank that holds a segment (a host's rows are looked up by its node's first rank), or None."""
+    """Return the one rank that holds a segment (a host's rows are looked up by its node's first rank), or None."""
     place = segment.placement
     if isinstance(place, OnRank):
         return place.rank

@@ -14,7 +14,7 @@ from shardbench.model.table import DenseShape
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import RankJob, RankResult
 from shardbench.processes.launch import run_ranks
-from shardbench.processes.trial_folder import extra_ranks, read_job, read_result, write_job
+from shardbench.processes.trial_folder import extra_ranks, read_job, read_result
 from shardbench.records.record import RankTiming, Timing
 from shardbench.records.trial import Failure, Outcome
 
@@ -34,7 +34,7 @@ class Measurement:
 
 
 def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **settings: object) -> RankJob:
-    """Job for the ranks; ``settings`` are the remaining fields of RankJob."""
+    """Make the job for the ranks; ``settings`` are the remaining fields of RankJob."""
     return RankJob.model_validate(
         {
             "plan": plan,
@@ -51,13 +51,6 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
     )
 
 
-def measure(job: RankJob, folder: Path) -> Measurement:
-    """Run the job on local ranks in ``folder``, where none began before; raises TrialFailed."""
-    write_job(job, folder)
-    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-    return gather(folder)
-
-
 def run_on_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails."""
     run_ranks(_run_rank, folder, world_size, timeout_s)
@@ -70,7 +63,7 @@ def _run_rank(folder: Path) -> int:
 
 
 def gather(folder: Path) -> Measurement:
-    """Results of a job folder whose ranks have all ended.
+    """Read the results of a job folder whose ranks have all ended.
 
     Raises TrialFailed where they are not whole, not of the folder's job or came too late.
     """
@@ -142,7 +135,7 @@ def _timing(ranks: list[RankResult]) -> Timing:
 
 
 def _embedding_ms(ms: dict[str, list[float]]) -> float:
-    """Median over iterations of the kernels together."""
+    """Return the median over iterations of the kernels together."""
     return float(np.median(np.sum([ms[phase] for phase in KERNELS], axis=0)))
 
 
@@ -151,7 +144,7 @@ def _medians(ms: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _phases(ms: dict[str, list[float]]) -> list[StepPhase]:
-    """Those that were timed, in their order."""
+    """List the phases that were timed, in their order."""
     return [phase for phase in StepPhase if phase in ms]
 
 

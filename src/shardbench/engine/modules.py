@@ -70,7 +70,7 @@ class Groups:
 
     @classmethod
     def alone(cls, topology: Topology) -> "Groups":
-        """Of a step that the first rank makes without the others; ``topology`` has the one device.
+        """Make the groups of a step that the first rank makes without the others; ``topology`` has the one device.
 
         Every rank takes part in making them.
         """
@@ -81,7 +81,7 @@ class Groups:
         return groups
 
     def between_hosts(self) -> "Groups":
-        """The same, with CPUs in the place of all devices."""
+        """Return the groups with CPUs in the place of all devices."""
         groups = copy(self)
         groups.world = self.hosts
         return groups
@@ -108,14 +108,14 @@ class TableModule(ABC):
 
     @abstractmethod
     def shards(self) -> Shards:
-        """This rank's weights."""
+        """Return the weights of this rank, [first row, weights] by logical table."""
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """Row-wise Adagrad's moments of this rank's rows, [rows] by logical table, where a kernel keeps them."""
+        """Return row-wise Adagrad's moments of this rank's rows, [rows] by logical table, where a kernel keeps them."""
         return {}
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
-        """Weights that an ordinary optimiser steps."""
+        """Return the weights that an ordinary optimiser steps."""
         return []
 
 
@@ -150,17 +150,17 @@ class ShardedModule(TableModule):
         )
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """See TableModule."""
+        """Exchange lookups by TorchRec's input distribution."""
         context = self.module.create_context()
         return context, self.module.input_dist(context, lookups).wait().wait()
 
     def compute(self, received: Any) -> list[torch.Tensor]:
-        """See TableModule."""
+        """Look up the rows of this rank in TorchRec's kernels."""
         vectors: list[torch.Tensor] = self.module.compute(*received)
         return vectors
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """See TableModule."""
+        """Exchange vectors by TorchRec's output distributions."""
         context, _ = received
         if not self.key.pooled:
             jagged = self.module.output_dist(context, vectors).wait()
@@ -172,7 +172,7 @@ class ShardedModule(TableModule):
         return [awaitable.wait() for awaitable in sent]
 
     def shards(self) -> Shards:
-        """See TableModule."""
+        """Return this rank's shards of TorchRec's state."""
         found: Shards = {}
         for name, value in self.module.state_dict().items():
             if hasattr(value, "local_shards"):
@@ -182,7 +182,7 @@ class ShardedModule(TableModule):
         return found
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """See TableModule."""
+        """Return the moments that FBGEMM's kernels keep."""
         found: dict[str, torch.Tensor] = {}
         for lookup in self.module._lookups:
             for kernel in getattr(lookup, "_emb_modules", ()):
@@ -192,7 +192,7 @@ class ShardedModule(TableModule):
         return found
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
-        """See TableModule."""
+        """Return the weights of data-parallel tables."""
         return [p for name, p in self.module.named_parameters() if self.tables[_logical(name)].is_replicated]
 
     def _blocks(self, names: Sequence[str]) -> list[Block]:
@@ -323,26 +323,26 @@ class HostTables(TableModule):
         self.layouts = self._on_hosts.layouts
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """See TableModule."""
+        """Exchange lookups between the hosts."""
         return self._on_hosts.input(lookups)
 
     def compute(self, received: Any) -> list[torch.Tensor]:
-        """See TableModule."""
+        """Look up the rows of this host."""
         return self._on_hosts.compute(received)
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """See TableModule."""
+        """Exchange vectors between the hosts and copy them to the device."""
         given = self._on_hosts.output(received, vectors)
         if isinstance(given, dict):
             return {name: self._copied(rows) for name, rows in given.items()}
         return [self._copied(pooled) for pooled in given]
 
     def shards(self) -> Shards:
-        """See TableModule."""
+        """Return the weights that this host holds."""
         return self._on_hosts.shards()
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """See TableModule."""
+        """Return the moments that the kernels of the host keep."""
         return self._on_hosts.moments()
 
     def _copied(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -382,23 +382,23 @@ class ReplicatedRows(TableModule):
         )
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Nothing leaves the rank."""
+        """Keep the lookups: nothing leaves the rank."""
         return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
-        """See TableModule."""
+        """Look up single rows of the replicas."""
         return list(self.module(received))
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """See TableModule."""
+        """Name the vectors by their lookups; nothing is exchanged."""
         return dict(zip(received.keys(), vectors))
 
     def shards(self) -> Shards:
-        """See TableModule."""
+        """Return the replicas, which begin at row 0."""
         return {name: [(0, table.weight)] for name, table in self.module.module.tables.items()}
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
-        """See TableModule."""
+        """Return the weights of all replicas."""
         return list(self.module.parameters())
 
 
@@ -414,7 +414,7 @@ class _Rows(torch.nn.Module):
 
 
 def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:
-    """Every module of a lowered plan; ``optimizer`` is the fused one's (class, keyword arguments).
+    """Make every module of a lowered plan; ``optimizer`` is the fused one's (class, keyword arguments).
 
     All weights are the same number until somebody writes others.
     """

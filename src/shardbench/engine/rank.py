@@ -51,7 +51,7 @@ class Rank:
         self.device = self._join()
 
     def _check(self) -> None:
-        """Raises BadInput where these ranks, or what lies here for them, are not those of the job."""
+        """Raise BadInput where these ranks, or what lies here for them, are not those of the job."""
         job, asked = self.job, self.job.topology
         if asked.world_size != self.world:
             raise BadInput(f"the job is for {asked.world_size} ranks but {self.world} were started")
@@ -79,7 +79,7 @@ class Rank:
         return join_group(self.job.device, self.rank, self.job.topology, method, self.job.timeout_s)
 
     def run(self) -> RankResult:
-        """The whole trial of this rank."""
+        """Run the whole trial of this rank."""
         job = self.job
         self.phase("build")
         clock = CountedClock(clock_of(self.device), self.progress)
@@ -135,7 +135,7 @@ class Rank:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Outcome for an exception that ended a rank."""
+    """Return the outcome for an exception that ended a rank."""
     if isinstance(error, Unsupported):
         return Outcome.SKIPPED
     return Outcome.OOM if out_of_memory(error) else Outcome.ERROR
@@ -173,7 +173,7 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
 
 
 def _leave(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text)
     partial.replace(path)

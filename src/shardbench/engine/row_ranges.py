@@ -11,7 +11,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RowCut:
-    """Lookups of one row range, ids relative to its start.
+    """The lookups of one row range, ids relative to its start.
 
     ``ids`` int64 [n]; ``lengths`` int32 [bags]; ``positions`` int64 [n] are the places of these
     lookups among all of the table's, None where they are all of them in order.
@@ -23,13 +23,13 @@ class RowCut:
 
 
 def cut_bags(bags: Bags, ranges: list[Range], rows: int) -> dict[Range, RowCut]:
-    """Lookups of each row range of a table of ``rows`` rows."""
+    """Cut the lookups of a table of ``rows`` rows into row ranges."""
     ids = torch.from_numpy(bags.values.astype("int64"))
     return cut_ids(ids, torch.from_numpy(bags.lengths.astype("int32")), ranges, rows)
 
 
 def cut_ids(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range], rows: int) -> dict[Range, RowCut]:
-    """The same of ids int64 [n] and the lengths int32 [bags] of their bags."""
+    """Cut ids int64 [n], with the lengths int32 [bags] of their bags, into row ranges."""
     if ranges == [(0, rows)]:
         return {ranges[0]: RowCut(ids=ids, lengths=lengths, positions=None)}
     if all(a[1] == b[0] for a, b in zip(ranges, ranges[1:])):

@@ -70,7 +70,7 @@ class SentBytes(TorchDispatchMode):
             raise Unsupported(f"the executor used collective '{name}', which the counter does not know")
 
     def _exchange(self, kind: str) -> CollectiveName:
-        """Name of a kind of exchange in this part of the step."""
+        """Return the name of a kind of exchange in this part of the step."""
         gathered = {StepPart.ROWS_SPLITS: CollectiveName.ROWS_SPLITS, StepPart.ROWS: CollectiveName.ROWS_ALL_REDUCE}
         if kind == "all_to_all" and self.part in gathered:
             return gathered[self.part]

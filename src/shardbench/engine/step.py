@@ -88,7 +88,7 @@ class StepSettings:
 
     dense: DenseShape
     optimizer: Optimizer
-    """Of the tables; the dense model uses SGD."""
+    """The optimiser of the tables; the dense model uses SGD."""
     learning_rate: float
     dense_seed: int
 
@@ -197,7 +197,7 @@ class TrainingStep:
             self.bytes.part = part
 
     def _assembled(self, outputs: list[Any], batch: LocalBatch) -> list[torch.Tensor | History]:
-        """What each slot gives the dense model: [b, dim], or its history where unpooled."""
+        """Return what each slot gives the dense model: [b, dim], or its history where unpooled."""
         pooled = [tensor for module, out in zip(self.modules, outputs) if module.key.pooled for tensor in out]
         whole: dict[Slot, torch.Tensor | History] = dict(zip(self._pooled, self._assemble(pooled)))
         for slot in self._silent:
@@ -273,7 +273,7 @@ def _kernel_nodes(pooled: list[torch.Tensor]) -> list[Any]:
 
 
 def local_shards(modules: list[TableModule]) -> Shards:
-    """This rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
+    """Return this rank's weights: logical table name -> [(first row, tensor [rows, columns])]."""
     return {name: shards for module in modules for name, shards in module.shards().items()}
 
 

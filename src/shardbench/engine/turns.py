@@ -14,20 +14,20 @@ B_contra = TypeVar("B_contra", contravariant=True)
 
 
 class Readable(Protocol):
-    """What a step leaves to be read after the clock settled."""
+    """The stamps that a step leaves to be read after the clock settled."""
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds by phase, and of the whole ``step``."""
+        """Return milliseconds by phase, and of the whole ``step``."""
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """The same in CPU time; None where the work is not a CPU's."""
+        """Return CPU milliseconds by phase; None where the work is not a CPU's."""
 
 
 class Step(Protocol[B_contra]):
-    """Trains on one batch, whatever a batch is to it: an ordinary step, or one of a schedule's phases."""
+    """A step that trains on one batch, whatever that is to it: an ordinary one, or one of a schedule's phases."""
 
     def __call__(self, batch: B_contra, /) -> tuple[torch.Tensor, Readable]:
-        """The logits [b] (detached), and the stamps."""
+        """Train on a batch; return the logits [b] (detached) and the stamps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Contender(Generic[B]):
     batches: Sequence[B]
 
     def take(self, iteration: int) -> tuple[torch.Tensor, Readable]:
-        """Logits and stamps of one step."""
+        """Make one step; return its logits and stamps."""
         return self.step(self.batches[iteration % len(self.batches)])
 
 
@@ -50,7 +50,7 @@ class Times:
     cpu_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, stamps: Readable, clock: Clock) -> None:
-        """The times of one more iteration."""
+        """Add the times of one more iteration."""
         for name, value in stamps.read(clock).items():
             self.ms.setdefault(name, []).append(value)
         for name, value in (stamps.read_cpu(clock) or {}).items():
@@ -58,7 +58,7 @@ class Times:
 
 
 def take_turns(contenders: Sequence[Contender[Any]], iterations: int, clock: Clock) -> list[Times]:
-    """Times of each contender: all step once an iteration, each after a barrier.
+    """Return the times of each contender: all step once an iteration, each after a barrier.
 
     Who goes first goes last in the next iteration (ABBA), so that none has the better place.
     """

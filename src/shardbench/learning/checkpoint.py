@@ -35,14 +35,14 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """Hash of everything."""
+        """Hash everything that the file holds."""
         names = sorted(self.tensors)
         arrays = [self.tensors[name].detach().cpu().numpy() for name in names]
         return content_hash(self.kind, self.version, self.key, dict(self.facts), names, *arrays)
 
 
 def path_of(folder: Path, kind: str, key: str) -> Path:
-    """Where the checkpoint of a kind and key lies."""
+    """Name the file of the checkpoint of a kind and key."""
     return folder / f"{kind}-{key}.pt"
 
 
@@ -55,7 +55,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a file holds of it."""
+    """Give what a file holds of a checkpoint."""
     return {
         "format": FORMAT,
         "kind": checkpoint.kind,
@@ -109,7 +109,7 @@ def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 
 def network_tensors(networks: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Weights by name, for a checkpoint."""
+    """Give weights by name, for a checkpoint."""
     return {f"{NET}{name}": value for name, value in networks.state_dict().items()}
 
 
@@ -122,7 +122,7 @@ def put_networks(networks: torch.nn.Module, found: Checkpoint) -> None:
 
 
 def adam_tensors(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """State of an optimizer by parameter number and field, for a checkpoint."""
+    """Give the state of an optimizer by parameter number and field, for a checkpoint."""
     state = adam.state_dict()["state"]
     return {f"{ADAM}{number}.{field}": value for number, fields in state.items() for field, value in fields.items()}
 

@@ -56,17 +56,12 @@ class Placing:
         self._ragged = bool((self.tables != self.steps).any())
 
     @property
-    def done(self) -> bool:
-        """Whether every table is placed."""
-        return self.step >= self.steps
-
-    @property
     def active(self) -> Bools:
-        """Episodes that still have a table to place, bool [E]."""
+        """Tell which episodes still have a table to place, bool [E]."""
         return self.step < self.tables
 
     def legal(self) -> Bools:
-        """Devices with room for the current table, bool [E, D]; at least one an episode.
+        """Tell which devices have room for the current table, bool [E, D]; at least one an episode.
 
         An episode without any is marked as failed and may use its emptiest device, so that the
         others can go on; its placement is not legal and must not be used.
@@ -95,7 +90,7 @@ class Placing:
         return new
 
     def placements(self) -> list[Ints]:
-        """Device of every table in the task's own order, int64 [tables] an episode."""
+        """Give the device of every table in the task's own order, int64 [tables] an episode."""
         found = []
         for chosen, order in zip(self.chosen, self._orders):
             placement = np.empty(len(order), dtype=np.int64)

@@ -14,7 +14,7 @@ Play = Callable[[Sequence[int], Sequence[Ints] | None], Placing]
 
 
 def place_or_by_size(tasks: Sequence[TableSet], play: Play) -> list[Ints]:
-    """Device of every table of every task, int64 [tables] a task; ``play`` takes devices with room where there are any.
+    """Place every table of every task, int64 [tables] a task; ``play`` takes devices with room where there are any.
 
     Raises Infeasible, naming the task and the table, where a table finds none: in ``play``'s own
     order, and then, once more, largest table first.

@@ -45,7 +45,7 @@ class Constrained(Strategy):
         self.inner.fit([problem.restricted_to(self.inner.sees) for problem in problems], budget, seed)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Raises Infeasible where a table has no place that keeps them."""
+        """Plan, and place anew what breaks a constraint; raises Infeasible where a table has no place to keep them."""
         made = self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed)
         return _kept(made, problem, self.constraints)
 
@@ -68,7 +68,7 @@ def evaluate_under(
 
 
 def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
-    """The plan with those tables placed anew that break a constraint."""
+    """Return the plan with those tables placed anew that break a constraint."""
     by_table = plan.by_table()
     tables = {table.name: table for table in problem.tables}
     groups = _groups(by_table, tables, problem, constraints)
@@ -91,7 +91,7 @@ def _placed_anew(
     *,
     by_size: bool = False,
 ) -> Plan:
-    """The plan with some tables placed anew, the dearest first or the largest; raises Infeasible without room."""
+    """Place some tables of a plan anew, the dearest first or the largest; raises Infeasible without room."""
     tables = {table.name: table for table in problem.tables}
     moved = {name for group, _ in groups for name in group}
     placing = _Placing([s for s in plan.segments if s.table not in moved], problem, constraints)
@@ -109,7 +109,7 @@ def _placed_anew(
 def _groups(
     by_table: dict[str, list[Segment]], tables: dict[str, Table], problem: Problem, constraints: Constraints
 ) -> list[tuple[tuple[str, ...], str]]:
-    """Tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
+    """List the tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
     topology, found = problem.topology, []
     wrong = {
         name: sharding_type(by_table[name], tables[name], topology) not in allowed(types)

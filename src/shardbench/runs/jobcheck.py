@@ -55,7 +55,7 @@ def lacking_devices(machine: Machine, backend: Backend) -> str:
 
 
 def missing_engine() -> tuple[str, ...]:
-    """Distributions that ranks need and that cannot be imported here."""
+    """List the distributions that ranks need and that cannot be imported here."""
     return tuple(name for module, name in ENGINE.items() if importlib.util.find_spec(module) is None)
 
 

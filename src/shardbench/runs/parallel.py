@@ -14,7 +14,7 @@ RunTrial = Callable[[TrialSpec, JobContext], Record]
 
 
 class SharedJob:
-    """A job's context, there from the first of its trials that runs to the last."""
+    """The context of a job, there from the first of its trials that runs to the last."""
 
     def __init__(self, context: AbstractContextManager[JobContext], specs: Sequence[TrialSpec]) -> None:
         repeats: dict[TrialSpec, list[TrialSpec]] = {}
@@ -29,14 +29,14 @@ class SharedJob:
         self._left = len(self.groups)
 
     def enter(self) -> JobContext:
-        """The context, for a group that begins."""
+        """Return the context, for a group that begins."""
         with self._lock:
             if self._context is None:
                 self._context = self._stack.enter_context(self._made)
             return self._context
 
     def leave(self) -> None:
-        """A group is done with."""
+        """Note that a group is done with."""
         with self._lock:
             self._left -= 1
             if self._left == 0:
@@ -48,7 +48,7 @@ class SharedJob:
 
 
 def run_beside(jobs: Sequence[SharedJob], run: RunTrial, workers: int) -> Generator[Record, None, None]:
-    """Records as trials are done, ``workers`` at once; 0 are one a core.
+    """Yield records as trials are done, ``workers`` at once; 0 are one a core.
 
     While a trial changed the test batches of its job, others may have been judged on them: none of
     these counts, and all run again, alone.

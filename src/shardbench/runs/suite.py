@@ -75,7 +75,7 @@ class Job(TrialSettings):
         return self
 
     def load_machine(self) -> Machine:
-        """The job's machine, its overrides applied; raises BadInput."""
+        """Load the job's machine, its overrides applied; raises BadInput."""
         return overridden(load_machine(self.machine), self.override)
 
 
@@ -110,7 +110,7 @@ class Grid(Defaults):
     """Later ones count where several choose a cell."""
 
     def jobs(self, what: str) -> Iterator[Job]:
-        """Its cells, workload by workload; raises BadInput, which begins with ``what``."""
+        """Yield its cells, workload by workload; raises BadInput, which begins with ``what``."""
         axes = {one: getattr(self, many) for one, many in _AXES.items()}
         for one, values in axes.items():
             if values is None:
@@ -166,7 +166,7 @@ class Suite(pydantic.BaseModel):
         return self
 
     def workload(self, job: Job) -> WorkloadConfig:
-        """The job's workload parameters, its batch size applied."""
+        """Return the job's workload parameters, its batch size applied."""
         for config in self.workloads:
             if config.get("name") == job.workload:
                 size = {"batch_size": job.batch_size} if job.batch_size else {}
@@ -204,7 +204,7 @@ def _twice(names: Iterable[str]) -> str | None:
 
 
 def suite_names() -> list[str]:
-    """Names of the suites that come with the project."""
+    """List the names of the suites that come with the project."""
     folder = resources.files("shardbench.suites")
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
@@ -218,7 +218,7 @@ def load_suite(name: str) -> Suite:
 
 
 def read_suite(name: str) -> Suite:
-    """The same with workloads as they are written, which takes no import of data sets; raises BadInput."""
+    """Read a suite with workloads as they are written, which takes no import of data sets; raises BadInput."""
     what = f"suite {name}"
     try:
         file = _SuiteFile.model_validate(toml_data(_text(name), what))

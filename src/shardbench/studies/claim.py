@@ -20,7 +20,7 @@ Sentence = Annotated[str, Field(min_length=8)]
 BAND = 1.25
 """Factor by which a number may differ from the paper's, either way, where a statement is about a number."""
 SUITE = "suite"
-"""In ``judged_by``: the baseline's suite; other names are of its studies."""
+"""The name of the baseline's suite in ``judged_by``; other names are of its studies."""
 
 
 class Relation(StrEnum):
@@ -29,15 +29,15 @@ class Relation(StrEnum):
     AT_LEAST = "at least"
     AT_MOST = "at most"
     ABOUT = "about"
-    """Within a factor of BAND."""
+    """The numbers differ by at most a factor of BAND."""
     NOT_WORSE = "not worse"
-    """By less than a margin."""
+    """Ours is worse by less than a margin."""
     DIRECTION = "direction"
     """No number: only which side of no effect."""
 
 
 class NumberKind(StrEnum):
-    """What the numbers behind a statement are, and how they are printed."""
+    """The kinds of numbers behind a statement, and how they are printed."""
 
     RATIO = "ratio"
     """Ratios, such as theirs over ours; printed as they are."""
@@ -46,15 +46,15 @@ class NumberKind(StrEnum):
     SAVING = "saving"
     """Ratios r of theirs over ours; printed as 100 (1 - 1 / r) %."""
     DIFFERENCE = "difference"
-    """Plain numbers."""
+    """Numbers that are no ratios."""
 
     @property
     def is_ratio(self) -> bool:
-        """Whether numbers are averaged by their logarithms."""
+        """Tell whether numbers are averaged by their logarithms."""
         return self is not NumberKind.DIFFERENCE
 
     def shown(self, number: float) -> float:
-        """A number in the unit of print; never falls where the number rises."""
+        """Give a number in the unit of print; it never falls where the number rises."""
         if self is NumberKind.GAIN:
             return 100.0 * (number - 1.0)
         if self is NumberKind.SAVING:
@@ -86,42 +86,42 @@ class Claim(pydantic.BaseModel):
 
     name: Name
     statement: Sentence
-    """In our words."""
+    """The statement in our words."""
     quote: str = ""
-    """In the paper's, short."""
+    """The paper's own words, in short."""
     sourced: bool
     """Whether the paper itself was seen to state it; if not, its number is never printed as the paper's."""
     source: Sentence
     definition_of: Literal["paper", "ours"]
-    """Whose definition the measure is."""
+    """The measure is by the paper's definition, or by ours."""
     definition: Sentence
     """What is divided by what, over which trials."""
     conditions: Sentence
-    """Workloads, machines, ranges."""
+    """Workloads, machines and ranges of knobs."""
     relation: Relation
     paper: float | None = None
-    """In the unit of print; None where the statement has no number."""
+    """The paper's number in the unit of print; None where the statement has none."""
     margin: PositiveFloat | None = None
-    """Of ``not worse``, in the unit of print."""
+    """The margin of ``not worse``, in the unit of print."""
     better: Literal["higher", "lower"] = "higher"
     unit: str
-    """Of print: ``x``, ``%``, ..."""
+    """The unit of print, such as ``x`` or ``%``."""
     scale: NumberKind
     neutral: float
     """No effect, in the unit of print."""
     n_unit: str
-    """What n counts: ``draw of features``, ``task``, ``seed``, ``machine``."""
+    """The unit that n counts: ``draw of features``, ``task``, ``seed``, ``machine``."""
     sample: bool
     """Whether the numbers are independent draws of it; or else chosen conditions, which have a range only."""
     evidence: Strength
     part: Literal["embedding", "exchanges", "step", ""] = ""
-    """Of simulated numbers, whose model error stands beside them."""
+    """The part of a simulated step that the numbers are of: its model error stands beside them."""
     data: Literal["made up", "drawn from published statistics", "recorded", ""] = ""
     region: RegionTable | None = None
     judged_by: tuple[str, ...] = ()
     """``suite`` and names of studies."""
     not_testable: str = ""
-    """Why no number of ours can judge it here."""
+    """The reason why no number of ours can judge it here."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> "Claim":
@@ -140,27 +140,27 @@ class Claim(pydantic.BaseModel):
 
     @property
     def digest(self) -> str:
-        """Hash of the definition: all that is declared."""
+        """Hash the definition: all that is declared."""
         return content_hash(self.model_dump(mode="json"))
 
     @property
     def has_direction(self) -> bool:
-        """Whether the statement says more than that nothing is lost."""
+        """Tell whether the statement says more than that nothing is lost."""
         return self.relation is not Relation.NOT_WORSE and self.paper != self.neutral
 
     @property
     def up(self) -> bool:
-        """Whether more than ``neutral`` is the claimed direction."""
+        """Tell whether more than ``neutral`` is the claimed direction."""
         if self.paper is None or self.paper == self.neutral:
             return self.better == "higher"
         return self.paper > self.neutral
 
     def directed(self, shown: float) -> bool:
-        """Whether a number in the unit of print lies on the claimed side of no effect."""
+        """Tell whether a number in the unit of print lies on the claimed side of no effect."""
         return shown > self.neutral if self.up else shown < self.neutral
 
     def limits(self) -> tuple[float, float]:
-        """Least and most in the unit of print that the stated magnitude allows; infinite where it has no limit."""
+        """Give least and most in the unit of print that the stated magnitude allows; infinite where it has no limit."""
         paper = self.paper if self.paper is not None else 0.0
         least, most = -float("inf"), float("inf")
         if self.relation is Relation.AT_LEAST:
@@ -174,7 +174,7 @@ class Claim(pydantic.BaseModel):
         return least, most
 
     def holds(self, shown: float) -> bool:
-        """Whether a number in the unit of print is as the statement says, in size or, where it has none, direction."""
+        """Tell whether a number in the unit of print has the stated size or, where there is none, direction."""
         least, most = self.limits()
         return least <= shown <= most and (self.relation is not Relation.DIRECTION or self.directed(shown))
 
@@ -186,7 +186,7 @@ class _ClaimsFile(pydantic.BaseModel):
 
 
 def parse_claims(text: str, what: str) -> tuple[Claim, ...]:
-    """Claims out of TOML text; raises BadInput that names the first wrong field."""
+    """Read claims out of TOML text; raises BadInput that names the first wrong field."""
     try:
         claims = _ClaimsFile.model_validate(toml_data(text, what)).claims
     except pydantic.ValidationError as error:
@@ -203,4 +203,4 @@ class Evidence:
 
     records: tuple[Record, ...]
     tables: Mapping[str, pd.DataFrame]
-    """By table name; a study that did not run has none."""
+    """Tables by name; a study that did not run has none."""

@@ -38,7 +38,7 @@ class _Definitions(pydantic.RootModel[dict[str, Definition]]):
 
 
 def definitions(package: str) -> Mapping[str, Definition]:
-    """Stamps of the claims in a package by name; empty where none were made. Raises BadInput for a malformed file."""
+    """Read the stamps of a package's claims by name; there may be none. Raises BadInput for a malformed file."""
     file = resources.files(package) / FILE
     if not file.is_file():
         return {}
@@ -46,7 +46,7 @@ def definitions(package: str) -> Mapping[str, Definition]:
 
 
 def parse_definitions(text: str, what: str) -> Mapping[str, Definition]:
-    """Stamps by claim out of TOML text; raises BadInput that names the first wrong field."""
+    """Read stamps by claim out of TOML text; raises BadInput that names the first wrong field."""
     try:
         return _Definitions.model_validate(toml_data(text, what)).root
     except pydantic.ValidationError as error:

@@ -37,7 +37,7 @@ REGION_COLUMNS = (
 )  # fmt: skip
 PICTURES = "pictures"
 TELLING_Q2 = 0.25
-"""Below it a response surface explains too little for its indices to be read."""
+"""A response surface with a smaller Q2 explains too little for its indices to be read."""
 _SHORT = 10
 """Digits of a commit in print."""
 
@@ -52,7 +52,7 @@ class Ledger:
 
 
 def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
-    """All papers of which a results folder has a record; statements that need none stand with them.
+    """Make the ledger of all papers that have a record in a results folder, with statements that need none.
 
     Raises BadInput where claims.py observes a claim that claims.toml does not have.
     """
@@ -150,7 +150,7 @@ def _defined_in(claim: Claim, stamp: Definition | None) -> str:
 
 
 def _judged_in(behind: Sequence[BaseRecord]) -> str:
-    """Commits of the first and the last record, one where they are the same."""
+    """Name the commits of the first and the last record, one where they are the same."""
     known = sorted(
         (record.provenance.started, record.provenance.commit, record.provenance.dirty)
         for record in behind
@@ -164,7 +164,7 @@ def _judged_in(behind: Sequence[BaseRecord]) -> str:
 
 @cache
 def _model_error(part: str) -> tuple[float, int]:
-    """Median of held-out published points' errors, without their sign, in percent, and how many."""
+    """Give the median of held-out published points' errors, without their sign, in percent, and how many."""
     kinds = {name: type(family.points[0]) for name, family in published().families.items()}
     of = {PublishedKernel: "embedding", PublishedExchange: "exchanges"}
     errors = [
@@ -176,7 +176,7 @@ def _model_error(part: str) -> tuple[float, int]:
 
 
 def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dict[str, object] | None:
-    """How a claim fares over its region; None where it has none, or it did not run."""
+    """Tell how a claim fares over its region; None where it has none, or it did not run."""
     if claim.region is None or claim.region.table not in tables:
         return None
     column = claim.region.column
@@ -204,7 +204,7 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
 
 
 def _deciding(knobs: pd.DataFrame) -> str:
-    """The knobs with the largest total effects; of a surface that predicts too little, that it does."""
+    """Name the knobs with the largest total effects, or by rank where the surface predicts too little."""
     if not len(knobs):
         return ""
     if knobs["q2"].iloc[0] < TELLING_Q2:
@@ -214,7 +214,7 @@ def _deciding(knobs: pd.DataFrame) -> str:
 
 
 def expected_files(results: Path) -> dict[Path, str]:
-    """Text of every file that ``shardbench claims`` writes."""
+    """Make the text of every file that ``shardbench claims`` writes."""
     made = ledger(results)
     tables = {"claims": made.claims, "regions": made.regions}
     files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
@@ -227,6 +227,6 @@ def write_ledger(results: Path) -> list[Path]:
 
 
 def check_ledger(results: Path) -> list[str]:
-    """Files that differ from what the records give, one line each; none is good."""
+    """List files that differ from what the records give, one line each; none is good."""
     held = sorted((results / PICTURES).glob("*.svg"))
     return check_files(expected_files(results), "shardbench claims", held)

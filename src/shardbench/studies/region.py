@@ -33,7 +33,7 @@ class Knob:
     scale: Literal["linear", "log", "integer", "choice"] = "linear"
     """``log``: even in the logarithm; ``integer``: even over whole numbers, ends included; ``choice``: of values."""
     values: tuple[str | int | float, ...] = ()
-    """Of a choice, in an order that means something."""
+    """The values of a choice, in an order that means something."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a range that is none."""
@@ -45,7 +45,7 @@ class Knob:
             raise ValueError(f"knob {self.name}: a logarithmic range begins above 0")
 
     def at(self, share: float) -> str | int | float:
-        """The value at a share in [0, 1) of the range; six significant digits."""
+        """Give the value at a share in [0, 1) of the range; six significant digits."""
         if self.scale == "choice":
             return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
         if self.scale == "integer":
@@ -56,7 +56,7 @@ class Knob:
         return float(f"{self.low + share * (self.high - self.low):.6g}")
 
     def share(self, value: Scalar) -> float:
-        """Where a value lies in the range, in [0, 1]."""
+        """Tell where a value lies in the range, in [0, 1]."""
         if self.scale == "choice":
             return (self.values.index(value) + 0.5) / len(self.values)
         number = float(value)  # type: ignore[arg-type]
@@ -79,10 +79,10 @@ class RegionStudy(Study):
 
     @abstractmethod
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """The outcomes at a point, and other columns; ``cell`` has ``point`` and every knob."""
+        """Measure the outcomes at a point, and other columns; ``cell`` has ``point`` and every knob."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """The points, or the first few of them."""
+        """Give the points, or the first few of them."""
         shares = design(len(self.knobs), self.points)[: QUICK_POINTS if quick else None]
         return [
             {"point": number, **{knob.name: knob.at(share) for knob, share in zip(self.knobs, row)}}
@@ -90,16 +90,16 @@ class RegionStudy(Study):
         ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """One row a point."""
+        """Measure one point, in one row."""
         return [{"backend": self.backend, **self.measure(cell, folder)}]
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """The points, and a row for every outcome and knob: which knob decides, most deciding first."""
+        """Make tables of the points, and of every outcome and knob: the most deciding knob is first."""
         return {self.name: rows, f"{self.name}_knobs": knob_table(self.knobs, self.outcomes, rows)}
 
 
 def design(knobs: int, points: int) -> Floats:
-    """[points, knobs] in (0, 1): the Sobol sequence as it is, each coordinate at the middle of its step.
+    """Design points, [points, knobs] in (0, 1): the Sobol sequence as it is, each coordinate at the middle of its step.
 
     The same by every version of the libraries, since nothing is drawn. ValueError where ``points`` is no power of two.
     """
@@ -111,9 +111,9 @@ def design(knobs: int, points: int) -> Floats:
 
 
 def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFrame) -> pd.DataFrame:
-    """First-order and total effects of each knob on the logarithm of each outcome, by a response surface.
+    """Estimate first-order and total effects of each knob on the logarithm of each outcome, by a response surface.
 
-    And Spearman's correlation with the outcome, which says which way a knob points, whatever the surface is worth.
+    Spearman's correlation with the outcome says which way a knob points, whatever the surface is worth.
     """
     made = []
     shares = np.array([[knob.share(value) for value in rows[knob.name]] for knob in knobs]).T
@@ -141,7 +141,7 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
 
 
 def _rank_correlation(knob: Floats, outcome: Floats) -> float:
-    """Spearman's; 0 where either does not vary."""
+    """Compute Spearman's correlation; it is 0 where either does not vary."""
     if np.ptp(knob) == 0.0 or np.ptp(outcome) == 0.0:
         return 0.0
     return float(spearmanr(knob, outcome).statistic)

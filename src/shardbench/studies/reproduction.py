@@ -1,4 +1,4 @@
-"""What a baseline's ``reproduction/``, or the leaderboard, brings: ``studies.py``, ``claims.toml``, ``claims.py``."""
+"""The reproduction of a baseline or of the leaderboard: its ``studies.py``, ``claims.toml`` and ``claims.py``."""
 
 import importlib
 import importlib.util
@@ -31,7 +31,7 @@ class Reproduction:
     """Where each claim's definition was first committed; not of claims that never were."""
 
     def study(self, name: str) -> Study:
-        """The study of that name; raises BadInput that names the closest or all."""
+        """Find the study of that name; raises BadInput that names the closest or all."""
         for study in self.studies:
             if study.name == name:
                 return study
@@ -40,7 +40,7 @@ class Reproduction:
 
 @cache
 def find_reproduction(owner: str) -> Reproduction:
-    """Studies and claims of a baseline; raises BadInput where it has none or one is malformed."""
+    """Find studies and claims of a baseline; raises BadInput where it has none or one is malformed."""
     if owner not in reproduction_names():
         raise BadInput(unknown("paper", owner, reproduction_names(), "shardbench list papers"))
     studies: tuple[Study, ...] = ()

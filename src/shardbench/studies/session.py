@@ -31,7 +31,7 @@ class SessionOptions:
     quick: bool = False
     studies: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
-    """Of cells that name a strategy, those of these alone."""
+    """Cells that name a strategy run only for these; none means all."""
     force: bool = False
     retry: frozenset[Outcome] = frozenset()
     """Run cells again that failed so; one that does not say how is an error."""
@@ -55,26 +55,26 @@ class StudyWork(Work[Cell, CellRecord]):
         self._options = options
 
     def key(self, piece: Cell) -> str:
-        """That of the study, its version and the cell."""
+        """Key a cell by the study, its version and the cell."""
         return cell_key(self._study.name, self._study.version, piece)
 
     def code(self, piece: Cell, record: CellRecord) -> str | None:
-        """The owner's and the named strategies'."""
+        """Hash the code of the owner and of the named strategies."""
         return cell_code(self._study, piece)
 
     def timed(self, piece: Cell) -> bool:
-        """As the study says."""
+        """Follow the study: some measure time."""
         return self._study.exclusive
 
     def again(self, record: CellRecord) -> bool:
-        """By the options."""
+        """Follow the options to run it again."""
         failed = record.failure is not None and (record.outcome or Outcome.ERROR) in self._options.retry
         return self._options.force or failed
 
     def run(
         self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]
     ) -> Generator[CellRecord, None, None]:
-        """In any order, or one after the other where time is measured, in processes that keep what they loaded."""
+        """Run cells in any order, or in turn where time is measured, in processes that keep what they loaded."""
         # Whole, for processes that run elsewhere.
         results = self._options.results.resolve()
         folder = results / "cache" / self._owner
@@ -91,7 +91,7 @@ class StudyWork(Work[Cell, CellRecord]):
                 yield record
 
     def _record(self, cell: Cell, done: Answered[CellRecord], environment: str) -> CellRecord:
-        """What a worker gave, or why it gave nothing; with the time that it took."""
+        """Record what a worker gave, or why it gave nothing, with the time that it took."""
         record = done.value
         if isinstance(record, Failure):
             begun = Provenance.begin(cell_code(self._study, cell))

@@ -32,20 +32,20 @@ class Study(ABC):
     frozen: str | None = None
     """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
     exclusive: bool = False
-    """Whether wall time is measured: cells then run one after the other."""
+    """True where wall time is measured: cells then run one after the other."""
 
     def strategies_of(self, cell: Cell) -> set[str]:
-        """Names of all strategies that a cell asks: its own, and what the study uses."""
+        """Name all strategies that a cell asks: its own, and what the study uses."""
         own = cell.get("strategy")
         return {*self.uses, *([own] if isinstance(own, str) else [])}
 
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """What to run; ``quick`` asks for minutes. Cells of a quick run are some of the full run's."""
+        """List what to run; ``quick`` asks for minutes. Cells of a quick run are some of the full run's."""
 
     @abstractmethod
     def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
-        """Rows of one cell, each with its ``backend``; the same for the same cell, times apart.
+        """Give the rows of one cell, each with its ``backend``; the same for the same cell, times apart.
 
         ``folder`` is there for what may be kept between runs (checkpoints, by content key).
         """
@@ -55,20 +55,20 @@ class Study(ABC):
         return self
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Tables by file name; ``rows`` has the cells' columns, then the rows' own.
+        """Make tables by file name; ``rows`` has the cells' columns, then the rows' own.
 
         By default all of them as one table with the study's name.
         """
         return {self.name: rows}
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
-        """``tables``, for studies that show other records of the results folder beside their own rows."""
+        """Make ``tables``, for studies that show other records of the results folder beside their own rows."""
         return self.tables(rows)
 
     def optional(self, cell: Cell) -> bool:
-        """Whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""
+        """Tell whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""
         return False
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plots of ``tables``; none by default."""
+        """Plot ``tables``; there is no plot by default."""
         return ()

@@ -12,7 +12,7 @@ from shardbench.studies.study import Study
 
 
 def rows_frame(study: Study, cells: Iterable[Cell], known: Mapping[str, CellRecord]) -> pd.DataFrame:
-    """Rows of all cells that have some, in the cells' order; the cells' columns come first, then the study's."""
+    """Give the rows of all cells, in the cells' order; the cells' columns come first, then the study's."""
     cells = list(cells)
     rows: list[SeriesRow] = []
     for cell in cells:
@@ -25,12 +25,12 @@ def rows_frame(study: Study, cells: Iterable[Cell], known: Mapping[str, CellReco
 
 
 def study_tables(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
-    """Tables of all studies that have records, by name; of a full run's cells, those on record."""
+    """Make the tables of all studies that have records, by name; of a full run's cells, those on record."""
     return {name: frame for _, tables in tables_by_study(reproduction, results) for name, frame in tables.items()}
 
 
 def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Study, Mapping[str, pd.DataFrame]]]:
-    """Tables of each study that has any row on record."""
+    """Make the tables of each study that has any row on record."""
     found = []
     for study in reproduction.studies:
         known = cell_store(results, reproduction.owner, study.name).latest()
@@ -41,7 +41,7 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
 
 
 def recorded_cells(reproduction: Reproduction, results: Path) -> list[tuple[Study, CellRecord]]:
-    """Last records of all studies."""
+    """List the last records of all studies."""
     return [
         (study, record)
         for study in reproduction.studies

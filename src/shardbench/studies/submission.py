@@ -27,7 +27,7 @@ from shardbench.studies.study import Study
 OWNER, STUDY = LEADERBOARD.rpartition(".")[2], "steps"
 ROUNDING = 1e-9
 WORSE = 0.005
-"""By how much of itself a step may be longer when it is made again: plans made against the clock differ."""
+"""Share by which a step may be longer when it is made again: plans made against the clock differ."""
 FRESH = 3
 """Draws of test lookups that nobody knew, on which plans of cells made again are judged."""
 SURE = 20
@@ -37,7 +37,7 @@ Problem = tuple[object, object]
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was looked at, and what is wrong with it."""
+    """The records that were looked at, and the faults that were found."""
 
     strategies: tuple[str, ...]
     cells: int
@@ -147,7 +147,7 @@ def _number(row: SeriesRow, name: str) -> float:
 
 
 def _drawn(path: Path, known: Mapping[str, CellRecord], number: int) -> list[CellRecord]:
-    """Cells to make again, chosen by the file's digest: who submits cannot choose them."""
+    """Choose cells to make again, by the file's digest: who submits cannot choose them."""
     seed = int.from_bytes(hashlib.sha256(path.read_bytes()).digest()[:8], "big")
     keys = sorted(known)
     chosen = np.random.default_rng(seed).permutation(len(keys))[:number]
@@ -169,7 +169,7 @@ def _differences(record: CellRecord, made: CellRecord) -> Iterator[str]:
 
 
 def _on_fresh_lookups(made: CellRecord, answers: Sequence[Answer[Any]]) -> Iterator[tuple[str, str]]:
-    """A line for each plan of a cell made again, and what is suspicious of it, or an empty string."""
+    """Make a line for each plan of a cell made again, and what is suspicious of it, or an empty string."""
     alike: dict[str, list[Answer[Any]]] = {}
     for answer in answers:
         # Efforts often give one plan, with other notes.
@@ -200,6 +200,6 @@ def _on_fresh_lookups(made: CellRecord, answers: Sequence[Answer[Any]]) -> Itera
 
 
 def _fresh_ms(question: Question[Any], plans: Sequence[Plan]) -> list[float]:
-    """Each plan's mean step on test lookups that are drawn now, and of which no one knew; empty without such."""
+    """Time each plan's mean step on test lookups that are drawn now, and of which no one knew; empty without such."""
     others = question.held_out()
     return [] if others is None else [others.judge(plan).step_ms for plan in plans]

@@ -28,7 +28,7 @@ class Surface:
     powers: Ints
     """[terms, knobs] degree of each knob in each term; the first term is the constant."""
     coefficients: Floats
-    """[terms]."""
+    """One coefficient a term, [terms]."""
     q2: float
     """1 - squared errors over squared deviations from the mean, at points that neither chose nor fitted the terms.
 
@@ -36,11 +36,11 @@ class Surface:
     """
 
     def first_order(self) -> Floats:
-        """[knobs] share of the variance that a knob explains by itself; zeros for a flat surface."""
+        """Give the share of the variance, [knobs], that a knob explains by itself; zeros for a flat surface."""
         return self._shares((self.powers > 0).sum(axis=1) == 1)
 
     def total(self) -> Floats:
-        """[knobs] share of the variance of all terms that a knob is in."""
+        """Give the share of the variance of all terms that a knob is in, [knobs]."""
         return self._shares(np.ones(len(self.powers), dtype=bool))
 
     def _shares(self, counted: np.ndarray) -> Floats:
@@ -53,10 +53,10 @@ class Surface:
 
 
 def fit_surface(knobs: Floats, values: Floats) -> Surface:
-    """The surface through ``values`` [points] at ``knobs`` [points, knobs] in [0, 1], the design's order kept.
+    """Fit the surface through ``values`` [points] at ``knobs`` [points, knobs] in [0, 1], the design's order kept.
 
-    Of polynomials up to DEGREE in all, at most a quarter as many terms as points. ValueError for fewer than FOLDS
-    points.
+    It has polynomials up to DEGREE in all, and at most a quarter as many terms as points. ValueError for fewer points
+    than FOLDS.
     """
     if len(knobs) < FOLDS:
         raise ValueError(f"a response surface needs {FOLDS} points, not {len(knobs)}")
@@ -77,7 +77,7 @@ def fit_surface(knobs: Floats, values: Floats) -> Surface:
 
 
 def _fitted(design: Floats, values: Floats) -> tuple[list[int], Floats]:
-    """Terms that join one by one while leave-one-out errors fall, and their coefficients."""
+    """Choose terms one by one while leave-one-out errors fall; gives them with their coefficients."""
     chosen = [0]
     best = _left_out(design[:, chosen], values)
     while len(chosen) < max(2, int(MOST_TERMS_SHARE * len(values))):
@@ -95,7 +95,7 @@ def _fitted(design: Floats, values: Floats) -> tuple[list[int], Floats]:
 
 
 def _powers(knobs: int) -> Ints:
-    """[terms, knobs], the constant first: every product of up to DEGREE in all of at most two knobs."""
+    """List powers [terms, knobs], the constant first: every product of up to DEGREE in all of at most two knobs."""
     found = {(0,) * knobs}
     for degree in range(1, DEGREE + 1):
         for of in combinations_with_replacement(range(knobs), degree):
@@ -106,7 +106,7 @@ def _powers(knobs: int) -> Ints:
 
 
 def _terms(knobs: Floats, powers: Ints) -> Floats:
-    """[points, terms] of orthonormal Legendre polynomials' products."""
+    """Evaluate, [points, terms], orthonormal Legendre polynomials' products."""
     one = np.stack(
         [
             np.sqrt(2.0 * degree + 1.0) * np.polynomial.legendre.Legendre.basis(degree)(2.0 * knobs - 1.0)
@@ -117,7 +117,7 @@ def _terms(knobs: Floats, powers: Ints) -> Floats:
 
 
 def _left_out(design: Floats, values: Floats) -> float:
-    """Sum of squared errors at each point of the fit to all others (PRESS, by the hat matrix)."""
+    """Add up squared errors at each point of the fit to all others (PRESS, by the hat matrix)."""
     basis, _ = np.linalg.qr(design)
     residuals = values - basis @ (basis.T @ values)
     leverage = (basis**2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""What numbers of ours say of a statement: does its direction hold, and does its magnitude."""
+"""Verdicts on statements by our numbers: whether the direction holds, and whether the magnitude does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class Finding(StrEnum):
     """One word for each of the two questions."""
 
     REPRODUCED = "reproduced"
-    """Of REPRODUCED_FROM or more independent units, with the whole 95 % interval."""
+    """The whole 95 % interval says so, of REPRODUCED_FROM or more independent units."""
     CONSISTENT = "consistent"
-    """As far as seen: fewer units, or every one of some chosen conditions."""
+    """All that was seen says so: fewer units, or every one of some chosen conditions."""
     PARTLY = "partly"
-    """In some of the chosen conditions and not in others."""
+    """Some of the chosen conditions say so, and others do not."""
     INCONCLUSIVE = "inconclusive"
     """The interval holds both answers."""
     NOT_REPRODUCED = "not reproduced"
@@ -32,7 +32,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Both answers and the numbers behind them, in the claim's unit of print."""
+    """The two findings and the numbers behind them, in the claim's unit of print."""
 
     direction: Finding
     magnitude: Finding
@@ -40,12 +40,12 @@ class Verdict:
     """Mean (geometric, of ratios) over the units."""
     low: float | None = None
     high: float | None = None
-    """Of a sample its 95 % interval, of conditions the least and the most."""
+    """The ends of a sample's 95 % interval, or the least and the most of conditions."""
     n: int = 0
 
 
 def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
-    """The verdict on numbers, one a unit; ValueError where a ratio is not positive.
+    """Judge a claim by numbers, one a unit; ValueError where a ratio is not positive.
 
     The limit of "at least" is judged by a one-sided t test at 2.5 %, of "about" by two of them (TOST), of "not
     worse" by one against the margin: in each the 95 % interval has to lie wholly within what is allowed.

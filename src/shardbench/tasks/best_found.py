@@ -25,7 +25,7 @@ class _Costs:
     task: Task
 
     def ms(self, load: Load, everyone: float) -> Floats:
-        """Milliseconds of devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
+        """Time devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
         machine = self.task.problem.machine
         # One node: a device's exchange depends on its own bytes and on the sum.
         own = load.bag_bytes
@@ -37,7 +37,7 @@ class _Costs:
 
 
 def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
-    """The cheapest placement found, int64 [tables]: moves and swaps off the costliest device until none helps.
+    """Find the cheapest placement, int64 [tables]: moves and swaps off the costliest device until none helps.
 
     Raises Infeasible where no greedy start fits. One node only, as the papers' tasks are.
     """
@@ -61,7 +61,7 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
 
 
 def _greedy(weights: Floats, task: Task) -> Ints | None:
-    """Dearest first, each to the device with the smallest sum that has room."""
+    """Place the dearest first, each on the device with the smallest sum that has room."""
     placed = np.zeros(len(weights), dtype=np.int64)
     sums, free = np.zeros(task.devices), np.full(task.devices, task.capacity_bytes, dtype=np.int64)
     for table in np.argsort(-weights, kind="stable"):
@@ -113,7 +113,7 @@ def _descend(placed: Ints, loads: Load, costs: _Costs) -> tuple[Ints, float]:
 
 
 def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:
-    """Load of devices, [devices], and the two longest bags of each, [devices, 2]."""
+    """Give the load of devices, [devices], and the two longest bags of each, [devices, 2]."""
     member = placed[None, :] == np.arange(devices)[:, None]
     held = Load(member.astype(np.float64) @ loads.values)
     bags = np.sort(np.where(member, loads.longest_bag, 0.0), axis=1)
@@ -123,6 +123,6 @@ def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:
 
 
 def _without(longest: Floats, removed: Floats) -> Floats:
-    """Longest bag after one that is ``removed`` long is gone; ``longest`` are the first and the second."""
+    """Give the longest bag after one that is ``removed`` long is gone; ``longest`` are the first and the second."""
     first, second = longest
     return np.asarray(np.where(removed >= first, second, first))

@@ -40,7 +40,7 @@ from shardbench.tasks.task import Task
 
 
 def placement_bound_ms(task: Task, *, counted: bool) -> float:
-    """Milliseconds that no placement of whole tables in device memory can cost less than.
+    """Bound the milliseconds that no placement of whole tables in device memory can cost less than.
 
     For the simulated oracle with the same ``counted``; proof in the module's docstring.
     """
@@ -63,7 +63,7 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
 
 
 def shards_bound_ms(task: Task, *, counted: bool) -> float:
-    """Milliseconds that no placement of column shards in device memory can cost less than.
+    """Bound the milliseconds that no placement of column shards in device memory can cost less than.
 
     However columns are split, the bytes B of all pooled vectors stay what they are, so that every device is in each
     exchange for its fixed time and E at least (above); and the slowest device's kernels take what
@@ -79,7 +79,7 @@ def shards_bound_ms(task: Task, *, counted: bool) -> float:
 
 
 def least_exchange_ms(vector_bytes: float, machine: Machine) -> float:
-    """What an exchange of ``vector_bytes`` pooled vectors takes every device, beside its fixed time: E above."""
+    """Bound what an exchange of ``vector_bytes`` pooled vectors takes every device, beside its fixed time: E above."""
     topology, constants = machine.topology, machine.constants
     if topology.world_size == 1:
         return 0.0
@@ -90,7 +90,7 @@ def least_exchange_ms(vector_bytes: float, machine: Machine) -> float:
 
 
 def _exchange(machine: Machine) -> tuple[float, float]:
-    """Fixed ms of one exchange, and ms a byte of pooled vectors takes to leave its device."""
+    """Give the fixed ms of one exchange, and ms a byte of pooled vectors takes to leave its device."""
     topology, world = machine.topology, machine.topology.world_size
     if world == 1:
         return 0.0, 0.0

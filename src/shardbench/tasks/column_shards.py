@@ -18,7 +18,7 @@ from shardbench.tasks.task import Task
 
 
 def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Load:
-    """Load of each shard alone in device memory, [shards]; ``columns`` int64 [shards] of ``tables`` int64 [shards].
+    """Give each shard's load alone in device memory, [shards]; ``columns`` int64 [shards] of ``tables`` int64 [shards].
 
     Raises BadInput where counted loads are wanted and the task has none.
     """
@@ -48,7 +48,7 @@ def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Lo
 
 
 def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
-    """Every different table of the tasks once at every width, as one task on the first one's machine.
+    """List every different table of the tasks once at every width, as one task on the first one's machine.
 
     Tables are different where their rows or their lookups are; a table's own width counts among ``widths`` only
     where it is listed. Nothing is counted in it: it is there for training.

@@ -17,7 +17,7 @@ FEATURES = (*SCALARS, *(f"reuse{i}" for i in range(REUSE_BINS)))
 
 
 def table_features(tables: Sequence[Table], profiles: Sequence[AccessProfile], precision: Precision) -> Floats:
-    """Raw features of every table, float64 [tables, 21], as AutoShard and DreamShard define them.
+    """Give raw features of every table, float64 [tables, 21], as AutoShard and DreamShard define them.
 
     Width, rows, mean pooling factor (lookups per sample, absent features counted as zero; not
     truncated to an integer as the published code does), GiB of weights at ``precision``, and the
@@ -51,7 +51,7 @@ class Scaling:
 
     @classmethod
     def fit(cls, features: Floats, scored: Collection[str] = SCALARS) -> "Scaling":
-        """Constants of ``features`` float64 [tables, 21]; ``scored`` names the columns to z-score.
+        """Fit the constants to ``features`` float64 [tables, 21]; ``scored`` names the columns to z-score.
 
         A feature that does not vary keeps spread 1. Raises BadInput for a name that is no feature.
         """
@@ -67,6 +67,6 @@ class Scaling:
         )
 
     def __call__(self, features: Floats) -> Floats32:
-        """Normalised features, float32, same shape."""
+        """Normalise features; gives float32 of the same shape."""
         scaled = (features - np.asarray(self.mean)) / np.asarray(self.spread)
         return np.asarray(scaled, dtype=np.float32)

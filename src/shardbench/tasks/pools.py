@@ -92,17 +92,12 @@ class Pool:
     distinct: Floats
     longest_bag: Floats
 
-    def task(self, ids: Sequence[int] | Ints, machine: Machine, name: str) -> Task:
-        """Task of the pool's tables ``ids`` on a machine, in fp16 with plain SGD."""
-        return join(((self, ids),), machine, name)
-
     def counted(self, ids: Ints) -> Load:
-        """Counted load of each table alone in device memory, [ids]."""
-        asked, distinct = self.lookups[ids], self.distinct[ids]
-        return self._load(ids, asked, distinct, self.longest_bag[ids])
+        """Give the counted load of each table alone in device memory, [ids]."""
+        return self._load(ids, self.lookups[ids], self.distinct[ids], self.longest_bag[ids])
 
     def expected(self, ids: Ints) -> Load:
-        """Expected load of each table alone in device memory under its profile, [ids]."""
+        """Give the expected load of each table alone in device memory under its profile, [ids]."""
         chosen = [self.profiles[i] for i in ids]
         asked = np.array([p.mean_pooling * self.batch_size for p in chosen])
         distinct = np.array([p.expected_distinct(n) for p, n in zip(chosen, asked)])
@@ -117,7 +112,7 @@ class Pool:
 
 
 def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, name: str) -> Task:
-    """Task of chosen tables of several pools, which must be of one batch size and share no table."""
+    """Make a task of chosen tables of several pools, which must be of one batch size and share no table."""
     batches = {pool.batch_size for pool, _ in parts}
     if len(batches) != 1:
         raise BadInput(f"task {name}: its pools have batch sizes {sorted(batches)}; use pools of one batch size")
@@ -137,7 +132,7 @@ def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, n
 
 
 def machine_of(name: str, devices: int, cap_bytes: int | None = None) -> Machine:
-    """A machine as one node of another number of devices and memory, without host memory to spill to."""
+    """Describe a machine as one node of another number of devices and memory, without host memory to spill to."""
     base = load_machine(name)
     topology = replace(
         base.topology,
@@ -159,7 +154,7 @@ def draw_tasks(
     other: Pool | None = None,
     share: float = 0.0,
 ) -> tuple[Task, ...]:
-    """``count`` tasks of a row, tables drawn without replacement within a task.
+    """Draw ``count`` tasks of a row, tables without replacement within a task.
 
     A ``share`` (0..1) of each task's tables comes from ``other``: with the training pool as ``pool``
     and the test pool as ``other`` it is the share of unseen tables. Same seed, same tasks; and of two
@@ -193,7 +188,7 @@ def load_pool(
     tables: int = POOL_TABLES,
     batch_size: int = BATCH,
 ) -> Pool:
-    """A pool of the synthetic tables; what is drawn is kept under ``folder`` (about a minute a pool).
+    """Load a pool of the synthetic tables; what is drawn is kept under ``folder`` (about a minute a pool).
 
     A table keeps its width in every task. Widths do not change its lookups: one file serves all.
     """
@@ -215,7 +210,7 @@ def _workload(side: Side, folder: Path, tables: int, batch_size: int, widths: di
 def pool_bags(
     split: Split, folder: Path, *, tables: int = POOL_TABLES, batch_size: int = BATCH
 ) -> tuple[Callable[[Table], Bags], str]:
-    """Lookups of any table of both pools in batch 0 of a split, and what names them: what is measured.
+    """Read lookups of any table of both pools in batch 0 of a split, and name them: they are what is measured.
 
     Training tasks are measured on the training split, placements are judged on the test split.
     """
@@ -233,7 +228,7 @@ def pool_bags(
 
 
 def _drawn(workload: Workload) -> dict[str, NDArray[np.generic]]:
-    """Profiles of the training split and counts of one test batch, as arrays."""
+    """Draw profiles of the training split and counts of one test batch, as arrays."""
     profiles, batch = [], []
     for i, table in enumerate(workload.tables):
         profile = workload.profiles[i]
@@ -262,7 +257,7 @@ def _save(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
 
 _NAMES = ("rows", "samples", "present", "runs", "counts", "row_counts")
 _POOL_BYTES = 1 << 28
-"""Those of the paper's 428 tables take a tenth of it."""
+"""Most bytes of a pool; the paper's 428 tables take a tenth of it."""
 
 
 def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:

@@ -27,7 +27,7 @@ MACHINE = "2080ti-1x4"
 
 
 def draw_split_tasks(pool: Pool, count: int, *, seed: int, whole: bool = False) -> tuple[Task, ...]:
-    """``count`` tasks out of a pool; the same seed gives the same tasks, however many.
+    """Draw ``count`` tasks out of a pool; the same seed gives the same tasks, however many.
 
     A task's number of tables is drawn first, then tables and widths until they are small enough. ``whole``: no single
     table is larger than a device, so that whole tables can be placed.
@@ -52,7 +52,7 @@ def _draw(pool: Pool, tables: int, rng: np.random.Generator, *, whole: bool) -> 
 
 
 def split_task(pool: Pool, ids: Ints, widths: Sequence[int] | Ints, machine: Machine, name: str) -> Task:
-    """Task of the pool's tables ``ids`` at other widths, in fp32 with plain SGD."""
+    """Make a task of the pool's tables ``ids`` at other widths, in fp32 with plain SGD."""
     chosen = np.asarray(widths, dtype=np.int64)
     tables = tuple(replace(pool.tables[i], dim=int(width)) for i, width in zip(ids, chosen))
     profiles = tuple(pool.profiles[i] for i in ids)

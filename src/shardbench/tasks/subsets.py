@@ -12,7 +12,7 @@ from shardbench.tasks.task import Task
 
 
 def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tuple[Task, ...]:
-    """Tasks of the problems; a single problem is joined by ``subsets`` random parts of it.
+    """Make tasks of the problems; a single problem is joined by ``subsets`` random parts of it.
 
     Each part has between half and all of the tables, so that a strategy meets other sets of them
     than the one that it will place. The papers train on many tasks; a trial has one problem.
@@ -30,7 +30,7 @@ def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tupl
 
 
 def part(task: Task, ids: Ints) -> Task:
-    """The task of some of a task's tables, int64 [chosen], on the same machine."""
+    """Make the task of some of a task's tables, int64 [chosen], on the same machine."""
     problem = task.problem
     chosen = replace(
         problem,

@@ -29,12 +29,12 @@ class TableSet:
 
     @property
     def tables(self) -> int:
-        """How many tables are placed."""
+        """Count the tables to place."""
         return len(self.features)
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """Count the devices to place them on."""
         return self.problem.world_size
 
     @property
@@ -44,12 +44,12 @@ class TableSet:
 
     @cached_property
     def sizes_bytes(self) -> Ints:
-        """Bytes of every table's weights and optimiser state, int64 [tables]."""
+        """Count the bytes of every table's weights and optimiser state, int64 [tables]."""
         return np.array([self.problem.weight_bytes(t) for t in self.problem.tables], dtype=np.int64)
 
 
 def table_set(problem: Problem) -> TableSet:
-    """Tables of any problem, without their loads; needs its tables and profiles."""
+    """List the tables of any problem, without their loads; needs its tables and profiles."""
     return TableSet(problem=problem, features=table_features(problem.tables, problem.profiles, problem.precision))
 
 
@@ -66,7 +66,7 @@ class Task(TableSet):
 
     @classmethod
     def of(cls, problem: Problem) -> "Task":
-        """Task of any problem; needs its tables, profiles and machine."""
+        """Make a task of any problem; needs its tables, profiles and machine."""
         return cls(
             problem=problem,
             features=table_features(problem.tables, problem.profiles, problem.precision),
@@ -75,14 +75,14 @@ class Task(TableSet):
 
     @cached_property
     def key(self) -> str:
-        """Hash of what decides the costs of a placement: loads, sizes, machine, batch and precision."""
+        """Hash what decides the costs of a placement: loads, sizes, machine, batch and precision."""
         problem = self.problem
         loads = [load.values for load in (self.expected, self.counted) if load is not None]
         facts = (problem.machine, problem.topology, problem.batch_size, problem.precision.value)
         return content_hash(*facts, problem.optimizer.value, self.features, self.sizes_bytes, *loads)
 
     def loads(self, *, counted: bool) -> Load:
-        """Loads by table; raises BadInput where counted ones are wanted and the task has none."""
+        """Give loads by table; raises BadInput where counted ones are wanted and the task has none."""
         if not counted:
             return self.expected
         if self.counted is None:
@@ -90,7 +90,7 @@ class Task(TableSet):
         return self.counted
 
     def over_capacity(self, assignments: Ints) -> Bools:
-        """Which placements int [episodes, tables] put more on a device than it holds, bool [episodes]."""
+        """Tell which placements int [episodes, tables] put more on a device than it holds, bool [episodes]."""
         used = one_hot(assignments, self.devices) @ self.sizes_bytes.astype(np.float64)
         return np.asarray((used > self.capacity_bytes).any(axis=1))
 
@@ -110,12 +110,12 @@ class Task(TableSet):
 
 
 def one_hot(assignments: Ints, devices: int) -> Floats:
-    """Who holds what: float64 [episodes, devices, tables] of 0 and 1."""
+    """Mark which device holds which table, float64 [episodes, devices, tables] of 0 and 1."""
     return np.asarray(assignments[:, None, :] == np.arange(devices)[None, :, None], dtype=np.float64)
 
 
 def random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
-    """Uniformly drawn placements that fit, int64 [count, tables]; raises BadInput where too few of the draws do."""
+    """Draw placements that fit, int64 [count, tables], uniformly; raises BadInput where too few of the draws do."""
     drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
     fitting = drawn[~task.over_capacity(drawn)][:count]
     if len(fitting) < count:

@@ -234,7 +234,7 @@ class _Tables:
             optimizers |= {_optimizer(sharder, parameter) for parameter in collection.parameters()}
         self.tables = tuple(tables)
         if not formats <= {DataType.FP32, DataType.FP16}:
-            raise PlannerError("tables are planned for as fp32 and fp16 only")
+            raise PlannerError("a table's numbers are neither fp32 nor fp16: give tables of one of these")
         self.precision = Precision.FP16 if formats == {DataType.FP16} else Precision.FP32
         # The one that keeps most, so that memory suffices for all.
         self.optimizer = max(optimizers, key=lambda kind: kind.state_bytes(4), default=Optimizer.SGD)

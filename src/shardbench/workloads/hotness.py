@@ -175,7 +175,7 @@ class Packer:
 
     def __init__(self, rows: Sequence[HotRows], batch_size: int) -> None:
         if batch_size < 1:
-            raise BadInput(f"batch size {batch_size} packs nothing")
+            raise BadInput(f"batch size {batch_size} packs nothing: give at least 1")
         if not rows:
             raise BadInput("no tables to pack lookups of: give the hot rows of at least one")
         self._rows = tuple(rows)

@@ -95,7 +95,7 @@ def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]
     """Return the tables; raises BadInput where there is none, or two have one name or look up one input."""
     tables = tuple(listed)
     if not tables:
-        raise BadInput(f"{what} lists no table")
+        raise BadInput(f"{what} lists no table: it needs at least one")
     for kind, names in (("tables", [t.name for t in tables]), ("inputs", [i for t in tables for i in t.inputs])):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -131,7 +131,7 @@ def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
         raise BadInput(f"{type(wrong[0] if wrong else collection).__name__} is no TorchRec collection, nor configs")
     for config in configs:
         if isinstance(config, EmbeddingBagConfig) and config.pooling is not PoolingType.SUM:
-            raise BadInput(f"table {config.name} is pooled by {config.pooling.name}: sums only")
+            raise BadInput(f"table {config.name} is pooled by {config.pooling.name}: only sums are supported")
     cells = [
         {
             "name": config.name,

@@ -1,4 +1,4 @@
-"""The most that a memory of limited size can save: fractional knapsacks over concave curves, bounded by a price."""
+"""Bounds what a memory of limited size can save: fractional knapsacks over concave curves, bounded by a price."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Curve:
 
     @classmethod
     def line(cls, rows: int) -> "Curve":
-        """A table that is moved whole: parts of it are as good as their size."""
+        """Return the curve of a table that is moved whole: parts of it are as good as their size."""
         return cls(rows=np.array([0.0, rows]), share=np.array([0.0, 1.0]))
 
 
@@ -38,14 +38,14 @@ class Seen:
     ids: Ids
     batches: Ints
     rows: int
-    """Of the table."""
+    """All rows of the table."""
 
     def hottest_first(self) -> Curve:
-        """For memory that holds a table's first rows in frequency order: the concave hull of what each prefix has."""
+        """Return the concave hull of what each prefix has, for memory that holds first rows in frequency order."""
         return self._curve(1 + self.ids, self.batches)
 
     def any_rows(self) -> Curve:
-        """For memory that may hold any rows, as if these batches were known."""
+        """Return the curve for memory that may hold any rows, as if these batches were known."""
         descending = np.sort(self.batches)[::-1]
         return self._curve(np.arange(1, len(descending) + 1), descending)
 
@@ -59,7 +59,7 @@ class Seen:
 
 
 def upper_hull(x: Floats, y: Floats) -> Ints:
-    """Numbers of the points [points] of ascending ``x`` that are corners of their upper concave hull, ascending.
+    """Return the numbers of the points of ascending ``x`` [points] that are corners of their upper hull, ascending.
 
     Quickhull: over every edge so far the highest point becomes a corner, until none is above its edge.
     """
@@ -77,7 +77,7 @@ def upper_hull(x: Floats, y: Floats) -> Ints:
 
 
 def most_saved(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, capacity: float) -> float:
-    """What ``capacity`` bytes, shared by tables, save at most, in the unit of ``gains``.
+    """Return the most that ``capacity`` bytes, shared by tables, save, in the unit of ``gains``.
 
     ``gains`` [tables], none negative, are what a table saves whose accesses are all served from
     the memory; its rows take ``row_bytes`` [tables] each. For any price p >= 0 of a byte, whoever

@@ -1,4 +1,4 @@
-"""What batches ask of the devices, whatever the plan: the numbers that lower bounds are proven from.
+"""Collects what batches ask of the devices, whatever the plan: the numbers that lower bounds are proven from.
 
 Counted off batches, or expected under the training profiles, as traffic is.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.bounds.capacity import Curve, Seen
 from shardbench.cost.bounds.embedding import alone_load, expected_table_loads
-from shardbench.cost.bounds.local_lookups import Blocks, Luck, luck_of, near_blocks
+from shardbench.cost.bounds.local_lookups import Blocks, LocalLookups, local_blocks, local_lookups_of
 from shardbench.cost.bounds.row_counts import AskedGroups, AskedRows, counted_rows, expected_entries, grouped
 from shardbench.cost.bounds.row_prefixes import Prefixes, prefix_of
 from shardbench.cost.load import Load
@@ -24,24 +24,24 @@ from shardbench.workloads.trace import Bags
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Demand:
-    """What batches ask for, by table; means are over the batches."""
+    """The numbers that batches ask for, by table; means are over the batches."""
 
     loads: Load
-    """Of each table alone on one device in HBM, [batches, tables]."""
+    """The load of each table alone on one device in HBM, [batches, tables]."""
     any_rows: tuple[Curve, ...]
-    """What a table's rows in HBM serve, whichever they are, [tables]."""
+    """The accesses that a table's rows in HBM serve, whichever rows they are, [tables]."""
     hottest_first: tuple[Curve, ...]
-    """The same where they are its hottest by the train split, [tables]."""
+    """The accesses that they serve where they are the table's hottest by the train split, [tables]."""
     sources: Floats
     """Mean lookups by the rank that asks, [tables, world]."""
     first_by_rank: Floats
-    """Mean of each rank's bags, or lookups where it has fewer, all ranks together, [tables]."""
+    """Mean over batches of the ranks' bags, or lookups where a rank has fewer, summed over ranks, [tables]."""
     histories: Floats
     """Lookups of unpooled tables times their widths, by the rank that asks, [batches, world]."""
     counts: AskedGroups
     prefixes: Prefixes | None
-    """The same rows in their order of frequency, where that is not the order of their lookups."""
-    luck: Luck
+    """The rows of ``counts`` in their order of frequency, where that is not the order of their lookups."""
+    near: LocalLookups
 
 
 def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> Demand:
@@ -49,7 +49,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
     tables, world = problem.tables, problem.world_size
     loads = Load.zeros(batches, len(tables))
     sources, histories = np.zeros((len(tables), world)), np.zeros((batches, world))
-    first, luck = np.zeros(len(tables)), np.zeros((3, len(tables), 3))
+    first, near = np.zeros(len(tables)), np.zeros((3, len(tables), 3))
     seen, counts, prefixes = [], [], []
     for i, table in enumerate(tables):
         met: list[AskedRows] = []
@@ -63,8 +63,8 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
             if table.pooling is Pooling.NONE:
                 histories[n] += asked * table.dim
             met.append(AskedRows.of(lookups))
-            blocks.append(near_blocks(lookups, met[-1], table, problem))
-        luck[:, i] = luck_of(blocks, table, problem)
+            blocks.append(local_blocks(lookups, met[-1], table, problem))
+        near[:, i] = local_lookups_of(blocks, table, problem)
         ids, times = np.unique(np.concatenate([batch.ids for batch in met]), return_counts=True)
         seen.append(Seen(ids=ids, batches=times, rows=table.rows))
         asked_rows = counted_rows(met, problem.topology)
@@ -79,12 +79,12 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
         histories=histories,
         counts=AskedGroups.of(counts),
         prefixes=Prefixes.of(prefixes),
-        luck=Luck(most=luck[0], share=luck[1], excess=luck[2]),
+        near=LocalLookups(most=near[0], share=near[1], excess=near[2]),
     )
 
 
 def expected_demand(problem: Problem) -> Demand:
-    """What a batch is expected to ask for under the training profiles."""
+    """Return what a batch is expected to ask for under the training profiles."""
     world, topology, batch = problem.world_size, problem.topology, problem.batch_size
     totals = np.array([profile.mean_pooling * batch for profile in problem.profiles])
     widths = np.array([table.dim if table.pooling is Pooling.NONE else 0 for table in problem.tables])
@@ -101,12 +101,12 @@ def expected_demand(problem: Problem) -> Demand:
         histories=np.full((1, world), float(totals @ widths) / world),
         counts=AskedGroups.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
         prefixes=None,
-        luck=Luck(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
+        near=LocalLookups(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
     )
 
 
 def _expected_curve(profile: AccessProfile, lookups: float) -> Curve:
-    """Share of the expected distinct rows of a batch that the hottest rows are."""
+    """Return the share of a batch's expected distinct rows that are among the hottest rows, as a curve."""
     if not profile.lookups or lookups <= 0:
         return Curve.line(profile.rows)
     ends = np.unique(np.cumsum([0.0, *profile.row_counts, profile.rows - profile.seen_rows]))

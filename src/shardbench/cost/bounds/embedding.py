@@ -59,13 +59,12 @@ from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.bounds.capacity import Curve, most_saved
 from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, forward_work_s, gather_rate
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
-from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
+from shardbench.cost.lookups import ExpectedLookups, TableLookups
 from shardbench.model.machine import Constants
 from shardbench.model.plan import NodeSharded, OnLocalRank, Placement, Plan, Replicated, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
-from shardbench.workloads.trace import Bags
 
 NO_BOUND = frozenset({Move.HOST, Move.SCHEDULE})
 """Moves of plans that nothing is proven about: the devices may do nothing at all, other samples meet in a batch."""
@@ -79,21 +78,11 @@ class Bound:
 
     ms: float
     fixed_ms: float
-    """Of these, launches and dispatch, which are the same for every plan."""
-
-
-def table_loads(problem: Problem, bags: Callable[[int], Bags]) -> Load:
-    """Counted load of each table alone on one device in HBM, [tables]; ``bags(i)`` is one global batch."""
-    load = Load.zeros(len(problem.tables))
-    for i, table in enumerate(problem.tables):
-        load.values[i] = alone_load(
-            problem, i, CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
-        ).values
-    return load
+    """The part of launches and dispatch, which are the same for every plan."""
 
 
 def expected_table_loads(problem: Problem) -> Load:
-    """Expected load, under the training profiles, of each table alone on one device in HBM, [tables]."""
+    """Return the expected load, under the training profiles, of each table alone on one device in HBM, [tables]."""
     load = Load.zeros(len(problem.tables))
     for i, profile in enumerate(problem.profiles):
         load.values[i] = alone_load(problem, i, ExpectedLookups(profile, problem.batch_size, problem.world_size)).values
@@ -101,7 +90,7 @@ def expected_table_loads(problem: Problem) -> Load:
 
 
 def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
-    """Load of table i alone on one device in HBM, []."""
+    """Return the load of table i alone on one device in HBM, []."""
     table = problem.tables[i]
     asked = float(lookups.by_source(0, table.rows).sum())
     pooled = table.pooling is Pooling.SUM
@@ -121,18 +110,18 @@ def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
 
 
 def keeps_order(plan: Plan) -> bool:
-    """Whether no row that a device reads from host memory is hotter than one of the same column in its HBM."""
+    """Return True where no row that a device reads from host memory is hotter than one of its column in HBM."""
     return _descends(plan, lambda place: int(getattr(place, "tier", Tier.HBM) is Tier.UVM))
 
 
 def copies_hottest(plan: Plan) -> bool:
-    """Whether rows of a column with a copy a device are hotter than those with a copy a node, and these than others."""
+    """Return True where a column's rows with a copy a device are hottest, and those with a copy a node come next."""
     copies = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
     return _descends(plan, lambda place: copies.get(type(place), 2))
 
 
 def _descends(plan: Plan, level: Callable[[Placement], int]) -> bool:
-    """Whether the level of a column's rows never falls in the order of frequency."""
+    """Return True where the level of a column's rows never falls in the order of frequency."""
     for segments in plan.by_table().values():
         box = np.array([(s.row_start, s.column_start, s.column_stop) for s in segments])
         levels = np.array([level(s.placement) for s in segments])
@@ -145,7 +134,7 @@ def _descends(plan: Plan, level: Callable[[Placement], int]) -> bool:
 
 
 def split_bound(loads: Load, problem: Problem, moves: frozenset[Move], curves: Sequence[Curve] | None = None) -> Bound:
-    """What no plan made with ``moves`` can beat on its slowest rank, in the mean over batches.
+    """Prove a bound on the slowest rank's embedding time, in the mean over batches, of any plan made with ``moves``.
 
     ``loads`` [batches, tables] (or of one batch) are each table's alone in HBM; ``curves`` [tables] say what its rows
     in HBM serve, and without them capacity does not count. Raises BadInput for HOST and SCHEDULE.
@@ -161,14 +150,15 @@ def split_bound(loads: Load, problem: Problem, moves: frozenset[Move], curves: S
 
 
 def whole_table_bound_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
-    """Milliseconds that no plan of whole tables, in host memory where ``moves`` has UVM, can beat on its slowest rank.
+    """Return milliseconds that no plan of whole tables, in UVM too if ``moves`` have it, beats on its slowest rank.
 
     ``loads`` as in split_bound; they may be expected ones.
     """
     loads, allowed = _batches(loads), moves & {Move.UVM}
     if not loads.bags.any():
         return 0.0
-    bounds = [_largest_ms(loads, problem, allowed), split_bound(loads, problem, allowed).ms]
+    largest_ms = float(np.minimum(*by_tier(embedding_ms, loads, problem, allowed)).max())
+    bounds = [largest_ms, split_bound(loads, problem, allowed).ms]
     bounds += [_whole_ms(pair, loads, problem, allowed) for pair in _pairs(problem.machine.constants)]
     return max(bounds) * (1.0 - ROUNDING)
 
@@ -222,13 +212,13 @@ def _split(
 
 
 def _saved_by_hbm(gains: Floats, curves: Sequence[Curve], problem: Problem) -> float:
-    """What the HBM of all devices together saves at most, in the unit of ``gains``."""
+    """Return the most that the HBM of all devices together saves, in the unit of ``gains``."""
     row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
     return most_saved(gains, curves, row_bytes, float(problem.world_size * problem.topology.hbm_bytes))
 
 
 def _fewest_share(works: Floats, needed: float) -> float:
-    """Share of batches that the fewest are whose works [batches] add up to ``needed`` in the mean; 1 where none do."""
+    """Return the share of the fewest batches whose works [batches] add up to ``needed`` in the mean; 1 if none do."""
     reached = np.cumsum(np.sort(works)[::-1]) / len(works)
     # A sum that is equal but for rounding is reached.
     fewest = 1 + int(np.searchsorted(reached, needed * (1.0 - ROUNDING)))
@@ -247,14 +237,10 @@ def _whole_ms(pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[M
     return paid_ms + max(float(uvm.sum() - saved) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
 
 
-def _largest_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
-    return float(np.minimum(*by_tier(embedding_ms, loads, problem, moves)).max())
-
-
 def by_tier(
     time_ms: Callable[[Load, Constants], Floats], loads: Load, problem: Problem, moves: frozenset[Move]
 ) -> tuple[Floats, Floats]:
-    """Mean milliseconds of each table in HBM and in UVM, [tables] each; those of the other tier where it cannot be."""
+    """Return mean milliseconds of each table in HBM and in UVM, [tables] each; the other tier's where it cannot be."""
     constants, topology = problem.machine.constants, problem.topology
     hbm = time_ms(loads, constants).mean(axis=0)
     if not reads_uvm(problem, moves):
@@ -268,12 +254,12 @@ def by_tier(
 
 
 def reads_uvm(problem: Problem, moves: frozenset[Move]) -> bool:
-    """Whether a plan made with ``moves`` may read host memory from a device."""
+    """Return True where a plan made with ``moves`` may read host memory from a device."""
     return Move.UVM in moves and problem.topology.uvm_bytes > 0
 
 
 def pigeonhole_ms(weights: Floats, world: int) -> float:
-    """Largest, over k, sum of the k + 1 smallest among the ``k world + 1`` largest weights, at least one of them.
+    """Return the largest, over k, sum of the k + 1 smallest among the ``k world + 1`` largest weights.
 
     No way to hand the weights [n] to ``world`` devices leaves every device less: of any k world + 1 weights some
     device gets k + 1, which together are no less than the k + 1 smallest.
@@ -285,13 +271,13 @@ def pigeonhole_ms(weights: Floats, world: int) -> float:
 
 
 def cache_rate(constants: Constants, moves: frozenset[Move]) -> float:
-    """Bytes a second: no repeat is served faster, in whichever tier the row is."""
+    """Return the bytes a second that no repeat is served faster than, in whichever tier the row is."""
     host = constants.uvm_bytes_per_s if Move.UVM in moves else 0.0
     return max(constants.cache_bytes_per_s, gather_rate(constants), host)
 
 
 def least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
-    """Least seconds of forward work of tables of this load [...], however they are split; linear in the load."""
+    """Return the least seconds of forward work of tables of this load [...], however split; linear in the load."""
     cache, overhead = cache_rate(constants, moves), constants.access_overhead_bytes
 
     def gather(rows: TierRows, rate: float) -> Floats:
@@ -305,7 +291,7 @@ def least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) ->
 
 
 def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:
-    """Least seconds of backward work of tables of this load [...], however they are split; linear in the load."""
+    """Return the least seconds of backward work of tables of this load [...], however split; linear in the load."""
     gather, overhead = gather_rate(constants), constants.access_overhead_bytes
     first = np.zeros_like(load.gradient_bytes) if Move.REPLICATE in moves else load.gradient_first_bytes
     gradients = first / gather + (load.gradient_bytes - first) / cache_rate(constants, moves)

@@ -1,18 +1,18 @@
-"""How many lookups can be near where they are asked for, at most.
+"""Bounds how many lookups can be near where they are asked for.
 
-*Luck.* A lookup costs no exchange where the rank that asks holds the row, and less where its node does. How many
+*Near.* A lookup costs no exchange where the rank that asks holds the row, and less where its node does. How many
 lookups can a plan hope to find so near? Order a table's rows by frequency and cut them into blocks of about Z lookups
 each (a row stays whole). As long as no range of rows of the plan ends inside a block, its rows are on one device, or
 dealt over a node or the world from some first device on (in every node, where each has a copy): the best of these
-choices is counted for every block, and ``Luck.most`` is the sum over blocks. A range that ends inside a block gains at
-most Z lookups more, because of the block's parts all but the last hold at most Z together; but its lengths are sent
-once more, and Z is so small that this costs at least twice as much (``step_relaxation`` checks that at its prices). So
-luck without any cut is the most.
+choices is counted for every block, and ``LocalLookups.most`` is the sum over blocks. A range that ends inside a block
+gains at most Z lookups more, because of the block's parts all but the last hold at most Z together; but its lengths are
+sent once more, and Z is so small that this costs at least twice as much (``step_relaxation`` checks that at its
+prices). So what is near without any cut is the most.
 
 Where other ranges of the table have copies, fewer lookups are left to be near: at most a share s of those left, the sum
-over blocks of what luck exceeds s by, and Z for each end of a range beside copies. Every range but the first pays for
-its two ends by its lengths, so that s x (lookups left) + ``Luck.excess`` is the most, of which 2 Z are the first's.
-This holds for any s; ``Luck.share`` is that which nine of ten lookups' blocks do not exceed.
+over blocks of what is near beyond s, and Z for each end of a range beside copies. Every range but the first pays for
+its two ends by its lengths, so that s x (lookups left) + ``LocalLookups.excess`` is the most, of which 2 Z are the
+first's. This holds for any s; ``LocalLookups.share`` is the one that nine of ten lookups' blocks do not exceed.
 """
 
 from collections.abc import Sequence
@@ -30,22 +30,22 @@ from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 
 RANK, NODE, COPY = range(3)
-"""Near is the rank that asks, or its node, of rows that are held once; or that rank, where every node has a copy."""
+"""The places that are near: the asking rank, or its node, for rows held once; that rank, if every node has a copy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Luck:
-    """Lookups that are near where they are asked for, at most, in the mean over batches; [tables, 3], as above."""
+class LocalLookups:
+    """The most lookups that are near where they are asked for, in the mean over batches; [tables, places]."""
 
     most: Floats
-    """Of all rows."""
+    """The most near lookups of all rows."""
     share: Floats
     excess: Floats
-    """Of some rows: at most this share of their lookups and so many more."""
+    """Any rows have at most ``share`` of their lookups near, and ``excess`` more."""
 
 
 def block_lookups(table: Table, problem: Problem) -> int:
-    """Lookups of a block of rows: twice as many cost no more to exchange than the lengths of a range more."""
+    """Return the lookups of a block of rows: twice as many cost no more to exchange than a further range's lengths."""
     topology = problem.topology
     nodes, local = topology.nodes, topology.devices_per_node
     # A range more is sent to one device by the other nodes, or inside each node to one of it.
@@ -57,16 +57,16 @@ def block_lookups(table: Table, problem: Problem) -> int:
 
 
 class Blocks(NamedTuple):
-    """Blocks of a table's rows in one batch."""
+    """The blocks of a table's rows in one batch."""
 
     lookups: Ints
-    """[blocks]"""
+    """The lookups of each block, [blocks]."""
     near: Ints
-    """Of these, at most, [blocks, 3]."""
+    """The most of these that are near, [blocks, places]."""
 
 
-def luck_of(batches: Sequence[Blocks], table: Table, problem: Problem) -> Floats:
-    """Fields of Luck of a table, [3, 3]."""
+def local_lookups_of(batches: Sequence[Blocks], table: Table, problem: Problem) -> Floats:
+    """Return the three fields of a table's ``LocalLookups``, [3, places]."""
     lookups = np.concatenate([blocks.lookups for blocks in batches]).astype(np.float64)
     near = np.concatenate([blocks.near for blocks in batches]).astype(np.float64)
     if not len(lookups):
@@ -82,8 +82,8 @@ def _weighted_quantile(values: Floats, weights: Floats, level: float) -> float:
     return float(values[order[int(np.searchsorted(reached, level * reached[-1]))]])
 
 
-def near_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, problem: Problem) -> Blocks:
-    """Blocks of a table's rows in one batch, see the module's docstring."""
+def local_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, problem: Problem) -> Blocks:
+    """Return the blocks of a table's rows in one batch, with the most lookups of each that are near."""
     topology = problem.topology
     nodes, local, world = topology.nodes, topology.devices_per_node, topology.world_size
     values, source = lookups.values, asked.source
@@ -96,7 +96,7 @@ def near_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, problem
     node, own = source // local, source % local
 
     def tally(choice: Ints, choices: int) -> Ints:
-        """Lookups by block and by the choice of a first device that brings them near."""
+        """Count lookups by block and by the choice of a first device that brings them near."""
         return np.bincount(block * choices + choice, minlength=blocks * choices).reshape(blocks, choices)
 
     on_rank = tally(source, world)

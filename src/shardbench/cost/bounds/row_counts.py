@@ -1,4 +1,4 @@
-"""How often rows are asked for, and on how many ranks and nodes: what decides where copies of them pay."""
+"""Counts how often rows are asked for, and on how many ranks and nodes: it decides where copies of them pay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from shardbench.model.machine import Topology
 from shardbench.model.profile import AccessProfile
 
 DENSE_ROWS = 4
-"""Rows a lookup up to which counting every row is cheaper than sorting the lookups."""
+"""The rows a lookup up to which counting every row is cheaper than sorting the lookups."""
 OFTEN = 8
-"""Ranks a lookup up to which the ranks that ask for a row are told apart; a rarer row counts as asked by one."""
+"""The ranks a lookup up to which the ranks that ask for a row are told apart; a rarer row counts as asked by one."""
 ALIKE = 1.05
-"""Ratio of lookups up to which rows are one entry."""
+"""The ratio of lookups up to which rows are one entry."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,19 +28,19 @@ class AskedGroups:
     """
 
     lookups: Floats
-    """[entries], of each of an entry's rows."""
+    """Mean lookups of each of an entry's rows, [entries]."""
     rows: Floats
-    """[entries]"""
+    """Number of an entry's rows, [entries]."""
     more_ranks: Floats
-    """Ranks that ask for the row beyond the first, mean over batches, [entries]."""
+    """Ranks that ask for the row beyond the first, in the mean over batches, [entries]."""
     more_nodes: Floats
-    """Nodes beyond the first, the same."""
+    """Nodes that ask for the row beyond the first, in the mean over batches, [entries]."""
     starts: Ints
     """First entry of each table, and the end, int64 [tables + 1]."""
 
     @classmethod
     def of(cls, tables: Sequence[Floats]) -> "AskedGroups":
-        """From lookups, rows, ranks and nodes of each table's entries, [4, entries]."""
+        """Join each table's lookups, rows, ranks and nodes of entries, [4, entries]."""
         joined = np.concatenate(tables, axis=1)
         starts = np.concatenate([[0], np.cumsum([entries.shape[1] for entries in tables])]).astype(np.int64)
         return cls(lookups=joined[0], rows=joined[1], more_ranks=joined[2], more_nodes=joined[3], starts=starts)
@@ -48,20 +48,20 @@ class AskedGroups:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedRows:
-    """Rows that one batch asks a table for."""
+    """The rows that one batch asks a table for."""
 
     ids: Ids
-    """Ascending, [rows]."""
+    """The rows in ascending order, [rows]."""
     times: Ints
-    """[rows]"""
+    """The lookups of each row, [rows]."""
     which: Ints
-    """Place in ``ids`` of each lookup, [lookups]."""
+    """The place in ``ids`` of each lookup, [lookups]."""
     source: Ints
-    """Rank that asks, [lookups]."""
+    """The rank that asks, [lookups]."""
 
     @classmethod
     def of(cls, lookups: CountedLookups) -> "AskedRows":
-        """Those of a batch."""
+        """Return the rows that a batch's lookups ask for."""
         values, rows = lookups.values, lookups.rows
         source = np.repeat(np.arange(lookups.world), np.diff(lookups.ends))
         if rows > DENSE_ROWS * len(values):
@@ -73,7 +73,7 @@ class AskedRows:
         return cls(ids=ids, times=times[ids], which=place[values], source=source)
 
     def spread(self, topology: Topology) -> tuple[Ints, Ints]:
-        """Ranks and nodes that ask for each row beyond the first, at least, [rows] each."""
+        """Return the fewest ranks and nodes beyond the first that ask for each row, [rows] each."""
         world, local = topology.world_size, topology.devices_per_node
         often = np.flatnonzero(OFTEN * self.times >= world)
         place = np.full(len(self.ids), -1, dtype=np.int64)
@@ -88,7 +88,7 @@ class AskedRows:
 
 
 def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
-    """Rows that the batches ask for: id (ascending), lookups, 1, ranks and nodes beyond the first; means, [5, rows]."""
+    """Return the rows asked for: id (ascending), mean lookups, 1, mean ranks and nodes beyond the first, [5, rows]."""
     ids, which = np.unique(np.concatenate([batch.ids for batch in batches]), return_inverse=True)
     spread = [batch.spread(topology) for batch in batches]
     fields = [
@@ -101,7 +101,7 @@ def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
 
 
 def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
-    """Entries of a table for ``AskedGroups`` under a training profile, [4, entries]."""
+    """Return the entries of a table for ``AskedGroups`` under a training profile, [4, entries]."""
     counts = np.asarray(profile.counts, dtype=np.float64)
     rows = np.asarray(profile.row_counts, dtype=np.float64)
     if not len(counts):
@@ -116,7 +116,7 @@ def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology
 
 
 def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floats:
-    """Rows of about equal lookups as two entries each, [4, entries]; see RowCounts."""
+    """Return rows of about equal lookups as two entries each, as ``AskedGroups`` has them, [4, entries]."""
     if not len(lookups):
         return np.zeros((4, 0))
     order = np.argsort(-lookups, kind="stable")

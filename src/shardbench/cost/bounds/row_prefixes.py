@@ -1,4 +1,4 @@
-"""What a table's first rows are asked for, in their order of frequency: for plans that copy the hottest rows."""
+"""Sums what a table's first rows are asked for, in their order of frequency: for plans that copy the hottest rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats
 
 BLOCKS = 256
-"""Parts of about equal lookups that a table's rows are cut into."""
+"""The number of parts of about equal lookups that a table's rows are cut into."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,14 +25,14 @@ class Prefixes:
 
     @classmethod
     def of(cls, tables: Sequence[Floats]) -> "Prefixes":
-        """From each table's sums, [4, ends]; shorter ones stay at all rows."""
+        """Stack each table's sums, [4, ends]; shorter ones stay at all rows."""
         longest = max(table.shape[1] for table in tables)
         padded = [np.pad(table, ((0, 0), (0, longest - table.shape[1])), mode="edge") for table in tables]
         rows, lookups, ranks, nodes = np.stack(padded, axis=1)
         return cls(rows=rows, lookups=lookups, more_ranks=ranks, more_nodes=nodes, single=np.diff(rows) <= 1.0)
 
     def least_change(self, change: tuple[Floats, Floats, Floats, Floats]) -> Floats:
-        """Least sum over a table's first rows, however many, of what serving them in another way adds, [tables].
+        """Return least sum over a table's first rows, however many, of what another way to serve them adds, [tables].
 
         ``change`` [tables] each: for every row, lookup, rank and node more. Where rows end inside a block the sum
         falls by no more than the block's falling terms, from its begin, or its rising ones, from its end.
@@ -49,7 +49,7 @@ class Prefixes:
 
 
 def prefix_of(asked: Floats, rows: int) -> Floats:
-    """Sums of a table for ``Prefixes``, [4, ends]; ``asked`` [5, rows asked for] as ``counted_rows`` gives them."""
+    """Return a table's sums for ``Prefixes``, [4, ends]; ``asked`` [5, rows asked for] is that of ``counted_rows``."""
     ids, lookups, _, ranks, nodes = asked
     if not len(ids):
         return np.array([[0.0, rows], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])

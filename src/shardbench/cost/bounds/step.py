@@ -1,6 +1,6 @@
 """A proven lower bound on the mean step over some batches that plans made with some moves can reach.
 
-See ``step_relaxation`` for the proof; this module finds the prices and says what the bound is made of.
+The proof is in ``step_relaxation``; this module finds the prices and says what the bound is made of.
 
 A step is the dense model's time and all-reduce, which are the same for every plan, launches, and for each phase a
 maximum over ranks. Every phase's maximum is at least its mean over ranks; that of a collective is at least any mix of
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.demand import Demand
 from shardbench.cost.bounds.embedding import NO_BOUND, ROUNDING, copies_hottest, keeps_order
@@ -23,8 +22,7 @@ from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.bounds.whole_tables import whole_tables_ms
 from shardbench.cost.collectives import collective_s, world_reduction
 from shardbench.cost.costmodel import dense_s
-from shardbench.cost.load import VECTOR_BYTES, Load
-from shardbench.cost.traffic import Traffic
+from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -32,16 +30,16 @@ from shardbench.model.table import DenseShape
 from shardbench.model.validate import used_moves
 
 DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
-"""All that a plan may do without hosts and without a batch schedule."""
+"""The moves of plans that have no hosts and no batch schedule."""
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 SECTIONS = 14
 """Golden sections of a price's range."""
 SWEEPS = 3
-"""Over all prices, each for itself."""
+"""How often every price is searched for itself, one after another."""
 STEP = 1e-3
-"""Within which the slope of a price is looked at."""
+"""The distance over which the slope of a price is looked at."""
 HBM_RANGE = 3.0
-"""Powers of 16 of its scale that the price of a byte of HBM may reach."""
+"""The largest price of a byte of HBM, as a power of 16 of its scale."""
 ENOUGH = 1e-5
 """Relative gain of a sweep below which there is no other."""
 
@@ -52,18 +50,18 @@ class StepBound:
 
     ms: float
     dense_ms: float
-    """Of these, the dense model and its all-reduce, the same for every plan."""
+    """The part of the dense model and its all-reduce, which is the same for every plan."""
     prices: Prices
-    """At which ``Relaxation.value_ms`` gives the bound, where it comes from means over ranks."""
+    """The prices at which ``Relaxation.value_ms`` gives the bound, where it comes from means over ranks."""
 
 
 def step_bound(
     demand: Demand, problem: Problem, dense: DenseShape, moves: frozenset[Move], *, ordered: bool = False
 ) -> StepBound:
-    """What no plan made with ``moves`` can beat, in the mean over the demand's batches.
+    """Prove a bound on the step, in the mean over the demand's batches, of any plan made with ``moves``.
 
-    ``ordered``: of plans that keep the order of frequency (``cost.bounds.keeps_order`` and ``copies_hottest``). Raises
-    BadInput for HOST and SCHEDULE, and for moves that place no row at all.
+    With ``ordered`` it holds for plans that are ``in_order``, and may be higher. Raises BadInput for HOST and SCHEDULE,
+    about which nothing is proven, and for moves that place no row at all.
     """
     if moves & NO_BOUND:
         raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
@@ -86,13 +84,13 @@ class StepBounds:
     _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict, init=False)
 
     def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
-        """On plans like this one, made with those of ``moves`` that devices make; None where hosts or a schedule do."""
+        """Return bound on plans like this one, made with device moves of ``moves``; None with hosts or a schedule."""
         if used_moves(plan, self.problem) & NO_BOUND:
             return None
         return self.least(moves, ordered=in_order(plan))
 
     def least(self, moves: frozenset[Move] = DEVICE_MOVES, *, ordered: bool) -> StepBound:
-        """On plans made with those of ``moves`` that devices make; ``ordered``: of those that are ``in_order``."""
+        """Return the bound on plans made with device moves of ``moves``, or with ``ordered`` on those ``in_order``."""
         key = moves & DEVICE_MOVES, ordered
         if key not in self._found:
             self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered)
@@ -100,32 +98,20 @@ class StepBounds:
 
 
 def in_order(plan: Plan) -> bool:
-    """Whether a plan keeps the order of frequency, in what is in HBM and in what is copied."""
+    """Return True where a plan keeps the order of frequency, in what is in HBM and in what is copied."""
     return keeps_order(plan) and copies_hottest(plan)
 
 
 def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
-    """Mean milliseconds of the dense model and of its gradients' all-reduce, whatever the plan."""
-    world, topology, tables = problem.world_size, problem.topology, problem.tables
-
-    def one(history: Floats) -> float:
-        traffic = Traffic(
-            load=Load.zeros(world),
-            host=Load.zeros(topology.nodes),
-            collectives={},
-            host_to_device_bytes=np.zeros(topology.nodes),
-            history_columns=history,
-        )
-        return dense_s(traffic, problem.machine, dense, tables, problem.batch_size)
-
-    reduced = world_reduction(float(dense.parameters(tables) * VECTOR_BYTES), 2.0, topology)
-    return 1e3 * (
-        float(np.mean([one(history) for history in demand.histories])) + collective_s(reduced, problem.machine)
-    )
+    """Return mean milliseconds of the dense model and of its gradients' all-reduce, whatever the plan."""
+    machine, tables = problem.machine, problem.tables
+    seconds = [dense_s(history, machine, dense, tables, problem.batch_size) for history in demand.histories]
+    reduced = world_reduction(float(dense.parameters(tables) * VECTOR_BYTES), 2.0, problem.topology)
+    return 1e3 * (float(np.mean(seconds)) + collective_s(reduced, machine))
 
 
 def _best(relaxation: Relaxation) -> tuple[Prices, float]:
-    """Prices found by coordinate ascent, and what they prove: the value is concave in them."""
+    """Return prices found by coordinate ascent, and what they prove; the value is concave in them."""
     prices = relaxation.first_prices()
     value = relaxation.value_ms(prices)
     for _ in range(SWEEPS):
@@ -138,7 +124,7 @@ def _best(relaxation: Relaxation) -> tuple[Prices, float]:
 
 
 def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple[str, ...]) -> tuple[Prices, float]:
-    """The best price of some names, alike, those of the others as they are."""
+    """Return the prices with the best one for these names, the others kept, and the value that they prove."""
     memory = "hbm_byte" in names
     scale = relaxation.hbm_scale if memory else 1.0
     best = value, prices
@@ -163,7 +149,7 @@ def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple
 
 
 def _sections(function: Callable[[float], float], low: float, high: float) -> None:
-    """Evaluate a concave function ever nearer to its maximum."""
+    """Evaluate a concave function ever nearer to its maximum, by golden sections."""
     function(low)
     function(high)
     a, b = high - GOLDEN * (high - low), low + GOLDEN * (high - low)

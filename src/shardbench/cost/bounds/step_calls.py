@@ -1,4 +1,4 @@
-"""Scopes that segments of tables are in, and the latencies of the calls that the kinds of scopes need."""
+"""The scopes that segments of tables are in, and the latencies of the calls that the kinds of scopes need."""
 
 from itertools import product
 
@@ -12,16 +12,16 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
 
 RANK, NODE, WORLD, NODES, LOCAL, COPIES = range(6)
-"""On one device; dealt over a node's or over all; a copy a node, dealt or on one device of each; a copy a device."""
+"""The scopes: one device; dealt over a node or over all; a copy a node, dealt or on one device; a copy a device."""
 ONCE = (RANK, NODE, WORLD)
-"""Those that hold a row once."""
+"""The scopes that hold a row once."""
 A_NODE = (NODES, LOCAL)
-"""Those that hold a row once a node."""
+"""The scopes that hold a row once a node."""
 Scopes = frozenset[int]
 
 
 def scopes_of(problem: Problem, moves: frozenset[Move]) -> tuple[int, ...]:
-    """Scopes that plans made with ``moves`` may use; raises BadInput where there is none."""
+    """Return the scopes that plans made with ``moves`` may use; raises BadInput where there is none."""
     found = []
     if moves & {Move.TABLE, Move.ROWS}:
         found.append(RANK)
@@ -62,7 +62,7 @@ class Modules:
         )
 
     def least_s(self, costs: Floats) -> float:
-        """Least seconds of tables and calls over the kinds of scopes of each module.
+        """Return the least seconds of tables and calls over the kinds of scopes of each module.
 
         ``costs`` float64 [sets, tables]: what a table costs whose columns are served by a set of scopes.
         """

@@ -20,7 +20,7 @@ WIDE = (
 
 
 class KernelBounds:
-    """Mean seconds of each table, [tables], over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
+    """The least mean seconds of each table over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
 
     def __init__(self, loads: Load, first_by_rank: Floats, problem: Problem, moves: frozenset[Move]) -> None:
         self.problem, self.moves = problem, moves
@@ -35,26 +35,26 @@ class KernelBounds:
         features = np.array([t.features for t in tables], dtype=np.float64)
         bags = features * problem.batch_size
         self.table_s = np.where(self.pooled, constants.table_s * features, 0.0)
-        """Of the calls of a pooled table on one device, in each direction."""
+        """Seconds of the calls of a pooled table on one device, in each direction."""
         self.bag_s = np.where(self.pooled, constants.bag_s * bags, 0.0)
-        """Of the calls of its bags."""
+        """Seconds of the calls of a pooled table's bags, in each direction."""
         self.vector_s = np.where(self.pooled, bags * self.dims * VECTOR_BYTES / constants.hbm_bytes_per_s, 0.0)
-        """Of writing its vectors, forward."""
+        """Seconds to write a pooled table's vectors, forward."""
         self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
         self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
         slower = 1.0 / gather_rate(constants) - 1.0 / cache_rate(constants, self._once)
         fewer = loads.gradient_first_bytes.mean(axis=0) - first_by_rank * self.dims * VECTOR_BYTES
         self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * slower, 0.0)
-        """What pooled gradients cost less where copies share a table's bags."""
+        """Seconds that pooled gradients cost less, at most, where copies share a table's bags."""
         state = np.array([problem.optimizer.state_bytes(t.dim) for t in tables], dtype=np.float64)
         row = self.dims * problem.precision.bytes + constants.access_overhead_bytes
         self.another_hbm = row * slower, 2.0 * (row + state) / gather_rate(constants)
-        """Of a row that one device more asks for, forward and backward."""
+        """Seconds of a row that one device more asks for, forward and backward."""
         host = constants.uvm_bytes_per_s
         by_host = row * (1.0 / host - 1.0 / cache_rate(constants, self._once)), (row + state) / host
         least = np.minimum(self.another_hbm[0], by_host[0]), np.minimum(self.another_hbm[1], by_host[1])
         self.another = least if self.in_uvm else self.another_hbm
-        """The same where the row may be in host memory."""
+        """Seconds of such a row where it may be in host memory, forward and backward."""
         if not self.whole:
             self._narrow(loads)
 
@@ -73,7 +73,7 @@ class KernelBounds:
         return np.asarray(least(loads, self.constants, self._once).mean(axis=0))
 
     def _narrow(self, loads: Load) -> None:
-        """What segments of w columns lose of the cache, [tables, widths], and what does not depend on w, [tables]."""
+        """Compute what segments of w columns lose of the cache, [tables, widths], and what all widths pay, [tables]."""
         widths = np.arange(COLUMN_MULTIPLE, int(self.dims.max()) + 1, COLUMN_MULTIPLE, dtype=np.float64)
         share = np.minimum(widths / self.dims[:, None], 1.0)
         columns = Move.COLUMNS in self.moves
@@ -98,7 +98,7 @@ class KernelBounds:
         self._lost = [np.min(forward, axis=0), self._missed(again, loads.gradient_first_bytes, share, rates[0])]
 
     def _missed(self, repeats: Floats, sets: Floats, share: Floats, rate: float) -> Floats:
-        """Mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths]."""
+        """Return mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths]."""
         constants = self.constants
         reach = constants.cache_reach_ratio * constants.cache_bytes
         hit = reach / (reach + sets[..., None] * share)
@@ -107,7 +107,7 @@ class KernelBounds:
         return np.asarray((repeats[..., None] * slower).mean(axis=0))
 
     def alone(self, forward: float, exchanged: Floats) -> Floats:
-        """Seconds that a table adds on single ranks because repeats miss the cache, or for avoiding it, [tables].
+        """Return least seconds that a table adds on single ranks for missing the cache, or for avoiding it, [tables].
 
         ``forward`` is the weight of that direction; ``exchanged`` [tables] is what every further range of columns
         sends again.
@@ -118,11 +118,11 @@ class KernelBounds:
         one = self._narrowest(again, forward * self._lost[0] + self._lost[1])
         if Move.ROWS not in self.moves:
             return one
-        # A second segment of the same columns writes vectors again; one of an unpooled table is paid for by luck.
+        # A second segment of the same columns writes vectors again; one of an unpooled table is paid for as near.
         another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
         streams = self._lookups * (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
         return np.minimum(one, another + self._narrowest(streams, self._lost[1]))
 
     def _narrowest(self, again: Floats, lost: Floats) -> Floats:
-        """Least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths], [tables]."""
+        """Return the least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths]."""
         return np.asarray((self._more * again[:, None] + lost).min(axis=1, where=self._fits, initial=np.inf))

@@ -1,4 +1,4 @@
-"""What plans made with some moves add to a step at least, table by table, at prices: a Lagrangian relaxation.
+"""Bounds what plans made with some moves add to a step, table by table, at prices: a Lagrangian relaxation.
 
 Take any plan of device moves and any prices. All seconds below are sums over devices and means over batches; the step
 is at least their W-th part, latencies apart.
@@ -22,8 +22,8 @@ its share of the whole table's. Never-seen rows cost only where all scopes of th
 split rows have one scope a column. Of plans that copy a table's hottest rows, in the order of frequency, the best
 numbers of first rows count and not the best rows, rarely asked ones among them (``row_prefixes``).
 
-*Near lookups* are taken off by ``local_lookups.Luck``: a rank's own cost nothing, its node's only the inner link. Where
-a range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
+*Near lookups* are taken off by ``LocalLookups``: a rank's own cost nothing, its node's only the inner link. Where a
+range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
 
 *Kernels.* Works are at least the linear ones of ``cost.bounds`` (``least_forward_s``), whatever the split: repeats at
 the cache's rate. To a table that has no row but on single ranks add, a column of it having
@@ -78,20 +78,20 @@ from shardbench.model.strategy import Move
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What the relaxation asks for what plans share."""
+    """The prices at which the relaxation sells what plans share."""
 
     forward: float = 1.0
     """Weight of the devices' forward work; the rest is that of the host's dispatch."""
     lookups: float = 1.0
-    """Weight of the link between nodes in the exchange of lookups, the rest is that inside nodes; 0..1, as below."""
+    """Weight, 0..1, of the link between nodes in the exchange of lookups; the rest is that of the link inside nodes."""
     vectors: float = 1.0
-    """In the exchange of vectors."""
+    """Weight of that link in the exchange of vectors."""
     sums: float = 1.0
-    """In the reductions of pooled vectors."""
+    """Weight of that link in the reductions of pooled vectors."""
     rows: float = 1.0
-    """In the all-reduce of copies."""
+    """Weight of that link in the all-reduce of copies."""
     hbm_byte: float = 0.0
-    """Seconds a byte of HBM."""
+    """Seconds that a byte of HBM costs."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class _Link:
 
     @property
     def far(self) -> float:
-        """Of the link between nodes, or of the only one."""
+        """Seconds a byte over the link between nodes, or over the only link."""
         return self.inter if self.inter_used else self.intra
 
     def near(self, rank: Floats, node: Floats) -> Floats:
-        """Seconds a byte saved where so many of ``rank`` stay on the rank and ``node`` in the node."""
+        """Return the seconds a byte saved where ``rank`` bytes stay on the rank and ``node`` bytes in the node."""
         if not self.inter_used:
             return np.asarray(self.intra * rank)
         return np.asarray(min(self.intra, self.inter) * rank + max(self.inter - self.intra, 0.0) * node)
@@ -140,7 +140,7 @@ class Relaxation:
         self._own, self._own_node = asked.sources, np.repeat(by_node, self.local, axis=1)
 
     def _scope_sets(self) -> list[Scopes]:
-        """Sets of scopes of one column: at most one that holds a row once, one that does so once a node, and copies."""
+        """Return the sets of scopes of a column: at most one that holds a row once, one a node, and one of copies."""
         if Move.ROWS not in self.moves:
             return [Scopes({scope}) for scope in self.scopes]
         alike = [
@@ -150,7 +150,7 @@ class Relaxation:
         return [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
 
     def first_prices(self) -> Prices:
-        """Where to start from: the slower link, HBM for nothing."""
+        """Return the prices to start from: the slower link at its full price, HBM for nothing."""
         inter = float(self.nodes > 1)
         return Prices(lookups=inter, vectors=inter, sums=inter, rows=inter)
 
@@ -176,7 +176,7 @@ class Relaxation:
         return tuple(names)
 
     def value_ms(self, prices: Prices) -> float:
-        """Milliseconds beside the dense model that no plan of the moves beats, whatever the prices are."""
+        """Return milliseconds beside the dense model that no plan of the moves beats, whatever the prices are."""
         constants, t = self.problem.machine.constants, prices.forward
         first = t * constants.launch_s + (1.0 - t) * max(constants.dispatch_s, constants.launch_s)
         tables = self._modules.least_s(self._costs(prices) / self.world)
@@ -184,11 +184,11 @@ class Relaxation:
         return 1e3 * (self._busy * (first + constants.launch_s) + tables - memory)
 
     def calls_ms(self) -> float:
-        """Milliseconds of latencies that every plan waits for."""
+        """Return milliseconds of latencies that every plan waits for."""
         return 1e3 * self._modules.least_s(np.zeros((len(self._sets), len(self.dims))))
 
     def _costs(self, prices: Prices) -> Floats:
-        """Seconds that each table adds where its columns are served by a set of scopes, [sets, tables]."""
+        """Return least seconds that each table adds where its columns are served by a set of scopes, [sets, tables]."""
         lookups, vectors = self._link(prices.lookups), self._link(prices.vectors)
         fixed = self._fixed(prices, lookups, vectors, self._link(prices.sums))
         work = self._work(prices)
@@ -220,7 +220,7 @@ class Relaxation:
         return np.array(found)
 
     def _link(self, weight: float) -> _Link:
-        """Prices of bytes, where the link between nodes has so much weight."""
+        """Return the prices of bytes where the link between nodes has so much weight."""
         constants = self.problem.machine.constants
         several, shared = self.nodes > 1, self.local > 1
         weight = weight if several and shared else float(several)
@@ -231,7 +231,7 @@ class Relaxation:
         )
 
     def _fixed(self, prices: Prices, lookups: _Link, vectors: _Link, sums: _Link) -> dict[int, Floats]:
-        """Seconds of a scope that do not depend on its rows, all devices together, [tables] each."""
+        """Return the seconds of each scope that do not depend on its rows, all devices together, [tables] each."""
         world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
         samples = self.problem.batch_size // world * self.features
         lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
@@ -259,7 +259,7 @@ class Relaxation:
         }
 
     def _work(self, prices: Prices) -> Floats:
-        """Seconds of the kernels' work and of the memory that rows held once need, [tables]."""
+        """Return least seconds of the kernels' work and of the memory that rows held once need, [tables]."""
         work = self.kernels
         hot = prices.forward * work.forward + work.backward
         if not work.in_uvm:
@@ -268,7 +268,7 @@ class Relaxation:
         return cold - self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
 
     def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
-        """Seconds that copies of a row add, all devices together, and for each further one that is asked, [tables]."""
+        """Return seconds that copies of a row add on all devices, and for each further one asked, [tables] each."""
         size = 2.0 * self.dims * self.problem.precision.bytes * self.world / self.local
         across = (self.nodes - 1) / self.nodes * rows.inter
         more = prices.hbm_byte * self.row_bytes
@@ -282,34 +282,34 @@ class Relaxation:
         }
 
     def _lengths(self, lookups: _Link) -> Floats:
-        """Seconds to send the lengths of a table to one device, [tables]."""
+        """Return the seconds to send the lengths of a table to one device, [tables]."""
         sent = self.problem.batch_size // self.world * self.features * LENGTH_BYTES
         return np.asarray(sent * ((self.world - self.local) * lookups.inter + (self.local - 1) * lookups.intra))
 
     def _near(self, lookups: _Link, vectors: _Link, wide: Floats, once: Floats) -> "_Near":
-        """What rows held once save at most because they are near."""
+        """Return the most seconds that rows held once save because they are near."""
         if Move.ROWS not in self.moves:
             indices = INDEX_BYTES * lookups.near(self._own, self._own_node)
             saved = indices + wide[:, None] * vectors.near(self._own, self._own_node)
             nothing = np.zeros(len(self.dims))
             return _Near(indices=indices.max(axis=1), most=saved.max(axis=1), share=nothing, excess=nothing)
-        luck = self.demand.luck
+        near = self.demand.near
 
         def seconds(near: Floats) -> Floats:
             rank, node = near[:, local_lookups.RANK], near[:, local_lookups.NODE]
             return INDEX_BYTES * lookups.near(rank, node) + wide * vectors.near(rank, node)
 
         dear = self._lengths(lookups) >= 2.0 * self.blocks * once * (1.0 - ROUNDING)
-        indices = INDEX_BYTES * lookups.near(luck.most[:, local_lookups.RANK], luck.most[:, local_lookups.NODE])
+        indices = INDEX_BYTES * lookups.near(near.most[:, local_lookups.RANK], near.most[:, local_lookups.NODE])
         return _Near(
             indices=np.where(dear, indices, INDEX_BYTES * lookups.far * self.lookups),
-            most=np.where(dear, seconds(luck.most), once * self.lookups),
-            share=np.where(dear, seconds(luck.share), once),
-            excess=np.where(dear, seconds(luck.excess), 0.0),
+            most=np.where(dear, seconds(near.most), once * self.lookups),
+            share=np.where(dear, seconds(near.share), once),
+            excess=np.where(dear, seconds(near.excess), 0.0),
         )
 
     def _near_copies(self, lookups: _Link, copied: Floats) -> "_Near":
-        """The same where every node has a copy."""
+        """Return the most seconds that rows save because they are near where every node has a copy."""
         if Move.ROWS not in self.moves:
             most = self._own.reshape(-1, self.nodes, self.local).sum(axis=1).max(axis=1)
             nothing = np.zeros(len(self.dims))
@@ -317,23 +317,23 @@ class Relaxation:
         sent = self.problem.batch_size * self.features * LENGTH_BYTES
         # The least that a range more sends: to one device a node.
         dear = sent / self.local * (self.local - 1) * lookups.intra >= 2.0 * self.blocks * copied * (1.0 - ROUNDING)
-        luck = self.demand.luck
+        near = self.demand.near
         return _Near(
             indices=np.zeros(len(self.dims)),
-            most=np.where(dear, copied * luck.most[:, local_lookups.COPY], copied * self.lookups),
-            share=np.where(dear, copied * luck.share[:, local_lookups.COPY], copied),
-            excess=np.where(dear, copied * luck.excess[:, local_lookups.COPY], 0.0),
+            most=np.where(dear, copied * near.most[:, local_lookups.COPY], copied * self.lookups),
+            share=np.where(dear, copied * near.share[:, local_lookups.COPY], copied),
+            excess=np.where(dear, copied * near.excess[:, local_lookups.COPY], 0.0),
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Near:
-    """Seconds saved by lookups that are near, [tables]; as in ``local_lookups.Luck``."""
+    """The most seconds saved by lookups that are near, [tables]; as in ``LocalLookups``."""
 
     indices: Floats
-    """Of all rows' indices alone."""
+    """Seconds saved by all rows' indices alone."""
     most: Floats
-    """Of all rows."""
+    """Seconds saved by all rows."""
     share: Floats
-    """A lookup."""
+    """Seconds saved by a lookup of some rows, beside ``excess``."""
     excess: Floats

@@ -1,4 +1,4 @@
-"""Least sums over the rows of many tables at once: of lines in a row's lookups, and of curves at a price of a row."""
+"""Finds least sums over the rows of many tables: of lines in a row's lookups, and of curves at a price of a row."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from shardbench.cost.bounds.row_prefixes import Prefixes
 
 
 class Descending:
-    """Numbers that descend within each table, table after table."""
+    """The numbers of all tables, which descend within each."""
 
     def __init__(self, values: Floats, starts: Ints, stops: Ints) -> None:
         self.starts, self.stops = starts, stops
@@ -20,7 +20,7 @@ class Descending:
         self._halvings = int((stops - starts).max(initial=0)).bit_length() + 1
 
     def at_least(self, level: Floats) -> Ints:
-        """Where the first number below the level [tables] is, in each table, by halving."""
+        """Return the place of each table's first number below its level [tables], found by halving."""
         low, high = self.starts.copy(), self.stops.copy()
         for _ in range(self._halvings):
             middle = (low + high) // 2
@@ -31,7 +31,7 @@ class Descending:
 
 
 class Curves:
-    """Concave curves of all tables, joined."""
+    """The concave curves of all tables, joined."""
 
     def __init__(self, curves: Sequence[Curve]) -> None:
         stops = np.cumsum([len(c.rows) for c in curves])
@@ -45,7 +45,7 @@ class Curves:
         self._edges = Descending(steep, starts, stops)
 
     def most(self, gains: Floats, row_price: Floats) -> Floats:
-        """The most that each table saves in HBM, less the price of the rows there, [tables]."""
+        """Return the most that each table saves in HBM, less the price of the rows there, [tables]."""
         if not row_price.any():
             return gains
         level = np.divide(row_price, gains, out=np.full_like(gains, np.inf), where=gains > 0.0)
@@ -54,7 +54,7 @@ class Curves:
 
 
 class RowSums:
-    """Sums over rows of the cheapest of up to three ways to serve them."""
+    """The sums over rows of the cheapest of up to three ways to serve them."""
 
     def __init__(self, counts: AskedGroups, rows: Floats, prefixes: Prefixes | None = None) -> None:
         self._prefixes, self._tables = prefixes, len(rows)
@@ -66,7 +66,7 @@ class RowSums:
     def least(
         self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
     ) -> Floats:
-        """Sum over all rows of the least of the ways that are given, [tables].
+        """Return the sum over all rows of the least of the ways that are given, [tables].
 
         ``once`` x lookups; ``nodes[0]`` x lookups + ``nodes[1]`` + ``nodes[2]`` x nodes beyond the first that ask;
         ``copies[0]`` + ``copies[1]`` x ranks beyond the first that ask. [tables] each, none negative. With prefixes,
@@ -95,7 +95,7 @@ class RowSums:
         nodes: tuple[Floats, Floats, Floats] | None,
         copies: tuple[Floats, Floats] | None,
     ) -> Floats:
-        """Every row in the last way, and the least change of a table's first rows from each way to the one before."""
+        """Sum every row in the last way, and a table's first rows' least change from each way to the one before."""
         zero = np.zeros(self._tables)
         # By row, lookup, rank and node.
         ways = [

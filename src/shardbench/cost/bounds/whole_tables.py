@@ -1,6 +1,6 @@
-"""What the step of a plan of whole tables takes at least because tables cannot be cut.
+"""Bounds the step of a plan of whole tables, which is longer because tables cannot be cut.
 
-The embedding bound of ``cost.bounds`` holds for the sum of the forward and backward phases, which end with their
+The bound of ``bounds.embedding`` holds for the sum of the forward and backward phases, which end with their
 slowest ranks. A device sends the vectors of the tables it holds and receives their lookups, which takes at least their
 bytes over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Calls
 are the same for all. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
@@ -21,7 +21,7 @@ from shardbench.model.table import Pooling
 
 
 def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], calls_ms: float) -> float:
-    """Milliseconds beside the dense model that no plan of whole tables beats; ``calls_ms`` are its calls' latencies."""
+    """Return milliseconds beside the dense model that no plan of whole tables beats; ``calls_ms`` are the latencies."""
     loads, world = demand.loads, problem.world_size
     if not loads.bags.any():
         return calls_ms
@@ -35,7 +35,7 @@ def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], ca
 
 
 def _exchanged_ms(demand: Demand, problem: Problem) -> tuple[Floats, Floats]:
-    """Least mean milliseconds of the far link that a table's lookups and vectors take its device, [tables] each."""
+    """Return least mean milliseconds that a table's lookups and its vectors take on the far link, [tables] each."""
     topology, constants = problem.topology, problem.machine.constants
     world, local = topology.world_size, topology.devices_per_node
     several = topology.nodes > 1

@@ -45,12 +45,12 @@ class Predicted:
 
 @cache
 def committed(name: str) -> Machine:
-    """A machine, read once: fits and draws ask for it thousands of times."""
+    """Return a machine, which is read once: fits and draws ask for it thousands of times."""
     return load_machine(name)
 
 
 def predicted_ms(point: Point, family: Family, changed: Mapping[str, float] | None = None) -> float:
-    """Milliseconds of a published point; ``changed`` constants go before the committed ones."""
+    """Return the milliseconds of a published point; ``changed`` constants go before the committed ones."""
     own = {name: constant.value for name, constant in family.constants.items()} | dict(changed or {})
     machine = committed(family.machine)
     machine = replace(machine, constants=with_constants(machine.constants, own))
@@ -80,23 +80,20 @@ def _exchange_s(point: PublishedExchange, machine: Machine) -> float:
     return collective_s(sent, replace(machine, topology=topology, constants=constants))
 
 
-def predict_all(changed: Mapping[str, float] | None = None) -> list[Predicted]:
-    """All published points against the model, in the order of the data file."""
-    rows = []
-    for name, family in published().families.items():
-        split = family.split()
-        for point in family.points:
-            rows.append(
-                Predicted(
-                    point=f"{name}/{point.point}",
-                    source=family.source,
-                    published_ms=point.published_ms,
-                    predicted_ms=predicted_ms(point, family, changed),
-                    split=split[point.point],
-                    family=name,
-                    group=point.group,
-                    device=family.device,
-                    constants_of=family.machine,
-                )
-            )
-    return rows
+def predict_all() -> list[Predicted]:
+    """Predict all published points, in the order of the data file."""
+    return [
+        Predicted(
+            point=f"{name}/{point.point}",
+            source=family.source,
+            published_ms=point.published_ms,
+            predicted_ms=predicted_ms(point, family),
+            split=family.split()[point.point],
+            family=name,
+            group=point.group,
+            device=family.device,
+            constants_of=family.machine,
+        )
+        for name, family in published().families.items()
+        for point in family.points
+    ]

@@ -21,7 +21,7 @@ from shardbench.model.table import Optimizer, Precision
 
 FIT, HELD_OUT = "fit", "held-out"
 DISCRETE = 4096
-"""Ranks of a power law that are summed one by one; beyond, the sum is an integral."""
+"""The ranks of a power law that are summed one by one; beyond them the sum is an integral."""
 GRID = 4096
 
 
@@ -46,7 +46,7 @@ class PublishedKernel:
     alpha: PositiveFloat | None = None
     """Exponent of the power law of the rows, where a cached share must be known."""
     cached_ratio: PositiveFloat | None = None
-    """Rows that the cache in HBM holds, of all rows."""
+    """The share of all rows that the cache in HBM holds."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -108,7 +108,7 @@ class FamilyConstant:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Family:
-    """Points of one source."""
+    """The published points of one source."""
 
     title: str
     source: str
@@ -124,7 +124,7 @@ class Family:
     points: tuple[Point, ...]
 
     def split(self) -> dict[str, str]:
-        """Split by point: groups in the order of their names, the first, third, fifth ... are fitted."""
+        """Return the split of each point: of groups in the order of their names, the first, third ... are fitted."""
         groups = sorted({p.group for p in self.points})
         fitted = set(groups[::2]) if self.fitted else set()
         return {p.point: FIT if p.group in fitted else HELD_OUT for p in self.points}
@@ -140,7 +140,7 @@ class FitPlan:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PublishedData:
-    """The data file."""
+    """The contents of the data file."""
 
     families: dict[str, Family]
     fits: tuple[FitPlan, ...]
@@ -148,26 +148,26 @@ class PublishedData:
 
 @lru_cache(maxsize=1)
 def published() -> PublishedData:
-    """All published points; raises pydantic.ValidationError if the file is malformed."""
+    """Read all published points; raises pydantic.ValidationError if the file is malformed."""
     text = (resources.files("shardbench.cost.published") / "points.json").read_text()
     return TypeAdapter(PublishedData).validate_json(text)
 
 
 def with_constants(constants: Constants, changed: dict[str, float]) -> Constants:
-    """The constants with those of ``changed`` that a machine has."""
+    """Return the constants with those of ``changed`` that a machine has."""
     values = {f.name: getattr(constants, f.name) for f in fields(Constants)}
     return Constants(**(values | {name: value for name, value in changed.items() if name in values}))
 
 
 def power_law_share(rows: int, hottest: float, alpha: float) -> float:
-    """Share of lookups on the ``hottest`` rows where rank k in [1, rows] has density k^-alpha (alpha > 1)."""
+    """Return share of lookups on the ``hottest`` rows where rank k in [1, rows] has density k^-alpha (alpha > 1)."""
     power = 1.0 - alpha
     return float((1.0 - (hottest + 1.0) ** power) / (1.0 - (rows + 1.0) ** power))
 
 
 @lru_cache(maxsize=1024)
 def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
-    """Expected distinct rows of independent lookups, rank floor(x), x in [1, rows + 1) of density x^-alpha."""
+    """Return the expected distinct rows of lookups of rank floor(x), x in [1, rows + 1) of density x^-alpha."""
     power = 1.0 - alpha
     whole = 1.0 - (rows + 1.0) ** power
     ends = np.arange(1.0, min(rows, DISCRETE) + 2.0)
@@ -181,7 +181,7 @@ def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
 
 
 def kernel_load(point: PublishedKernel) -> Load:
-    """Load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state."""
+    """Return the load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state."""
     load = Load.zeros(1)
     cached = point.tier == "uvm_cache"
     tier = Tier.UVM if point.tier == "uvm" else Tier.HBM
@@ -199,7 +199,7 @@ def kernel_load(point: PublishedKernel) -> Load:
 
 
 def missed_bytes(point: PublishedKernel) -> float:
-    """Weight bytes that a cache of the hottest rows does not hold, each missed lookup a row of its own."""
+    """Return the weight bytes that a cache of the hottest rows does not hold, each missed lookup a row of its own."""
     if point.cached_ratio is None or point.alpha is None:
         return 0.0
     cached = power_law_share(point.rows, point.cached_ratio * point.rows, point.alpha)

@@ -1,4 +1,4 @@
-"""Time of a published model's training step on some GPUs, by the cost model."""
+"""Predicts the time of a published model's training step on some GPUs, by the cost model."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ DEVICES_A_NODE = 8
 
 
 def model_loads(model: PublishedModel, batch: int) -> tuple[Load, Floats]:
-    """Load of every table on one device, [tables], and the columns of its features' vectors."""
+    """Return the load of every table on one device, [tables], and the columns of its features' vectors."""
     count = sum(t.count for t in model.tables)
     load, columns, at = Load.zeros(count), np.zeros(count), 0
     for kind in model.tables:
@@ -42,7 +42,7 @@ def model_loads(model: PublishedModel, batch: int) -> tuple[Load, Floats]:
 
 
 def step_s(model: PublishedModel, gpus: int, batch: int, machine: Machine) -> float:
-    """Seconds of one step: whole tables greedily placed by work, one launch a table and pass, no overlap."""
+    """Return the seconds of a step: whole tables greedily placed by work, one launch a table and pass, no overlap."""
     constants = machine.constants
     topology = replace(machine.topology, nodes=-(-gpus // DEVICES_A_NODE), devices_per_node=min(gpus, DEVICES_A_NODE))
     machine = replace(machine, topology=topology)
@@ -69,7 +69,7 @@ def step_s(model: PublishedModel, gpus: int, batch: int, machine: Machine) -> fl
 
 
 def _greedy(times: Floats, ranks: int) -> Ints:
-    """Rank of each table: longest first, to the rank with the least."""
+    """Return the rank of each table: longest first, to the rank with the least."""
     total, rank = np.zeros(ranks), np.zeros(len(times), dtype=np.int64)
     for table in np.argsort(-times, kind="stable").tolist():
         rank[table] = int(total.argmin())

@@ -61,7 +61,7 @@ class Copies:
         return _Home(rank=rank, replicas=tuple(replicas), masters=tuple(masters), passed=passed, staged=staged)
 
     def to_devices(self) -> None:
-        """Masters into every rank's replicas."""
+        """Copy the masters into every rank's replicas."""
         for home in self._homes:
             if home.rank == self._me:
                 torch.cat([part.reshape(-1) for part in home.masters], out=home.staged)
@@ -73,7 +73,7 @@ class Copies:
             _spread(home.passed, home.replicas)
 
     def to_hosts(self) -> None:
-        """The replicas of the masters' own ranks, which are those of all others, into the masters."""
+        """Copy the replicas of the masters' own ranks, which are those of all others, into the masters."""
         for home in self._homes:
             if home.rank == self._me:
                 torch.cat([part.reshape(-1) for part in home.replicas], out=home.passed)
@@ -99,7 +99,7 @@ def _spread(flat: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> None:
 
 
 def _pairs(hot: HotStep, cold: TrainingStep) -> list[tuple[int, LogicalTable, LogicalTable]]:
-    """Of every replicated segment: the rank of its master, the replica, the master."""
+    """List for every replicated segment the rank of its master, the replica and the master."""
     return [_pair(replica, cold.lowered) for replica in hot.lowered.logical]
 
 

@@ -30,7 +30,7 @@ class Wire:
 
     @property
     def is_host(self) -> bool:
-        """Whether this rank is the one beside the master tables."""
+        """Tell whether this rank is the one beside the master tables."""
         return self.rank == HOST_RANK
 
     def exchange(self, name: str, sent: torch.Tensor, to: Sequence[int], received: Sequence[int]) -> torch.Tensor:

@@ -42,12 +42,12 @@ class HotRows:
         self.anchor = torch.zeros(0, device=device, requires_grad=True)
 
     def place(self, table: LogicalTable) -> tuple[RowStore, int, int]:
-        """Store of a table's rows, and its first and last row (not itself) there."""
+        """Return the store of a table's rows, and its first and last row (not itself) there."""
         start = self.starts[table.name]
         return self.stores[table.segment.columns], start, start + table.rows
 
     def take(self, width: int) -> Touched:
-        """What the last backward pass touched, each row once."""
+        """Take what the last backward pass touched, each row once."""
         pieces, self.touched[width] = self.touched[width], []
         if len(pieces) == 1:
             return pieces[0]
@@ -71,7 +71,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class HotTables(TableModule):
-    """Replicas of one width, pooled or not."""
+    """The replicas of one width, pooled or not."""
 
     def __init__(self, lowered: Lowered, key: ModuleKey, rows: HotRows) -> None:
         self.key, self._rows = key, rows
@@ -85,11 +85,11 @@ class HotTables(TableModule):
         self._starts = torch.tensor([rows.starts[t.name] for t in self._tables for _ in t.keys])
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Nothing leaves the rank."""
+        """Keep the lookups: nothing leaves the rank."""
         return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
-        """See TableModule."""
+        """Look up pooled or single rows of the replicas."""
         asked, width = received.length_per_key(), self.key.columns
         starts = torch.repeat_interleave(self._starts, torch.tensor(asked)).to(received.values().device)
         ids = received.values() + starts
@@ -104,13 +104,13 @@ class HotTables(TableModule):
         return [vectors.view(-1, samples, width).transpose(0, 1).reshape(samples, -1)]
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
-        """See TableModule."""
+        """Split vectors by their lookups where they are not pooled; nothing is exchanged."""
         if self.key.pooled:
             return vectors
         return dict(zip(received.keys(), vectors[0].split(received.length_per_key())))
 
     def shards(self) -> Shards:
-        """See TableModule."""
+        """Return the tables' rows in the store of their width."""
         found: Shards = {}
         for table in self._tables:
             store, start, stop = self._rows.place(table)

@@ -11,7 +11,7 @@ from shardbench.model.table import Optimizer
 from shardbench.workloads.trace import Bags
 
 EPSILON = 1e-10
-"""Of row-wise Adagrad, as TorchRec's RowWiseAdagrad has it."""
+"""The constant of row-wise Adagrad, as TorchRec's RowWiseAdagrad has it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +72,7 @@ class RowStore:
         self.weights.index_add_(0, rows, scaled, alpha=-self.learning_rate)
 
     def select(self, rows: torch.Tensor) -> torch.Tensor:
-        """Weights and moments of some rows as one tensor, [rows, dim] or [rows, dim + 1]."""
+        """Return weights and moments of some rows as one tensor, [rows, dim] or [rows, dim + 1]."""
         weights = self.weights.index_select(0, rows)
         if self.moments is None:
             return weights

@@ -35,12 +35,12 @@ class CopyStamps:
     stop: Any
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """See Readable."""
+        """Return the milliseconds of the copies."""
         took = clock.ms(self.start, self.stop)
         return {StepPhase.SYNCHRONISE: took, "step": took}
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """See Readable."""
+        """Return the CPU milliseconds of the copies."""
         took = clock.process_ms(self.start, self.stop)
         return None if took is None else {StepPhase.SYNCHRONISE: took, "step": took}
 
@@ -52,11 +52,11 @@ class WeightedStamps:
     parts: Sequence[tuple[float, Readable]]
 
     def read(self, clock: Clock) -> dict[str, float]:
-        """See Readable: the parts' milliseconds, weighted and added up."""
+        """Return the parts' milliseconds, weighted and added up."""
         return _weighted([(weight, part.read(clock)) for weight, part in self.parts])
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """See Readable."""
+        """Return the parts' CPU milliseconds, weighted and added up, where they have some."""
         read = [(weight, part.read_cpu(clock)) for weight, part in self.parts]
         found = [(weight, times) for weight, times in read if times is not None]
         return _weighted(found) if found else None

@@ -19,7 +19,7 @@ from shardbench.cost.collectives import CollectiveName
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE, Wire
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce, flat_lookups
-from shardbench.model.plan import PhaseKind, Plan, Replicated
+from shardbench.model.plan import PhaseKind
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 from shardbench.workloads.trace import Bags, check_rows
 
@@ -65,20 +65,6 @@ class PhasedModel:
     def dim(self) -> int:
         """Width of every table."""
         return self.tables[0].dim
-
-
-def hot_prefixes(plan: Plan, tables: Sequence[Table]) -> tuple[int, ...]:
-    """Rows of each table that a plan replicates; raises Unsupported where they are no prefix of whole rows."""
-    by_table, prefixes = plan.by_table(), []
-    for table in tables:
-        replicated = [s for s in by_table[table.name] if isinstance(s.placement, Replicated)]
-        whole = all(s.row_start == 0 and s.columns == table.dim for s in replicated)
-        if len(replicated) > 1 or not whole:
-            raise Unsupported(
-                f"table '{table.name}': phases replicate the first rows of a table, whole, in one segment"
-            )
-        prefixes.append(replicated[0].row_stop if replicated else 0)
-    return tuple(prefixes)
 
 
 class PhasedTrainer:
