@@ -225,7 +225,7 @@ def test_a_wrong_citation_is_found(tmp_path, code, wrong):
 TRACKED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 DOCUMENTS = [ROOT / name for name in TRACKED.split() if not name.startswith("results/tables/")]
 READMES = [path for path in DOCUMENTS if path.name == "README.md"]
-FOLDERS = (".", "benchmarks", "datasets", "results", "tests", *(f"baselines/{path.name}" for path in SYSTEMS))
+FOLDERS = (".", "benchmarks", "datasets", "results", "tests", "tools", *(f"baselines/{path.name}" for path in SYSTEMS))
 WORDS = ("segment", "dealt", "tier", "bound", "best found", "study", "trial", "oracle", "placement", "plan", "strategy",
          "problem", "record", "pooling factor", "hash size", "baseline", "variant", "suite")  # fmt: skip
 

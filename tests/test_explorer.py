@@ -21,7 +21,7 @@ from shardbench.model.plan import (
 from shardbench.model.validate import memory_bytes
 from shardbench.records.plan_files import keep_lookups, keep_plan, lookups_path, plan_path
 from shardbench.report.groups import groups
-from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of, plans_a_group
+from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of
 from shardbench.report.page.write import page
 
 
@@ -137,7 +137,3 @@ def test_the_page_shows_what_lies_where(kept):
 
 def replace_plan(record, plan_hash):
     return record.model_copy(update={"planned": record.planned.model_copy(update={"plan_hash": plan_hash})})
-
-
-def test_a_page_of_many_groups_shows_a_plan_of_each():
-    assert [plans_a_group([None] * n, 60) for n in (0, 1, 7, 60, 400)] == [60, 60, 8, 1, 1]

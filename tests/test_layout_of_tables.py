@@ -19,8 +19,6 @@ WORDS = st.text("abcxyz", min_size=1, max_size=9)
 
 def section(headers: list[str], rows: list[list[str]], keep: list[int]) -> Section:
     return Section(
-        workload="w",
-        machine="m",
         backend="measured",
         heading="w on m",
         note="",

@@ -15,7 +15,7 @@ from plain_english import (
 from test_docs import DOCUMENTS, named
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("datasets", "benchmarks", "tools")
+FOLDERS = ("src", "baselines", "datasets", "benchmarks", "tools")
 README_WORDS = 1200
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from shardbench.datasets.described import CONFIG as DESCRIBED
 from shardbench.datasets.synthetic import synthetic_tables
 from shardbench.model.machine import Machine, load_machine
-from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
@@ -92,5 +91,4 @@ def question(name: str, draw: int) -> CountedQuestion:
     """Return the question of one test batch of a draw of a model on the cluster."""
     machine = cluster()
     drawn = workload(name, draw, LOCAL_BATCH * machine.topology.world_size)
-    problem = Problem.of(name, drawn.tables, drawn.profiles, machine, batch_size=drawn.batch_size)
-    return CountedQuestion(problem, DrawnBatches(drawn), drawn.dense)
+    return CountedQuestion.drawn(drawn, machine, DrawnBatches(drawn))

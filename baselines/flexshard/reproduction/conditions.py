@@ -61,8 +61,7 @@ def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
 def condition(form: str, machine: Machine, local_batch: int, **parameters: float) -> CountedQuestion:
     """Return the question of one test batch of a sequence workload, with these ``parameters``, on a machine."""
     drawn = workload(form, local_batch * machine.topology.world_size, **parameters)
-    problem = Problem.of(form, drawn.tables, drawn.profiles, machine, batch_size=drawn.batch_size)
-    return CountedQuestion(problem, DrawnBatches(drawn), drawn.dense)
+    return CountedQuestion.drawn(drawn, machine, DrawnBatches(drawn))
 
 
 def workload(form: str, batch_size: int, **parameters: float) -> Workload:

@@ -18,7 +18,6 @@ from shardbench.runs.evaluate import Bounds
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
-from shardbench.workloads.workload import Workload
 
 A100 = "a100-40gb-16x8"
 WIDTHS = [16, 32, 64, 128]
@@ -80,30 +79,19 @@ PROBLEMS: Mapping[str, PosedProblem] = {
 }
 
 
-def workload_of(name: str, **changes: Any) -> Workload:
-    """Return the workload of a problem, with some parameters changed."""
-    data = {**PROBLEMS[name].workload, "name": name, **changes}
-    return workload_config(data, f"problem {name}").build(Path())
-
-
-def problem_of(name: str, workload: Workload) -> Problem:
-    """Return the problem that planners are asked."""
-    return Problem.of(
-        name, workload.tables, workload.profiles, PROBLEMS[name].load_machine(), batch_size=workload.batch_size
-    )
-
-
 @lru_cache(maxsize=1)
 def question(name: str, samples_share: float = 1.0) -> CountedQuestion:
     """Return a problem that is judged on test batches; the last one is kept for the next strategy.
 
     ``samples_share`` is the share of the train samples over which profiles, and so the order of the rows, are counted.
     """
-    posed = PROBLEMS[name].workload
-    samples = int(int(posed.get("profile_samples", 65_536)) * samples_share)
-    workload = workload_of(name, **({"profile_samples": samples} if samples_share < 1.0 else {}))
-    number = int(posed.get("test_batches", 1))
-    return CountedQuestion(problem_of(name, workload), DrawnBatches(workload, number), workload.dense, number)
+    posed = PROBLEMS[name]
+    data = {**posed.workload, "name": name}
+    if samples_share < 1.0:
+        data["profile_samples"] = int(int(data.get("profile_samples", 65_536)) * samples_share)
+    workload = workload_config(data, f"problem {name}").build(Path())
+    batches = DrawnBatches(workload, int(data.get("test_batches", 1)))
+    return CountedQuestion.drawn(workload, posed.load_machine(), batches)
 
 
 class Misled(CountedQuestion):

@@ -179,16 +179,14 @@ def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
 
 
 def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
-    """Return profiles of as many lookups of all rows alike."""
-    return tuple(_alike(profile) for profile in profiles)
-
-
-def _alike(profile: AccessProfile) -> AccessProfile:
-    """Return a profile of as many lookups, spread over all rows alike."""
-    each, more = divmod(profile.lookups, profile.rows)
-    counts = [(each + 1, more), (each, profile.rows - more)]
-    kept = [(count, rows) for count, rows in counts if count and rows]
-    return replace(profile, counts=tuple(c for c, _ in kept), row_counts=tuple(r for _, r in kept))
+    """Return profiles of as many lookups, spread over all rows of a table alike."""
+    changed = []
+    for profile in profiles:
+        each, more = divmod(profile.lookups, profile.rows)
+        counts = [(each + 1, more), (each, profile.rows - more)]
+        kept = [(count, rows) for count, rows in counts if count and rows]
+        changed.append(replace(profile, counts=tuple(c for c, _ in kept), row_counts=tuple(r for _, r in kept)))
+    return tuple(changed)
 
 
 CHANGES = {"other day": other_day, "none": none_known}

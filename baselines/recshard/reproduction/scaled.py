@@ -74,11 +74,9 @@ class RmCondition:
 
     def question(self) -> CountedQuestion:
         """Return the problem and its test lookups."""
-        config = self._config()
-        workload, batches = _lookups(config.model_dump_json())
+        workload, batches = _lookups(self._config().model_dump_json())
         machine = self._machine(sum(table.rows for table in workload.tables) * WIDTH * WEIGHT_BYTES)
-        problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=config.batch_size)
-        return CountedQuestion(problem, batches, workload.dense, len(batches.numbers))
+        return CountedQuestion.drawn(workload, machine, batches)
 
     def _config(self) -> RmConfig:
         batch = round(BATCH * self.row_scale / self.parts)

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -98,7 +98,7 @@ def judging_code(root: Path = _ROOT) -> str:
     """
     code = _Code(PACKAGE)
     open_modules = [f"{PACKAGE}.{name}" for name in _JUDGES]
-    for path in _files(DATASETS, ()).values():
+    for path in _files(DATASETS):
         open_modules += code.add(path)
     seen: set[str] = set()
     while open_modules:
@@ -119,11 +119,12 @@ def code_hash(*modules: str, reproduction: bool = False) -> str | None:
     read, such as what was typed at a prompt.
     """
     code = _Code(*modules)
+    without = frozenset() if reproduction else frozenset({REPRODUCTION})
     for module in modules:
-        files = _files(module, () if reproduction else (REPRODUCTION,))
+        files = _files(module, without)
         if not files:
             return None
-        for path in files.values():
+        for path in files:
             code.add(path)
     return code.hash
 
@@ -161,30 +162,23 @@ def _spec(module: str) -> ModuleSpec | None:
         return None
 
 
-def _files(module: str, without: Iterable[str]) -> dict[str, Path]:
-    """Return the files of a module or package by their path inside it; none where there is nothing to read."""
+def _files(module: str, without: frozenset[str] = frozenset()) -> list[Path]:
+    """List the files of a module or package; none where there is nothing to read."""
     if module == _MAIN:
         file = getattr(sys.modules[_MAIN], "__file__", None)
-        return {_MAIN: Path(file)} if file and Path(file).is_file() else {}
+        return [Path(file)] if file and Path(file).is_file() else []
     spec = _spec(module)
     if spec is None:
-        return {}
+        return []
     if spec.submodule_search_locations is None:
-        found = Path(spec.origin) if spec.origin else None
-        return {found.name: found} if found and found.is_file() else {}
-    return {
-        path.relative_to(folder).as_posix(): path
-        for folder in map(Path, spec.submodule_search_locations)
-        for path in _walk(folder, frozenset(without))
-    }
+        return [Path(spec.origin)] if spec.origin and Path(spec.origin).is_file() else []
+    return [path for folder in spec.submodule_search_locations for path in _walk(Path(folder), without)]
 
 
 def _walk(folder: Path, without: frozenset[str]) -> Iterator[Path]:
     for place, folders, names in os.walk(folder, followlinks=True):
-        top = Path(place) == folder
-        folders[:] = [
-            name for name in folders if name != "__pycache__" and name[0] != "." and not (top and name in without)
-        ]
+        left_out = {"__pycache__", *(without if Path(place) == folder else ())}
+        folders[:] = [name for name in folders if name[0] != "." and name not in left_out]
         yield from (Path(place) / name for name in names if _is_code(name))
 
 

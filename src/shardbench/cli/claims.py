@@ -10,16 +10,8 @@ import typer
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli import options as shared
 from shardbench.cli.names import completing, papers
-from shardbench.cli.options import (
-    DEFAULT_RESULTS,
-    EXIT_OK,
-    JsonOption,
-    ResultsOption,
-    print_json,
-    tell,
-    tell_differences,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +29,8 @@ def claims_command(
     define: Annotated[
         bool, typer.Option("--define", help="Note which commit first had each definition of a committed claims.toml.")
     ] = False,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    as_json: shared.JsonOption = False,
 ) -> int:
     """Judge the claims of all papers. It reads a results folder and writes tables/claims.csv and pictures."""
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
@@ -48,20 +40,20 @@ def claims_command(
     only = find_reproduction(paper) if paper else None
     if define:
         _define([only.owner] if only else papers(), as_json=as_json)
-        return EXIT_OK
+        return shared.EXIT_OK
     if check:
-        return tell_differences("claims", check_ledger(results), as_json=as_json)
+        return shared.tell_differences("claims", check_ledger(results), as_json=as_json)
     found = ledger(results, only)
     if not len(found.claims):
         raise BadInput(f"{results} has no records of any paper; run: shardbench reproduce NAME --results {results}")
     written = write_ledger(results)
     if as_json:
-        print_json({"claims": json_rows(found.claims), "files": list(map(str, written))})
-        return EXIT_OK
+        shared.print_json({"claims": json_rows(found.claims), "files": list(map(str, written))})
+        return shared.EXIT_OK
     print_claims(found.claims)
     for path in written:
         print(f"written: {path}")
-    return EXIT_OK
+    return shared.EXIT_OK
 
 
 def print_claims(frame: "pd.DataFrame") -> None:
@@ -101,4 +93,4 @@ def _define(names: list[str], *, as_json: bool) -> None:
         f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new"
         for name, changed in defined.items()
     ]
-    tell({"defined": defined}, lines, as_json=as_json)
+    shared.tell({"defined": defined}, lines, as_json=as_json)

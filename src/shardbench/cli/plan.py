@@ -10,21 +10,13 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
+from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
-from shardbench.cli.options import (
-    DEFAULT_DATA,
-    EXIT_FAILED,
-    EXIT_OK,
-    DataOption,
-    JsonOption,
-    StrategiesOption,
-    tell,
-)
 from shardbench.model.table import Optimizer, Precision
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
-    from shardbench.runs.best_plan import Best, Search
+    from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
@@ -54,7 +46,7 @@ def plan_command(
         int | None,
         typer.Option("--batch-size", min=1, help="Samples of a step on all devices; the list's own if left out."),
     ] = None,
-    strategy: StrategiesOption = None,
+    strategy: shared.StrategiesOption = None,
     budget: Annotated[
         float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
     ] = 30.0,
@@ -68,8 +60,8 @@ def plan_command(
     ] = Optimizer.SGD,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
-    data: DataOption = DEFAULT_DATA,
-    as_json: JsonOption = False,
+    data: shared.DataOption = shared.DEFAULT_DATA,
+    as_json: shared.JsonOption = False,
 ) -> int:
     """Find the fastest plan for your tables on your machine.
 
@@ -98,8 +90,8 @@ def plan_command(
     )
     if found.best is not None and out is not None:
         write_atomically(out, found.best.plan.to_json() + "\n")
-    tell(_data(found, out), lines(found, kept, budget, out), as_json=as_json)
-    return EXIT_OK if found.best is not None else EXIT_FAILED
+    shared.tell(_data(found, out), lines(found, kept, budget, out), as_json=as_json)
+    return shared.EXIT_OK if found.best is not None else shared.EXIT_FAILED
 
 
 def _constraints(path: Path) -> "Constraints":
@@ -144,7 +136,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     return list(read_suite(tables).workloads)
 
 
-def lines(found: "Search", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
+def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines of at most 80 columns."""
     problem = found.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
@@ -199,7 +191,7 @@ def _bound_line(best: "Best", kept: "Constraints | None") -> str:
     return f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
 
 
-def _data(found: "Search", out: Path | None) -> dict[str, Any]:
+def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
 
     best = found.best

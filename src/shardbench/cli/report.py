@@ -10,19 +10,9 @@ import typer
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
+from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import named
-from shardbench.cli.options import (
-    DEFAULT_RESULTS,
-    EXIT_OK,
-    JsonOption,
-    NameArgument,
-    PageOption,
-    ResultsOption,
-    print_json,
-    tell,
-    tell_differences,
-)
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
@@ -35,16 +25,16 @@ PREDICTION = "prediction"
 
 
 def report_command(
-    name: NameArgument,
+    name: shared.NameArgument,
     *,
-    page: PageOption = False,
+    page: shared.PageOption = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare the tables on disk with the records.")] = False,
     latex: Annotated[
         Path | None,
         typer.Option("--latex", help="Also write tables (LaTeX, booktabs) and figures (PDF, SVG) for a paper here."),
     ] = None,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    as_json: shared.JsonOption = False,
 ) -> int:
     """Write tables and pages from the records.
 
@@ -68,7 +58,7 @@ def report_command(
     if check:
         differences = check_tables(results, title) if suite else []
         differences += check_study_files(reproduction, results) if reproduction else []
-        return tell_differences(title, differences, as_json=as_json, suite=title)
+        return shared.tell_differences(title, differences, as_json=as_json, suite=title)
     written = write_tables(results, title) if suite else []
     written += write_study_files(reproduction, results) if reproduction else []
     if page and reproduction:
@@ -78,8 +68,8 @@ def report_command(
     paper = _write_paper(latex, suite, reproduction, results) if latex is not None else []
     written += paper
     if as_json:
-        print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
-        return EXIT_OK
+        shared.print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
+        return shared.EXIT_OK
     if suite:
         print_report(results, title, tables=True)
     if reproduction:
@@ -88,7 +78,7 @@ def report_command(
         print(f"page: {written[-len(paper) - 1]}")
     if paper:
         print(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
-    return EXIT_OK
+    return shared.EXIT_OK
 
 
 def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:
@@ -100,7 +90,10 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
-    records, options = suite_records(results, suite), "" if results == DEFAULT_RESULTS else f" --results {results}"
+    records, options = (
+        suite_records(results, suite),
+        "" if results == shared.DEFAULT_RESULTS else f" --results {results}",
+    )
     if tables:
         _print_tables(results, suite, records)
     for answer in answers(records, results, of):
@@ -170,9 +163,9 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
     files = expected_files(results, rows)
     if check:
         differences = check_files(files, "shardbench report prediction")
-        return tell_differences(PREDICTION, differences, as_json=as_json)
+        return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
     found = summaries(rows)
     lines = [*text_lines(found), f"tables: {', '.join(paths)}"]
-    tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
-    return EXIT_OK
+    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
+    return shared.EXIT_OK

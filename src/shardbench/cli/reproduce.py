@@ -7,23 +7,9 @@ import typer
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
+from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
-from shardbench.cli.options import (
-    DEFAULT_DATA,
-    DEFAULT_RESULTS,
-    EXIT_FAILED,
-    EXIT_OK,
-    DataOption,
-    ForceOption,
-    FreshOption,
-    JsonOption,
-    PageOption,
-    PaperArgument,
-    ResultsOption,
-    RetryOption,
-    failure_lines,
-)
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -35,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def reproduce_command(
-    name: PaperArgument,
+    name: shared.PaperArgument,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Run the small part of it: minutes, not an hour.")] = False,
     study: Annotated[list[str] | None, typer.Option("--study", help="Run this study and no suite; repeatable.")] = None,
@@ -47,9 +33,9 @@ def reproduce_command(
             autocompletion=completing(strategy_names),
         ),
     ] = None,
-    force: ForceOption = False,
-    fresh: FreshOption = False,
-    retry: RetryOption = "",
+    force: shared.ForceOption = False,
+    fresh: shared.FreshOption = False,
+    retry: shared.RetryOption = "",
     workers: Annotated[int, typer.Option("--workers", min=0, help="Processes for the studies; 0: one a core.")] = 0,
     cell_timeout: Annotated[
         float | None,
@@ -57,10 +43,10 @@ def reproduce_command(
             "--cell-timeout", min=1.0, help="Seconds for a cell of a study; the study's own limit if left out."
         ),
     ] = None,
-    data: DataOption = DEFAULT_DATA,
-    results: ResultsOption = DEFAULT_RESULTS,
-    page: PageOption = False,
-    as_json: JsonOption = False,
+    data: shared.DataOption = shared.DEFAULT_DATA,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    page: shared.PageOption = False,
+    as_json: shared.JsonOption = False,
 ) -> int:
     """Reproduce a paper and judge its claims.
 
@@ -112,7 +98,7 @@ def reproduce_command(
         written.append(write_reproduction_page(found, results))
     _say(found, results, written, [*trials, *cells], listener)
     errors = any(record.outcome is Outcome.ERROR for record in trials)
-    return EXIT_FAILED if errors or any(record.cause for record in cells) else EXIT_OK
+    return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
 
 def _delete_records(found: "Reproduction", results: Path) -> None:
@@ -159,5 +145,5 @@ def _say(
     for path in written:
         print(f"written: {path}")
     print_claims_of(found, results)
-    for line in failure_lines(records, results):
+    for line in shared.failure_lines(records, results):
         print(line)

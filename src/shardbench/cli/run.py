@@ -5,30 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
+from shardbench.cli import options as shared
 from shardbench.cli.names import outcomes, say_left_out, suite_called
-from shardbench.cli.options import (
-    DEFAULT_DATA,
-    DEFAULT_RESULTS,
-    EXIT_FAILED,
-    EXIT_OK,
-    BackendOption,
-    ClusterOption,
-    ClusterOptions,
-    DataOption,
-    ForceOption,
-    FreshOption,
-    JsonOption,
-    NoLaunchOption,
-    PageOption,
-    ParallelOption,
-    ResultsOption,
-    RetryOption,
-    SeedsOption,
-    StrategiesOption,
-    SuiteArgument,
-    TablesOption,
-    WorkOption,
-)
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
 from shardbench.records.trial import Outcome
@@ -40,24 +18,24 @@ if TYPE_CHECKING:
 
 
 def run_suite_command(
-    suite: SuiteArgument,
+    suite: shared.SuiteArgument,
     *,
-    backend: BackendOption = None,
-    strategy: StrategiesOption = None,
-    seed: SeedsOption = None,
-    data: DataOption = DEFAULT_DATA,
-    results: ResultsOption = DEFAULT_RESULTS,
-    force: ForceOption = False,
-    fresh: FreshOption = False,
-    retry: RetryOption = "",
-    work: WorkOption = None,
-    no_launch: NoLaunchOption = False,
-    parallel: ParallelOption = 1,
-    cluster: ClusterOption = None,
-    cluster_option: ClusterOptions = None,
-    page: PageOption = False,
-    tables: TablesOption = False,
-    as_json: JsonOption = False,
+    backend: shared.BackendOption = None,
+    strategy: shared.StrategiesOption = None,
+    seed: shared.SeedsOption = None,
+    data: shared.DataOption = shared.DEFAULT_DATA,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    force: shared.ForceOption = False,
+    fresh: shared.FreshOption = False,
+    retry: shared.RetryOption = "",
+    work: shared.WorkOption = None,
+    no_launch: shared.NoLaunchOption = False,
+    parallel: shared.ParallelOption = 1,
+    cluster: shared.ClusterOption = None,
+    cluster_option: shared.ClusterOptions = None,
+    page: shared.PageOption = False,
+    tables: shared.TablesOption = False,
+    as_json: shared.JsonOption = False,
 ) -> int:
     """Run a suite and say which strategy is best.
 
@@ -110,7 +88,7 @@ def run_suite_command(
         if page:
             print(f"page: {written[-1]}")
         print(_summary(len(records), counts))
-    return EXIT_FAILED if counts.get(Outcome.ERROR) else EXIT_OK
+    return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
 
 
 def _delete_records(suite: str, options: "RunOptions") -> None:

@@ -5,19 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardbench.cli import options as shared
 from shardbench.cli.names import named
-from shardbench.cli.options import (
-    DEFAULT_DATA,
-    DEFAULT_RESULTS,
-    BackendOption,
-    DataOption,
-    JsonOption,
-    NameArgument,
-    ResultsOption,
-    SeedsOption,
-    StrategiesOption,
-    tell,
-)
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -28,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def status_command(
-    name: NameArgument,
+    name: shared.NameArgument,
     *,
-    backend: BackendOption = None,
-    strategy: StrategiesOption = None,
-    seed: SeedsOption = None,
-    data: DataOption = DEFAULT_DATA,
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
+    backend: shared.BackendOption = None,
+    strategy: shared.StrategiesOption = None,
+    seed: shared.SeedsOption = None,
+    data: shared.DataOption = shared.DEFAULT_DATA,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    as_json: shared.JsonOption = False,
 ) -> None:
     """Say what is done of a suite or a paper.
 
@@ -57,7 +46,7 @@ def status_command(
         _add_suite(suite.name, SuiteWork(suite, options), state, lines)
     if reproduction is not None:
         _add_studies(reproduction, results, state, lines)
-    tell(state, lines, as_json=as_json)
+    shared.tell(state, lines, as_json=as_json)
 
 
 def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:

@@ -66,7 +66,7 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class PlanSearch:
     """All that was tried, best first; ``best`` is None where nothing has a plan."""
 
     problem: Problem
@@ -97,7 +97,7 @@ def best_plan(
     precision: Precision = Precision.FP32,
     optimizer: Optimizer = Optimizer.SGD,
     on_tried: Callable[[Tried], None] | None = None,
-) -> Search:
+) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
 
     Raises BadInput for constraints that name no table of these or leave no memory, and for
@@ -124,7 +124,7 @@ def best_plan(
         if on_tried is not None:
             on_tried(one)
     if not answers:
-        return Search(problem=problem, best=None, tried=tuple(tried), took_s=time.perf_counter() - start)
+        return PlanSearch(problem=problem, best=None, tried=tuple(tried), took_s=time.perf_counter() - start)
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
     ranked = sorted(answers, key=lambda name: steps[name])
     drawn = {name: answers[name].judged.draws(question.problem, workload.dense) for name in ranked[:COMPARED]}
@@ -133,7 +133,7 @@ def best_plan(
     told.sort(key=lambda one: (one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[ranked[0]]]) if ranked[0] in draws else None
     best = _best(answers[ranked[0]], ranked[0], kept, problem, band_ms)
-    return Search(problem=problem, best=best, tried=tuple(told), took_s=time.perf_counter() - start)
+    return PlanSearch(problem=problem, best=best, tried=tuple(told), took_s=time.perf_counter() - start)
 
 
 def _problem(

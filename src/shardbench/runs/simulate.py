@@ -26,6 +26,7 @@ from shardbench.runs.evaluate import Answer, Bounds, Question
 from shardbench.workloads.hotness import hot_under, pack, take
 from shardbench.workloads.materialise import BatchSource, DrawnBatches
 from shardbench.workloads.trace import Bags
+from shardbench.workloads.workload import Workload
 
 WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
 
@@ -142,6 +143,12 @@ class CountedQuestion(Question[Simulation]):
         self.batches = batches
         self.dense = dense
         self.iterations = iterations
+
+    @classmethod
+    def drawn(cls, workload: Workload, machine: Machine, batches: DrawnBatches) -> "CountedQuestion":
+        """Return the question of a workload on a machine, judged on all of these batches of it."""
+        problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+        return cls(problem, batches, workload.dense, len(batches.numbers))
 
     def judge(self, plan: Plan) -> Simulation:
         """Count a plan and predict its times; raises Unsupported for one that the counter cannot count."""

@@ -157,7 +157,8 @@ def whole_table_bound_ms(loads: Load, problem: Problem, moves: frozenset[Move]) 
     loads, allowed = _batches(loads), moves & {Move.UVM}
     if not loads.bags.any():
         return 0.0
-    bounds = [_largest_ms(loads, problem, allowed), split_bound(loads, problem, allowed).ms]
+    largest_ms = float(np.minimum(*by_tier(embedding_ms, loads, problem, allowed)).max())
+    bounds = [largest_ms, split_bound(loads, problem, allowed).ms]
     bounds += [_whole_ms(pair, loads, problem, allowed) for pair in _pairs(problem.machine.constants)]
     return max(bounds) * (1.0 - ROUNDING)
 
@@ -234,10 +235,6 @@ def _whole_ms(pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[M
     active = (loads.bags > 0).mean(axis=0)
     paid_ms = pair.fixed_ms * float(active[active > 0].min())
     return paid_ms + max(float(uvm.sum() - saved) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
-
-
-def _largest_ms(loads: Load, problem: Problem, moves: frozenset[Move]) -> float:
-    return float(np.minimum(*by_tier(embedding_ms, loads, problem, moves)).max())
 
 
 def by_tier(

@@ -111,7 +111,7 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
         raise BadInput(f"record {record.key} has no memory of its nodes")
     path = plan_path(results, planned.plan_hash)
     plan = Plan.from_json(path.read_bytes(), str(path))
-    lookups = kept_lookups(results, record, plan)
+    lookups = stored_lookups(results, record, plan)
     holders, in_all = holders_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
     return Explored(
         strategies=strategies, key=record.key, plan_hash=planned.plan_hash, segments=len(plan.segments),
@@ -119,7 +119,7 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
     )  # fmt: skip
 
 
-def kept_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
+def stored_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
     """Return a sample's lookups in each segment of the record's plan, by the train split; None where not kept."""
     if record.planned is None:
         return None
@@ -260,8 +260,3 @@ def _first(parts: Sequence[PlacedPart]) -> tuple[PlacedPart, ...]:
     biggest = sorted(parts, key=lambda part: (-part.bytes, part.table, part.row_start))
     hottest = sorted(biggest[BIGGEST:], key=lambda part: -(part.lookups or 0.0))
     return (*biggest[:BIGGEST], *(part for part in hottest[:HOTTEST] if part.lookups))
-
-
-def plans_a_group(groups: Sequence[Group], most: int) -> int:
-    """Return how many plans of each group fit a page of at most so many; at least one."""
-    return max(1, most // max(1, len(groups)))

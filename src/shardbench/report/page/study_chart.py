@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from shardbench.base.errors import BadInput
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.palette import STRATEGY, looks
 from shardbench.report.page.plot import Plot
@@ -22,12 +21,7 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
 
     Intervals are drawn where ``low`` and ``high`` are named. Raises BadInput where the table lacks a column.
     """
-    named = [plot.x, plot.y, plot.series, plot.low, plot.high, plot.facet]
-    absent = [name for name in named if name is not None and name not in frame.columns]
-    if absent:
-        raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
-    facets = list(dict.fromkeys(frame[plot.facet])) if plot.facet else [None]
-    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
+    series, facets = plot.series_of(frame), plot.facets_of(frame)
     known = frame if plot.series is None else frame[frame[plot.series].isin(series)]
     known = known.dropna(subset=[plot.x, plot.y])
     drawings, titles, width = [], [], _ONE if len(facets) == 1 else _SEVERAL

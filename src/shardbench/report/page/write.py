@@ -17,7 +17,7 @@ from shardbench.records.record import Record
 from shardbench.report.compare.code_differences import other_code
 from shardbench.report.groups import Group, current, groups, suite_standings
 from shardbench.report.page.chart import Chart
-from shardbench.report.page.explorer import Explored, explored, plans_a_group
+from shardbench.report.page.explorer import Explored, explored
 from shardbench.report.page.figures import figures
 from shardbench.report.page.overview import matrix
 from shardbench.report.page.overview_charts import pareto, profiles
@@ -122,7 +122,7 @@ def page(
     numbers = {name: number for number, name in enumerate(sorted(named))}
     found = performance_profiles(standings)
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
-    plans = plans_a_group(grouped, PLANS)
+    plans = max(1, PLANS // max(1, len(grouped)))
     shown = []
     for number, group in enumerate(grouped):
         kept = explored(results, group, plans) if results is not None else ([], 0)

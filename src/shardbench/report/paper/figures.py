@@ -94,10 +94,6 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
     _require()
     from matplotlib import rc_context  # noqa: PLC0415
 
-    named = [plot.x, plot.y, plot.series, plot.low, plot.high, plot.facet]
-    absent = [name for name in named if name is not None and name not in frame.columns]
-    if absent:
-        raise BadInput(f"plot '{plot.title}': table {plot.table} has no column '{absent[0]}'")
     with rc_context(STYLE):
         return _panels(plot, frame)
 
@@ -261,10 +257,9 @@ def _staircase(one: PerformanceProfile) -> tuple[list[float], list[float]]:
 
 
 def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":
-    facets = list(dict.fromkeys(frame[plot.facet])) if plot.facet else [None]
+    series, facets = plot.series_of(frame), plot.facets_of(frame)
     columns = min(_PANELS_A_ROW, len(facets))
     lines = -(-len(facets) // columns)
-    series = [*(plot.shown or dict.fromkeys(frame[plot.series]))] if plot.series else [None]
     legend = (1 - (-len(series) // 3)) * 0.12 if plot.series else 0.0
     figure, axes = _figure(_PANEL_IN * lines + legend, lines, columns)
     for place, (panel, facet) in enumerate(zip(axes, facets)):

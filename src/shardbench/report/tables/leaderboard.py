@@ -16,7 +16,6 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
-from shardbench.report.standing import AS_RUN
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
@@ -99,31 +98,32 @@ def measured_steps(
 
 
 def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str]) -> list[dict[str, Any]]:
-    condition = group.condition
     best = min(group.ok_rows, key=lambda row: group.estimate(row).value, default=None)
     ordered = sorted(group.rows, key=lambda row: (not row.ok, group.estimate(row).value if row.ok else 0.0))
+    stated = (
+        "workload", "machine", "backend", "strategy", "budget", "outcome", "role", "batch_size", "cause", "step_ms",
+        "plan_s", "fit_s",
+    )  # fmt: skip
     return [
         {
-            "workload": condition.workload, "machine": condition.machine, "devices": devices[condition.machine],
-            "backend": condition.backend.value, "strategy": row.strategy, "budget": AS_RUN,
-            "outcome": row.worst.outcome.value, "n": row.trials_ok, "role": row.worst.role.value,
-            "sees": sees.get(row.strategy, ""), "batch_size": condition.batch_size, "cause": row.cause,
-            **(_measured_cells(group, row, best) if row.ok and best is not None else {}),
+            **{name: getattr(one, name) for name in stated},
+            "step_ms_low": one.low_ms,
+            "step_ms_high": one.high_ms,
+            "devices": devices[one.machine],
+            "sees": sees.get(one.strategy, ""),
+            "n": row.trials_ok,
+            **(_over_best(group, row, best) if row.ok and best is not None else {}),
         }
-        for row in ordered
-    ]  # fmt: skip
+        for row, one in ((row, group.standings[row.strategy]) for row in ordered)
+    ]
 
 
-def _measured_cells(group: Group, row: Row, best: Row) -> dict[str, Any]:
+def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
+    """Return the distance to the best row of any role, and whether it is more than the noise."""
     apart = group.apart(row, best)
     return {
-        "step_ms": row.step.value,
-        "step_ms_low": row.step.low,
-        "step_ms_high": row.step.high,
         "over_best_pct": _over_pct(group.estimate(row).value, group.estimate(best).value),
         "tie": "" if row is best else "?" if apart is None else "" if apart else "=",
-        "plan_s": row.typical(lambda record: record.planned.plan_s if record.planned else None),
-        "fit_s": row.typical(lambda record: record.planned.fit_s if record.planned else None),
     }
 
 

@@ -8,6 +8,7 @@ no number. Times in ms, bytes per iteration summed over ranks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,9 @@ _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
     "off_hbm_lookups_pct", "tiers", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
 )  # fmt: skip
+_COUNTED = (
+    "hbm_bytes", "uvm_bytes", "host_bytes", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
+)  # fmt: skip
 _REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
@@ -48,9 +52,9 @@ Cells = dict[str, Cell]
 
 
 def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
-    """All three by name, in the order they are printed."""
-    grouped = groups(records)
-    return {name: build(grouped) for name, build in _BUILDERS.items()}
+    """Return all three by name, in the order they are printed."""
+    listed = list(records)
+    return {name: build(listed) for name, build in _BUILDERS.items()}
 
 
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
@@ -71,7 +75,10 @@ def throughput(records: Iterable[Record]) -> pd.DataFrame:
     of devices a plan makes, ``own_step_bound_ms`` for those that the strategy declares; ``over_*`` are the mean step's
     distances, and ``bound_cause`` says why there are none.
     """
-    return _throughput(groups(records))
+    grouped = groups(records)
+    phase_columns = [f"{name}_ms" for name in phases_of(_records(grouped))]
+    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *TAIL[1:])
+    return _frame(grouped, columns, _throughput_cells)
 
 
 def balance(records: Iterable[Record]) -> pd.DataFrame:
@@ -86,19 +93,17 @@ def balance(records: Iterable[Record]) -> pd.DataFrame:
     ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
     the number of ranks.
     """
-    return _balance(groups(records))
+    return _frame(groups(records), (*HEAD, *_BALANCE, *TAIL), _balance_cells)
 
 
 def traffic(records: Iterable[Record]) -> pd.DataFrame:
     """Bytes per iteration by tier and collective, memory of the fullest rank, off-HBM lookups."""
-    return _traffic(groups(records))
-
-
-def _throughput(grouped: list[Group]) -> pd.DataFrame:
-    phases = phases_of(_records(grouped))
-    phase_columns = [f"{name}_ms" for name in phases]
-    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *TAIL[1:])
-    return _frame(grouped, columns, _throughput_cells)
+    grouped = groups(records)
+    names = collectives_of(_records(grouped))
+    unknown = [name for name in names if name not in list(CollectiveName)]
+    if unknown:
+        raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
+    return _frame(grouped, (*HEAD, *_TRAFFIC, *(f"{name}_bytes" for name in names), *_MEMORY, *TAIL), _traffic_cells)
 
 
 def _throughput_cells(group: Group, row: Row) -> Cells:
@@ -161,22 +166,15 @@ def _no_step_bound(record: Record) -> str | None:
     return "recorded before steps had a bound" if record.step_bound_ms is None else None
 
 
-def _balance(grouped: list[Group]) -> pd.DataFrame:
-    return _frame(grouped, (*HEAD, *_BALANCE, *TAIL), _balance_cells)
-
-
 def _balance_cells(group: Group, row: Row) -> Cells:
-    slowest = _slowest(row)
+    slowest = row.typical(_of_wall(max))
     simulated = group.condition.backend is Backend.SIMULATED
     bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
     whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
     best_found = group.best_found_ms
     low, high = band(row.embedding_draws) if simulated and row.embedding_draws else (None, None)
     return {
-        "emb_ms_min": row.typical(_of_wall(min)),
-        "emb_ms_mean": row.typical(_of_wall(_mean)),
-        "emb_ms_max": slowest,
-        "emb_ms_std": row.typical(_of_wall(_std)),
+        **{f"emb_ms_{name}": row.typical(_of_wall(number)) for name, number in _OVER_RANKS.items()},
         "max_over_mean": row.typical(_of_wall(_max_over_mean)),
         "bound_ms": bound,
         "over_bound_pct": _over_pct(slowest, bound),
@@ -185,10 +183,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "best_found_ms": best_found,
         "over_best_found_pct": _over_pct(slowest, best_found),
         "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
-        "emb_cpu_ms_min": row.typical(_of_cpu(min)),
-        "emb_cpu_ms_mean": row.typical(_of_cpu(_mean)),
-        "emb_cpu_ms_max": row.typical(_of_cpu(max)),
-        "emb_cpu_ms_std": row.typical(_of_cpu(_std)),
+        **{f"emb_cpu_ms_{name}": row.typical(_of_cpu(number)) for name, number in _OVER_RANKS.items()},
         "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
         "bound_fixed_pct": row.typical(_bound_fixed_pct),
         "emb_ms_max_low": low,
@@ -197,19 +192,9 @@ def _balance_cells(group: Group, row: Row) -> Cells:
     }
 
 
-def _traffic(grouped: list[Group]) -> pd.DataFrame:
-    names = collectives_of(_records(grouped))
-    unknown = [name for name in names if name not in list(CollectiveName)]
-    if unknown:
-        raise BadInput(f"records name the collective '{unknown[0]}', which is in no sum of the traffic table")
-    return _frame(grouped, (*HEAD, *_TRAFFIC, *(f"{name}_bytes" for name in names), *_MEMORY, *TAIL), _traffic_cells)
-
-
 def _traffic_cells(group: Group, row: Row) -> Cells:
     cells: Cells = {
-        "hbm_bytes": row.typical(_of_traffic(lambda totals: totals.hbm_bytes)),
-        "uvm_bytes": row.typical(_of_traffic(lambda totals: totals.uvm_bytes)),
-        "host_bytes": row.typical(_of_traffic(lambda totals: totals.host_bytes)),
+        **{name: row.typical(_of_traffic(attrgetter(name))) for name in _COUNTED},
         "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 0))),
         "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 1))),
         "allreduce_bytes": row.typical(
@@ -217,9 +202,6 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
         ),
         "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
         "tiers": row.worst.tiers.value if row.worst.tiers else None,
-        "host_vectors_bytes": row.typical(_of_traffic(lambda totals: totals.host_vectors_bytes)),
-        "copied_to_device_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_device_bytes)),
-        "copied_to_host_bytes": row.typical(_of_traffic(lambda totals: totals.copied_to_host_bytes)),
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
         "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
@@ -229,11 +211,9 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
     return cells
 
 
-_BUILDERS: Mapping[str, Callable[[list[Group]], pd.DataFrame]] = {
-    "throughput": _throughput,
-    "balance": _balance,
-    "traffic": _traffic,
-}
+_BUILDERS: Mapping[str, Callable[[Iterable[Record]], pd.DataFrame]] = {
+    "throughput": throughput, "balance": balance, "traffic": traffic,
+}  # fmt: skip
 TABLES = tuple(_BUILDERS)
 
 
@@ -250,14 +230,12 @@ def _frame(grouped: list[Group], columns: tuple[str, ...], cells: Callable[[Grou
 def _identity(group: Group, row: Row) -> Cells:
     condition = group.condition
     return {
-        "workload": condition.workload,
-        "machine": condition.machine,
+        **condition._asdict(),
         "backend": condition.backend.value,
         "strategy": row.strategy,
         "outcome": row.worst.outcome.value,
         "n": len(row.records) if row.ok else 0,
         "iterations": len(row.step_ms),
-        "batch_size": condition.batch_size,
         "precision": condition.precision.value,
         "optimizer": condition.optimizer.value,
         "role": row.worst.role.value,
@@ -341,10 +319,6 @@ def collective_bytes(name: str) -> Callable[[Record], float | None]:
     return _of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)
 
 
-def _slowest(row: Row) -> float | None:
-    return row.typical(_of_wall(max))
-
-
 def _bound_fixed_pct(record: Record) -> float | None:
     if not record.bounded or record.bound_fixed_ms is None or not record.bound_ms:
         return None
@@ -361,6 +335,9 @@ def _mean(times: tuple[float, ...]) -> float:
 
 def _std(times: tuple[float, ...]) -> float:
     return float(np.std(times))
+
+
+_OVER_RANKS: Mapping[str, Callable[[tuple[float, ...]], float]] = {"min": min, "mean": _mean, "max": max, "std": _std}
 
 
 def _max_over_mean(times: tuple[float, ...]) -> float | None:

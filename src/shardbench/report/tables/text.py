@@ -73,8 +73,6 @@ _MOSTLY_PCT = 50.0
 class Section:
     """One group of one table, as text."""
 
-    workload: str
-    machine: str
     backend: str
     heading: str
     note: str
@@ -117,8 +115,6 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
         first = cells[0]
         made.append(
             Section(
-                workload=first["workload"],
-                machine=first["machine"],
                 backend=first["backend"],
                 heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}",
                 note=_note(name, cells),
@@ -357,11 +353,7 @@ def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
         _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
         _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
-        _Column(
-            header="95 % interval of max (ms)",
-            text=_band_of_max,
-            compact=False,
-        ),
+        _Column(header="95 % interval of max (ms)", text=_band_of_max, compact=False),
         _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
         _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
         _Column(header="over bound", text=_shown("over_bound_pct", percent), keep=8),
