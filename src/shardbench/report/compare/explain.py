@@ -112,8 +112,6 @@ class Explanation:
     where a record has no draws."""
     all_trials: AllTrials | None
     """It is None where simulated, of one strategy, where a trial failed, and where there are no more than the two."""
-    waits: bool
-    """Whether exchanges include waits for slower ranks: records of measured trials without the phases of each rank."""
     phases: tuple[PhaseDifference, ...]
     """The phases in which the faster one saves most come first, those in which it spends more last."""
 
@@ -179,8 +177,7 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     twins = a.spec.strategy == b.spec.strategy
     condition = Condition.of(a)
     measured = condition.backend is Backend.MEASURED
-    by_rank = measured and all(record.timing is not None and record.timing.ranks is not None for record in (a, b))
-    first, second = (_trial(record, twins=twins, by_rank=by_rank) for record in (a, b))
+    first, second = (_trial(record, twins=twins) for record in (a, b))
     group = next((group for group in groups(records) if group.condition == condition), None)
     controls = {record.control.plan_hash if record.control else None for record in (a, b)}
     by_control = group is not None and group.control is not None and controls == {group.control}
@@ -189,8 +186,9 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     ratio = _ratio(slower, faster, by_control=by_control)
     noise = group.noise if group is not None else None
     beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
-    p_faster = _p_faster(*((b, a) if swap else (a, b)))
-    if condition.backend is Backend.SIMULATED:
+    quick, slow = (b, a) if swap else (a, b)
+    p_faster = p_larger([slow.draws.step_ms], [quick.draws.step_ms]) if slow.draws and quick.draws else None
+    if not measured:
         beyond = None if p_faster is None else p_faster >= SURE
     return Explanation(
         workload=condition.workload,
@@ -204,7 +202,6 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         beyond_noise=beyond,
         p_faster=p_faster,
         all_trials=_all_trials(group, a.spec.strategy, b.spec.strategy) if measured and group else None,
-        waits=measured and not by_rank,
         phases=_phases(faster, slower, phases_of([a, b]), condition.backend, by_control=by_control),
     )
 
@@ -229,13 +226,6 @@ def _ratio(above: ComparedTrial, below: ComparedTrial, *, by_control: bool) -> f
     return above.step_ms / below.step_ms if below.step_ms else 1.0
 
 
-def _p_faster(faster: Record, slower: Record) -> float | None:
-    """Return the share of draws in which the first has the shorter step; None where one has no draws."""
-    if faster.draws is None or slower.draws is None:
-        return None
-    return p_larger([slower.draws.step_ms], [faster.draws.step_ms])
-
-
 def _check(a: Record, b: Record) -> None:
     for record in (a, b):
         if record.failure is not None:
@@ -253,7 +243,7 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
-def _trial(record: Record, *, twins: bool, by_rank: bool) -> ComparedTrial:
+def _trial(record: Record, *, twins: bool) -> ComparedTrial:
     timing, traffic, planned = _numbers(record)
     spec = record.spec
     over = None
@@ -267,7 +257,7 @@ def _trial(record: Record, *, twins: bool, by_rank: bool) -> ComparedTrial:
         repeat=spec.repeat,
         step_ms=float(np.median(timing.step_ms)),
         vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
-        phases_ms=_critical_ms(timing, by_rank=by_rank),
+        phases_ms=_critical_ms(timing),
         straggler=_straggler(timing, traffic, planned),
         intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
         inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
@@ -301,14 +291,13 @@ def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Stra
     )
 
 
-def _critical_ms(timing: Timing, *, by_rank: bool) -> dict[str, float]:
-    """Return the milliseconds of each phase on the critical path of the step.
+def _critical_ms(timing: Timing) -> dict[str, float]:
+    """Return the milliseconds of each phase on the critical path of the step: where simulated, what the model adds up.
 
-    With ``by_rank``, what ranks do alone takes as long as the slowest of them, and an exchange as long as for the rank
-    that waited least, as the last one to come waits for nobody. Else it is what the model adds up, or the slowest
-    rank's with its waits.
+    Where measured, what ranks do alone takes as long as the slowest of them, and an exchange as long as for the rank
+    that waited least, as the last one to come waits for nobody.
     """
-    if not by_rank or timing.ranks is None:
+    if timing.ranks is None:
         return dict(timing.phases_ms)
     found = {}
     for name in timing.phases_ms:

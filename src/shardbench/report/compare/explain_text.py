@@ -122,13 +122,11 @@ def _of_phases(found: Explanation) -> list[str]:
 def _of_measured_phases(found: Explanation) -> list[str]:
     if found.backend is not Backend.MEASURED:
         return []
-    what = (
-        "the slowest rank's, waits for others included"
-        if found.waits
-        else "the slowest rank's, of exchanges the time of the rank that waited least"
-    )
     speed = f", {found.slower.name}'s at the speed that the machine had for {found.faster.name}"
-    return [f"Measured phases are {what}{speed if found.by_control else ''}; they need not add up to the step."]
+    return [
+        "Measured phases are the slowest rank's, of exchanges the time of the rank that waited least"
+        f"{speed if found.by_control else ''}; they need not add up to the step."
+    ]
 
 
 def _of_phase(phase: PhaseDifference, *, share: bool = True) -> str:
