@@ -14,8 +14,7 @@ from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.prediction.against_measured import ClockKind, points
-from shardbench.report.prediction.summary import summaries
-from shardbench.report.prediction.text import cells, limit, text_lines
+from shardbench.report.prediction.summary import cells, limit, summaries, text_lines
 
 
 def trial(strategy, *, measured, predicted, embedding=(2.0, 4.0), foreseen=(2.0, 4.0), plan="0" * 16, **spec):

@@ -12,7 +12,7 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import order
 from shardbench.report.prediction.against_measured import read_measured
 from shardbench.report.prediction.summary import expected_files
-from shardbench.report.tables.files import check_tables
+from shardbench.report.tables.files import check_tables, suite_records
 from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
 from shardbench.runs.suite import EVERY, load_suite
 
@@ -64,7 +64,8 @@ def test_a_second_run_and_its_agreement_are_both_there_and_fit():
     tables = {path.parent.name for path in (RESULTS / "tables").glob(f"*/{order.FILE}")}
     assert tables == {path.stem for path in (again / "records").glob("*.jsonl")}
     for suite in sorted(tables):
-        files = order.expected_file(RESULTS, suite, order.read_agreement(RESULTS, again, suite))
+        found = order.agreement(suite_records(RESULTS, suite), suite_records(again, suite))
+        files = order.expected_file(RESULTS, suite, found)
         assert check_files(files, f"shardbench compare results --with results/again --order {suite}") == []
 
 

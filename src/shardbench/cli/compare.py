@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import check_files, write_files
 from shardbench.cli.options import EXIT_OK, JsonOption, tell, tell_differences
 
 
@@ -52,10 +53,10 @@ def compare_command(
 
 def _order(suite: str, results: Path, again: Path, *, check: bool, as_json: bool) -> int:
     """Compare the order of a suite's measured strategies in both runs; write or check the table."""
-    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
-    from shardbench.report.compare.order import expected_file, read_agreement, text_line  # noqa: PLC0415
+    from shardbench.report.compare.order import agreement, expected_file, text_line  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
-    found = read_agreement(results, again, suite)
+    found = agreement(suite_records(results, suite), suite_records(again, suite))
     files = expected_file(results, suite, found)
     if check:
         differences = check_files(files, f"shardbench compare {results} --with {again} --order {suite}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import ascii_text, check_files, write_files
+from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import named
@@ -86,31 +87,24 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
 
     It answers for the groups of the records ``of``, and for all groups where that is None.
     """
+    from rich.console import Console  # noqa: PLC0415
+
     from shardbench.records.store import trial_store  # noqa: PLC0415
     from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
+    from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
+    from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
 
-    records, options = (
-        suite_records(results, suite),
-        "" if results == shared.DEFAULT_RESULTS else f" --results {results}",
-    )
+    records = suite_records(results, suite)
+    options = "" if results == shared.DEFAULT_RESULTS else f" --results {results}"
     if tables:
-        _print_tables(results, suite, records)
+        print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
     for answer in answers(records, results, of):
         print("\n".join(lines(answer, options)), end="\n\n")
     for line in _code_of(records).lines():
         print(ascii_text(line))
     print(f"records: {trial_store(results, suite).path}")
     print(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
-
-
-def _print_tables(results: Path, suite: str, records: "list[Record]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
-    from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
-
-    print_tables(tables(records), Console(file=sys.stdout), results / "tables" / suite)
 
 
 def _code_of(records: "list[Record]") -> "OtherCode":
@@ -153,11 +147,8 @@ def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproductio
 
 def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Write both tables of predicted against measured over all records, and say how well they agree."""
-    from shardbench.base.generated import check_files, write_files  # noqa: PLC0415
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
-    from shardbench.report.prediction.summary import expected_files, summaries  # noqa: PLC0415
-    from shardbench.report.prediction.text import text_lines  # noqa: PLC0415
+    from shardbench.report.prediction.summary import expected_files, summaries, text_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     files = expected_files(results, rows)

@@ -48,24 +48,21 @@ def other_code(records: Iterable[Record]) -> OtherCode:
 
 def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherCode:
     """Compare each record with the hash of the code that would make it now."""
-    package, looked_at, differing, elsewhere = checkout().package, 0, 0, 0
-    own: Counter[str] = Counter()
-    unstated: Counter[str] = Counter()
-    for record, code in records:
-        looked_at += 1
-        same = record.made_by(code)
-        other = record.provenance is not None and record.provenance.package_code != package
-        unstated[record.about] += record.provenance is None
-        own[record.about] += record.provenance is not None and not same
-        elsewhere += other
-        differing += other or not same
+    package, looked_at = checkout().package, list(records)
+    others = [record for record, code in looked_at if not record.made_by(code)]
+    stated = ((record, record.provenance) for record, _ in looked_at)
+    elsewhere = [record for record, code in stated if code is not None and code.package_code != package]
     return OtherCode(
-        records=looked_at, differing=differing, own=_some(own), package=elsewhere, unstated=_some(unstated)
+        records=len(looked_at),
+        differing=len({id(record) for record in (*others, *elsewhere)}),
+        own=_by_name(record for record in others if record.provenance is not None),
+        package=len(elsewhere),
+        unstated=_by_name(record for record in others if record.provenance is None),
     )
 
 
-def _some(counts: Counter[str]) -> dict[str, int]:
-    return {name: count for name, count in sorted(counts.items()) if count}
+def _by_name(records: Iterable[BaseRecord]) -> dict[str, int]:
+    return dict(sorted(Counter(record.about for record in records).items()))
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -160,24 +160,18 @@ def _other_version(ours: Row, theirs: Row) -> str:
 
 def _matched(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Match]:
     """Match the rows of our folder, in its order, and then list what only the committed one has."""
-    committed = _rows(theirs)
-    places: dict[tuple[Condition, str], list[Place]] = {}
-    for place in committed:
-        places.setdefault(place[1:], []).append(place)
-    matches: list[_Match] = []
-    taken: set[Place] = set()
-    for (suite, condition, strategy), row in _rows(ours).items():
-        found = places.get((condition, strategy), [])
-        # The suite of that name, or else the first that has the row.
-        for place in sorted(found, key=lambda place: place[0] != suite)[:1]:
-            taken.add(place)
-            matches.append(_Match(condition=condition, strategy=strategy, ours=row, theirs=committed[place]))
-        if not found:
-            matches.append(_Match(condition=condition, strategy=strategy, ours=row, theirs=None))
-    for place, row in committed.items():
-        if place not in taken:
-            matches.append(_Match(condition=place[1], strategy=place[2], ours=None, theirs=row))
-    return matches
+    mine, committed = _rows(ours), _rows(theirs)
+    first = {place[1:]: place for place in reversed(committed)}
+    # The suite of that name, or else the first that has the row.
+    places = {place: place if place in committed else first.get(place[1:]) for place in mine}
+    pairs: list[tuple[Place, _RowOfRun | None, _RowOfRun | None]]
+    pairs = [(place, mine[place], committed[other] if other else None) for place, other in places.items()]
+    taken = set(places.values())
+    pairs += [(place, None, row) for place, row in committed.items() if place not in taken]
+    return [
+        _Match(condition=condition, strategy=strategy, ours=row, theirs=other_row)
+        for (_, condition, strategy), row, other_row in pairs
+    ]
 
 
 def _rows(suites: Mapping[str, list[Record]]) -> dict[Place, _RowOfRun]:

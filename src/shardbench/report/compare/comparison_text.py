@@ -1,6 +1,6 @@
 """Says in lines what a comparison of two results folders found."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 
@@ -15,14 +15,20 @@ LISTED = 20
 def text_lines(found: Comparison) -> list[str]:
     """Say how many are equal and how many are not, then which, the farthest off first."""
     lines = [f"{found.folder} against {found.committed}"]
-    for part in (_simulated(found), _measured(found), _studies(found), _claims(found)):
+    claims = _alike("claims", "with the same answers", found.claims, _claim)
+    for part in (_simulated(found), _measured(found), _studies(found), claims):
         lines += part
     return lines if len(lines) > 1 else [*lines, "nothing in either to compare"]
 
 
-def _head(kind: str, alike: str, both: pd.DataFrame, differing: pd.DataFrame, frame: pd.DataFrame) -> str:
+def _alike(kind: str, alike: str, frame: pd.DataFrame, line: Callable[["pd.Series[object]"], str]) -> list[str]:
+    """Say how many rows of both are alike, and which are not, a line each; nothing where there are no rows."""
+    if not len(frame):
+        return []
+    both = frame[frame["where"] == BOTH]
+    differing = both[~both["equal"].astype(bool)]
     equal = f"{len(both) - len(differing)} of {len(both)} {alike}" if len(both) else "none in both"
-    return f"{kind}: {equal}; {_only(frame)}"
+    return [f"{kind}: {equal}; {_only(frame)}", *_listed(line(row) for _, row in differing.iterrows())]
 
 
 def _only(frame: pd.DataFrame) -> str:
@@ -42,16 +48,10 @@ def _name(row: "pd.Series[object]") -> str:
 
 
 def _simulated(found: Comparison) -> list[str]:
-    frame = found.simulated
-    if not len(frame):
-        return []
-    both = frame[frame["where"] == BOTH]
-    differing = both[~both["equal"].astype(bool)]
-    differing = differing.sort_values("difference_pct", key=lambda column: -column.astype(float).abs(), kind="stable")
-    return [
-        _head("simulated", "rows equal", both, differing, frame),
-        *_listed(_difference(row) for _, row in differing.iterrows()),
-    ]
+    farthest_first = found.simulated.sort_values(
+        "difference_pct", key=lambda column: -column.astype(float).abs(), kind="stable"
+    )
+    return _alike("simulated", "rows equal", farthest_first, _difference)
 
 
 def _difference(row: "pd.Series[object]") -> str:
@@ -104,18 +104,6 @@ def _study(row: "pd.Series[object]") -> str:
     other = row["cells_in_both"] - row["equal"]
     where = f"the farthest {far} in {row['column']} of {row['key']}"
     return f"{row['baseline']}/{row['study']} ({row['backend']}): {other} of {row['cells_in_both']} differ, {where}"
-
-
-def _claims(found: Comparison) -> list[str]:
-    frame = found.claims
-    if not len(frame):
-        return []
-    both = frame[frame["where"] == BOTH]
-    differing = both[~both["equal"].astype(bool)]
-    return [
-        _head("claims", "with the same answers", both, differing, frame),
-        *_listed(_claim(row) for _, row in differing.iterrows()),
-    ]
 
 
 def _claim(row: "pd.Series[object]") -> str:

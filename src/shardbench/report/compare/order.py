@@ -11,7 +11,7 @@ from shardbench.base.generated import csv_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, Row, groups
-from shardbench.report.tables.files import cell_text, suite_records
+from shardbench.report.tables.files import cell_text
 
 EVERYTHING = "all"
 FILE = "agreement.csv"
@@ -52,14 +52,6 @@ class Agreement:
 COLUMNS = tuple(field.name for field in fields(Agreement))
 
 
-def read_agreement(results: Path, again: Path, suite: str) -> list[Agreement]:
-    """Compare the records of a suite in two folders.
-
-    Raises BadInput where one of them has none, or both have no group of measured records in common.
-    """
-    return agreement(suite_records(results, suite), suite_records(again, suite))
-
-
 def agreement(records: Iterable[Record], again: Iterable[Record]) -> list[Agreement]:
     """Compare the measured groups that two lists of records have in common; raises BadInput where there is none."""
     first, second = _measured(records), _measured(again)
@@ -86,11 +78,11 @@ def _of_group(group: Group, other: Group) -> Agreement:
     alike = [pair for pair in group.pairs if pair[0].same_plan.keys() == pair[1].same_plan.keys()]
     same = opposite = None
     if beyond is not None:
-        signs = [_order(group, *pair) * _order_again(other, rows, *pair) for pair in beyond]
+        in_both = [pair for pair in beyond if all(row.strategy in rows for row in pair)]
+        again = [(rows[a.strategy], rows[b.strategy]) for a, b in in_both]
+        signs = [_order(group, *pair) * _order(other, *twins) for pair, twins in zip(in_both, again)]
         same = sum(sign > 0 for sign in signs)
-        opposite = sum(
-            sign < 0 and bool(other.apart(rows[a.strategy], rows[b.strategy])) for sign, (a, b) in zip(signs, beyond)
-        )
+        opposite = sum(sign < 0 and bool(other.apart(*twins)) for sign, twins in zip(signs, again))
     return Agreement(
         workload=condition.workload,
         machine=condition.machine,
@@ -116,13 +108,6 @@ def _of_group(group: Group, other: Group) -> Agreement:
 
 def _order(group: Group, a: Row, b: Row) -> float:
     return float(np.sign(group.estimate(a).value - group.estimate(b).value))
-
-
-def _order_again(other: Group, rows: dict[str, Row], a: Row, b: Row) -> float:
-    """Return the sign of the difference in the second run; 0 where it lacks one of the two."""
-    if a.strategy not in rows or b.strategy not in rows:
-        return 0.0
-    return _order(other, rows[a.strategy], rows[b.strategy])
 
 
 def _pct(part: int | None, whole: int) -> float | None:

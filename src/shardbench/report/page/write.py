@@ -27,8 +27,7 @@ from shardbench.report.page.profiles import performance_profiles
 from shardbench.report.page.record_list import made_by, record_rows
 from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction.against_measured import points
-from shardbench.report.prediction.summary import summaries
-from shardbench.report.prediction.text import HEADERS, NOTE, NUMERIC, TITLE, cells
+from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
 from shardbench.report.standing import Standing
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (

@@ -13,12 +13,11 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
 from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
-from shardbench.records.record import RankTiming, Record, Timing
+from shardbench.records.record import Record, Timing
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.results import trial_records
 
-FILE = Path("tables") / "prediction" / "points.csv"
 IDLE_MS = 0.1
 """A rank with less work than this has none to speak of; a ratio to it says nothing."""
 _ON_RANKS = (*EXCHANGE_PHASES, *KERNELS, StepPhase.DENSE)
@@ -110,6 +109,7 @@ def _group_points(group: Group) -> list[PredictedTime]:
             if predicted is None:
                 continue
             foreseen, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
+            one_plan = Row(strategy=row.strategy, records=tuple(trials))
             found += [
                 PredictedTime(
                     condition=group.condition,
@@ -119,7 +119,7 @@ def _group_points(group: Group) -> list[PredictedTime]:
                     key=key,
                     predicted_ms=foreseen[key],
                     repeats_ms=measured[key],
-                    compared=_compared(group, trials) if key == STEP else measured[key],
+                    compared=group.numbers(one_plan) if key == STEP else measured[key],
                     iterations=sum(len(r.timing.step_ms) for r in trials if r.timing),
                     noise=noises.get(key.quantity),
                     calibrated_on=trials[-1].calibrated_on,
@@ -128,10 +128,6 @@ def _group_points(group: Group) -> list[PredictedTime]:
                 if key in measured
             ]
     return found
-
-
-def _compared(group: Group, trials: Sequence[Record]) -> tuple[float, ...]:
-    return group.numbers(Row(strategy=trials[0].spec.strategy, records=tuple(trials)))
 
 
 def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
@@ -163,17 +159,11 @@ def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
         found[EXCHANGE] = min(sum(rank.phases_ms.get(phase, 0.0) for phase in EXCHANGE_PHASES) for rank in timing.ranks)
     found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(kernels)}
     for number, rank in enumerate(timing.ranks or ()):
-        found |= _phases(number, rank, clock)
-    return found
-
-
-def _phases(number: int, rank: RankTiming, clock: ClockKind) -> dict[Key, float]:
-    found = {}
-    for phase in _ON_RANKS:
-        own = clock if phase in _COMPUTED else ClockKind.WALL
-        times = (rank.phases_cpu_ms or {}) if own is ClockKind.CPU else rank.phases_ms
-        if phase in times:
-            found[Key(phase.value, number, own)] = times[phase]
+        for phase in _ON_RANKS:
+            own = clock if phase in _COMPUTED else ClockKind.WALL
+            times = (rank.phases_cpu_ms or {}) if own is ClockKind.CPU else rank.phases_ms
+            if phase in times:
+                found[Key(phase.value, number, own)] = times[phase]
     return found
 
 
@@ -201,7 +191,7 @@ def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
     return None if phase in KERNELS else timing.phases_ms.get(phase)
 
 
-def table_csv(found: Sequence[PredictedTime]) -> str:
+def points_csv(found: Sequence[PredictedTime]) -> str:
     """Write the table, one line a predicted time, in ms; ``n`` counts repeats."""
     rows = [_cells(point) for point in found]
     return csv_text(rows[0], (map(str, row.values()) for row in rows))
@@ -228,8 +218,3 @@ def _cells(point: PredictedTime) -> Mapping[str, object]:
         "iterations": point.iterations,
         "noise_pct": "" if noise is None else f"{noise.least_pct(n, n):.3f}",
     }
-
-
-def expected_file(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
-    """Give the path and the text of ``<results>/tables/prediction/points.csv``."""
-    return {results / FILE: table_csv(found)}

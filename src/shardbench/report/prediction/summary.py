@@ -1,8 +1,9 @@
-"""Sums up how well each quantity is predicted: error, bias, and the order of what measurement can tell apart."""
+"""Sums up how well each quantity is predicted, as a table and in words: error, bias, order, and what limits it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,11 @@ from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, PredictedTime, expected_file
+from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, PredictedTime, points_csv
 
 COLUMNS = (
     "quantity", "workload", "n", "mape_pct", "bias_pct", "kendall_tau", "pairs_beyond_noise", "calibrated_on",
 )  # fmt: skip
-FILE = Path("tables") / "prediction" / "summary.csv"
 QUANTITIES = {
     STEP.quantity: "step time",
     EMBEDDING: "embedding time of a rank",
@@ -27,6 +27,20 @@ QUANTITIES = {
 }
 """The quantities to sum up; the exchanges of single ranks hold their waits for others, which are no error."""
 EVERYTHING = "all"
+AIM_MAPE_PCT = {STEP.quantity: 15.0, EMBEDDING: 15.0, EXCHANGE.quantity: 30.0}
+AIM_TAU = 0.9
+"""The errors (MAPE) and the order (Kendall's tau) that the cost model aims at."""
+
+TITLE = "Predicted against measured"
+NOTE = (
+    "Embedding and dense time of a rank are CPU time where ranks have one; exchanges are those of the rank that waited "
+    "least. A plan that several strategies reach counts once; n counts plans, times ranks where the quantity is a "
+    "rank's. Tau is Kendall's, over the pairs of a group that lie beyond the noise of their repeats."
+)
+HEADERS = (
+    "quantity", "workload", "n", "MAPE", "bias", "repeats differ by", "tau", "pairs beyond noise", "constants of",
+)  # fmt: skip
+NUMERIC = (False, False, True, True, True, True, True, True, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +66,6 @@ class Summary:
     """The processors on which the constants were measured; None where the records do not say."""
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    all: int
-    beyond: int | None
-    order: float
-    """Sum over pairs beyond noise: 1 in the right order, -1 in the wrong one, 0 predicted as equal."""
-
-
 def summaries(found: Sequence[PredictedTime]) -> list[Summary]:
     """Sum up every quantity: for each workload, then for all of them."""
     merged = [point for point in _merge(found) if point.counts]
@@ -78,9 +84,8 @@ def _summary(workload: str, found: Sequence[PredictedTime]) -> Summary:
     by_group: dict[Condition, list[PredictedTime]] = {}
     for point in found:
         by_group.setdefault(point.condition, []).append(point)
-    pairs = [_pairs(members) for members in by_group.values()]
-    known = [one.beyond for one in pairs if one.beyond is not None]
-    beyond = sum(known) if known else None
+    known = [pairs for members in by_group.values() if (pairs := _pairs_beyond_noise(members)) is not None]
+    beyond = sum(count for count, _ in known) if known else None
     chips = {point.calibrated_on for point in found if point.calibrated_on is not None}
     return Summary(
         workload=workload,
@@ -89,9 +94,9 @@ def _summary(workload: str, found: Sequence[PredictedTime]) -> Summary:
         mape_pct=100.0 * float(np.abs(errors).mean()),
         bias_pct=100.0 * float(errors.mean()),
         repeat_mape_pct=_repeat_mape(found),
-        kendall_tau=sum(one.order for one in pairs) / beyond if beyond else None,
+        kendall_tau=sum(order for _, order in known) / beyond if beyond else None,
         pairs_beyond_noise=beyond,
-        pairs=sum(one.all for one in pairs),
+        pairs=sum(comb(len(members), 2) for members in by_group.values()),
         calibrated_on="; ".join(sorted(chips)) or None,
     )
 
@@ -112,12 +117,15 @@ def _merge(found: Sequence[PredictedTime]) -> list[PredictedTime]:
     ]
 
 
-def _pairs(found: Sequence[PredictedTime]) -> _Pairs:
-    """Count the pairs of the times of one group and quantity."""
-    count = len(found) * (len(found) - 1) // 2
+def _pairs_beyond_noise(found: Sequence[PredictedTime]) -> tuple[int, float] | None:
+    """Count the pairs of one group and quantity that differ by more than the noise, and sum up their order.
+
+    A pair adds 1 where it is predicted in the right order, -1 in the wrong one and 0 where predicted as equal. None is
+    returned where the noise is unknown.
+    """
     noise = found[0].noise
     if noise is None:
-        return _Pairs(count, None, 0.0)
+        return None
     first, second = np.triu_indices(len(found), k=1)
     logs = np.asarray([np.log(point.compared).mean() for point in found])
     shares = 1.0 / np.asarray([len(point.compared) for point in found])
@@ -127,7 +135,7 @@ def _pairs(found: Sequence[PredictedTime]) -> _Pairs:
     beyond = np.abs(apart) > noise.least_log(1, 1) * np.sqrt((shares[first] + shares[second]) / 2.0)
     foreseen = predicted[first] - predicted[second]
     foreseen[np.abs(foreseen) <= SAME * predicted[first]] = 0.0
-    return _Pairs(count, int(beyond.sum()), float((np.sign(foreseen) * np.sign(apart))[beyond].sum()))
+    return int(beyond.sum()), float((np.sign(foreseen) * np.sign(apart))[beyond].sum())
 
 
 def _repeat_mape(found: Sequence[PredictedTime]) -> float | None:
@@ -152,4 +160,69 @@ def table_csv(found: Sequence[Summary]) -> str:
 
 def expected_files(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
     """Give the paths and texts of ``points.csv`` and ``summary.csv`` in ``<results>/tables/prediction``."""
-    return {**expected_file(results, found), results / FILE: table_csv(summaries(found))}
+    folder = results / "tables" / "prediction"
+    return {folder / "points.csv": points_csv(found), folder / "summary.csv": table_csv(summaries(found))}
+
+
+def text_lines(found: Sequence[Summary]) -> list[str]:
+    """Give an aligned line a summary, and then say what limits each quantity that has an aim."""
+    rows = [HEADERS, *(cells(summary) for summary in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADERS))]
+    lines = [f"{TITLE}. {NOTE}"]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    last = {summary.quantity: summary for summary in found}
+    # The line over all workloads comes last of its quantity.
+    return [*lines, *(limit(last[quantity]) for quantity in AIM_MAPE_PCT if quantity in last)]
+
+
+def limit(summary: Summary) -> str:
+    """Say in one sentence whether the aim is met and what is in the way; the quantity must have an aim."""
+    what = QUANTITIES[summary.quantity]
+    where = "all workloads" if summary.workload == EVERYTHING else summary.workload
+    said = [f"{what}, {where}: {_aim(summary)}"]
+    noise = summary.repeat_mape_pct
+    if noise is None:
+        said.append("nothing was repeated, so the noise is unknown")
+    elif summary.mape_pct <= noise:
+        said.append("the error is within the noise of the measurement, which limits it: more repeats would tell more")
+    elif summary.mape_pct <= 2.0 * noise:
+        said.append(f"noise of {noise:.1f} % is a good part of the error")
+    elif abs(summary.bias_pct) > summary.mape_pct / 2.0:
+        way = "too long" if summary.bias_pct > 0 else "too short"
+        said.append(f"the model limits it: it predicts {abs(summary.bias_pct):.1f} % {way} on average")
+    else:
+        said.append("the model limits it, with errors of both signs")
+    if summary.pairs_beyond_noise is not None and summary.pairs_beyond_noise < summary.pairs:
+        close = summary.pairs - summary.pairs_beyond_noise
+        said.append(f"{close} of {summary.pairs} pairs are not known to differ by more than the noise: no order")
+    return "; ".join(said)
+
+
+def _aim(summary: Summary) -> str:
+    aim = AIM_MAPE_PCT[summary.quantity]
+    error = "meets" if summary.mape_pct <= aim else "misses"
+    text = f"MAPE {summary.mape_pct:.1f} % {error} the aim of {aim:g} %"
+    if summary.kendall_tau is None:
+        return f"{text}, no pair is beyond the noise"
+    order = "meets" if summary.kendall_tau >= AIM_TAU else "misses"
+    return f"{text}, tau {summary.kendall_tau:.2f} {order} that of {AIM_TAU:g}"
+
+
+def cells(summary: Summary) -> tuple[str, ...]:
+    """Write the cells of a line of the table."""
+    beyond = summary.pairs_beyond_noise
+    return (
+        QUANTITIES[summary.quantity],
+        summary.workload,
+        str(summary.n),
+        f"{summary.mape_pct:.1f} %",
+        f"{summary.bias_pct:+.1f} %",
+        _optional(summary.repeat_mape_pct, "{:.1f} %"),
+        _optional(summary.kendall_tau, "{:.2f}"),
+        f"{'unknown' if beyond is None else beyond} of {summary.pairs}",
+        summary.calibrated_on or "not stated",
+    )
+
+
+def _optional(value: float | None, shape: str) -> str:
+    return "" if value is None else shape.format(value)
