@@ -379,7 +379,7 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch
     assert path.exists()
     # What cells and trials give is not the matter here.
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
-    monkeypatch.setattr("shardbench.cli.reproduce._run_suite", lambda *_: ([], []))
+    monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
     assert cli.run_command(["reproduce", "recshard", "--fresh", "--results", str(tmp_path)]) == 0
     assert not path.exists()
     assert not trial_store(tmp_path, "recshard").path.exists()

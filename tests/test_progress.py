@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shardbench.cli.eta import LEAST, TimeLeft
-from shardbench.cli.progress import BarProgress, JsonProgress, PlainProgress
+from shardbench.cli.progress import LEAST, BarProgress, JsonProgress, PlainProgress, TimeLeft
 
 SECONDS = st.floats(0.0, 1e5)
 

@@ -1,6 +1,5 @@
 """Looks at this machine: what it is, which jobs of the suites run on it, and what is in the way."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,25 +54,21 @@ class Diagnosis:
 def diagnose(data: Path) -> Diagnosis:
     """Look at this machine; ``data`` is the folder of data sets."""
     environment = Environment.here()
-    problems = tuple(_engine_problems())
+    problems = _engine_problems()
     free = free_memory_bytes()
-    jobs = []
-    for name in suite_names():
-        suite = load_suite(name)
-        jobs += [_fit(suite, job, data, environment, free, engine=not problems) for job in suite.jobs]
+    jobs = tuple(
+        _fit(suite, job, data, environment, free, engine=not problems)
+        for suite in map(load_suite, suite_names())
+        for job in suite.jobs
+    )
     return Diagnosis(
-        environment=environment,
-        free_memory_bytes=free,
-        jobs=tuple(jobs),
-        datasets=_datasets(data),
-        problems=problems,
+        environment=environment, free_memory_bytes=free, jobs=jobs, datasets=_datasets(data), problems=problems
     )
 
 
-def _engine_problems() -> Iterator[str]:
+def _engine_problems() -> tuple[str, ...]:
     how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
-    for distribution in missing_engine():
-        yield f"{distribution} is not installed; {how}"
+    return tuple(f"{distribution} is not installed; {how}" for distribution in missing_engine())
 
 
 def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:
@@ -146,7 +141,7 @@ def device_here(ranks: int) -> str:
 
     Raises BadInput for fewer devices than ranks, and where the engine is missing.
     """
-    missing = list(_engine_problems())
+    missing = _engine_problems()
     if missing:
         raise BadInput(missing[0])
     count = Environment.here().gpus.count

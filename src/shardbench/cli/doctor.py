@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import to_data
 from shardbench.cli.names import say_left_out
 from shardbench.cli.options import DEFAULT_DATA, EXIT_FAILED, EXIT_OK, DataOption, JsonOption, tell
 
@@ -31,7 +32,6 @@ def doctor_command(
     if out is not None or quick or force:
         raise BadInput("--out, --quick and --force belong to --calibrate: add it, or leave them out")
 
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.cli.diagnosis import diagnose, lines  # noqa: PLC0415
 
     diagnosis = diagnose(data)

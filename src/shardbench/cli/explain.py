@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from shardbench.base.serialise import to_data
 from shardbench.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, tell
 
 RecordArgument = Annotated[
@@ -22,7 +23,6 @@ def explain_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say which of two records is faster, and why."""
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.report.compare.explain import explain, find, read_all  # noqa: PLC0415
     from shardbench.report.compare.explain_text import sentences  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import ascii_text
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
+from shardbench.model.plan import Plan
 
 
 def export_command(
@@ -33,7 +34,6 @@ def export_command(
 
     Exits with 1, and says in a line a segment why, where TorchRec cannot express the plan.
     """
-    from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
     read = Plan.from_json(plan.read_bytes(), f"plan {plan}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from shardbench.base.code import REPRODUCTION
@@ -73,13 +72,10 @@ def list_suites() -> list[Entry]:
 
 def list_papers() -> list[Entry]:
     """List the baselines with studies or claims, which ``reproduce`` takes, and the first line of what they are."""
-    documents = {name: _package_of(name).__doc__ or "" for name in reproduction_names()}
+    # The package of a baseline says what it is, and not that of the reproduction in it.
+    homes = {name: reproduction_home(name).removesuffix(f".{REPRODUCTION}") for name in reproduction_names()}
+    documents = {name: import_module(home).__doc__ or "" for name, home in homes.items()}
     return [{"name": name, "description": text.strip().split("\n")[0]} for name, text in documents.items()]
-
-
-def _package_of(name: str) -> ModuleType:
-    """Import the baseline that the reproduction of that name is a part of, or the leaderboard."""
-    return import_module(reproduction_home(name).removesuffix(f".{REPRODUCTION}"))
 
 
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import to_data
 from shardbench.cli.options import JsonOption, tell
 
 
@@ -31,21 +32,17 @@ class RowMode(StrEnum):
     VOCABULARY = "vocabulary"
 
 
-class RowsLine:
-    """Shows the rows read so far and how many a second, on one line of a terminal."""
+def rows_line(as_json: bool) -> Callable[[int], None] | None:
+    """Make what shows the rows read so far on one line of a terminal; None where nobody can see it."""
+    if as_json or not sys.stdout.isatty():
+        return None
+    start = monotonic()
 
-    def __init__(self) -> None:
-        self._start = monotonic()
-
-    def __call__(self, rows: int) -> None:
-        """Show the number of rows."""
-        rate = rows / max(monotonic() - self._start, 1e-9)
+    def show(rows: int) -> None:
+        rate = rows / max(monotonic() - start, 1e-9)
         print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
 
-
-def rows_line(as_json: bool) -> RowsLine | None:
-    """Make a line of progress where somebody can see it; None elsewhere."""
-    return None if as_json or not sys.stdout.isatty() else RowsLine()
+    return show
 
 
 def prepare_command(
@@ -66,8 +63,6 @@ def prepare_command(
     as_json: JsonOption = False,
 ) -> None:
     """Prepare a downloaded data set. It becomes the arrays that its workload reads."""
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
-
     if len(files) < 2:
         raise BadInput("give the files that you downloaded, and then the folder to write")
     *sources, target = files

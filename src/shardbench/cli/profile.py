@@ -9,6 +9,7 @@ import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_data, to_data
 from shardbench.cli.options import JsonOption, tell
 from shardbench.cli.prepare import rows_line
 
@@ -79,7 +80,6 @@ def profile_command(
     It has tables, profiles, row orders and batches, for shardbench plan and for suites. With --torchrec and no logs
     the command reads a folder that was profiled before.
     """
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
     from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
@@ -116,7 +116,6 @@ def _tables(
     log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
     """Return the tables to fill: those of the list, or one a column with the rows and width of ``one``."""
-    from shardbench.base.serialise import from_data  # noqa: PLC0415
     from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
 
     if path is not None:

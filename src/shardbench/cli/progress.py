@@ -1,6 +1,8 @@
 """Shows a session while it goes: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
 
 import json
+import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +16,62 @@ from rich.table import Column
 
 from shardbench.base.generated import ascii_text
 from shardbench.base.serialise import to_data
-from shardbench.cli.eta import TimeLeft
 from shardbench.records.base_record import BaseRecord
 
 EVERY_S = 30.0
 """The seconds between two plain lines about the time left."""
+LEAST = 3
+"""The number of pieces that must have finished before anything is said."""
+_SPREAD = 2.0
+"""A range has so many standard deviations either way: about 95 % where pieces are alike."""
+_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+class TimeLeft:
+    """Takes the seconds between one finish and the next, whatever runs side by side, for those to come.
+
+    Pieces differ (a strategy that learns, a larger workload later), so that the answer is a range: the sum of what is
+    left varies, and its mean is known only so well.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self.begin(0)
+
+    def begin(self, pieces: int) -> None:
+        """Begin a list of so many open pieces."""
+        self.open = pieces
+        self._last = self._clock()
+        self._gaps: list[float] = []
+
+    def finished(self) -> None:
+        """Count one more piece as done."""
+        now = self._clock()
+        self._gaps.append(now - self._last)
+        self._last = now
+        self.open -= 1
+
+    def left_s(self) -> tuple[float, float] | None:
+        """Estimate the least and the most seconds left; None before enough is known, and where nothing is left."""
+        done, left = len(self._gaps), self.open
+        if done < LEAST or left <= 0:
+            return None
+        middle = left * statistics.fmean(self._gaps)
+        off = _SPREAD * statistics.stdev(self._gaps) * math.sqrt(left + left**2 / done)
+        return max(0.0, middle - off), middle + off
+
+    def text(self) -> str:
+        """Say how long the rest takes, such as ``2 to 6 min left``; empty where nothing is left."""
+        if self.open <= 0:
+            return ""
+        range_s = self.left_s()
+        if range_s is None:
+            return "time left not known yet"
+        size, unit = next((size, unit) for size, unit in _UNITS if range_s[1] >= 3 * size or size == 1)
+        low, high = math.floor(range_s[0] / size), math.ceil(range_s[1] / size)
+        if low == 0:
+            return f"at most {high} {unit} left"
+        return f"about {high} {unit} left" if high - low <= 1 else f"{low} to {high} {unit} left"
 
 
 class PlainProgress:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from shardbench.cli.progress import PlainProgress
     from shardbench.records.base_record import BaseRecord
     from shardbench.records.record import Record
-    from shardbench.runs.runner import RunOptions
     from shardbench.studies.reproduction import Reproduction
 
 
@@ -54,7 +53,9 @@ def reproduce_command(
     """
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
-    from shardbench.runs.runner import RunOptions  # noqa: PLC0415
+    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
+    from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
+    from shardbench.runs.suite import load_suite  # noqa: PLC0415
     from shardbench.studies.files import write_reproduction_page, write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
@@ -78,7 +79,8 @@ def reproduce_command(
         written: list[Path] = []
         if not study and not strategy and name in suites():
             options = RunOptions(results=results, data=data, quick=quick, force=force, retry=again)
-            trials, written = _run_suite(name, options, listener)
+            trials = run_suite(load_suite(name), options, listener)
+            written = write_tables(results, name) if trials else []
         cells = run_studies(
             found,
             SessionOptions(
@@ -109,16 +111,6 @@ def _delete_records(found: "Reproduction", results: Path) -> None:
         trial_store(results, found.owner).remove(lambda record: True)
         for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
             cell_store(results, found.owner, path.stem).remove(lambda record: True)
-
-
-def _run_suite(name: str, options: "RunOptions", listener: "PlainProgress") -> "tuple[list[Record], list[Path]]":
-    """Run the suite of that name and write its tables."""
-    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
-    from shardbench.runs.runner import run_suite  # noqa: PLC0415
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
-
-    records = run_suite(load_suite(name), options, listener)
-    return records, write_tables(options.results, name) if records else []
 
 
 def _say(

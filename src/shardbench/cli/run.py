@@ -1,7 +1,7 @@
 """The command ``run``: runs what is open of a suite."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
@@ -72,7 +72,8 @@ def run_suite_command(
             f"shardbench status {suite}"
         )
 
-    from shardbench.report.tables.files import write_tables  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records, write_tables  # noqa: PLC0415
 
     written = write_tables(results, loaded.name)
     if page:
@@ -81,7 +82,9 @@ def run_suite_command(
         written.append(write_suite_page(results, loaded.name))
     counts = outcome_counts(records)
     if isinstance(listener, JsonProgress):
-        listener.write({"event": "done", "outcomes": counts, **_as_data(records, results, loaded.name, written)})
+        found = answers(suite_records(results, loaded.name), results, of=records)
+        told = {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
+        listener.write({"event": "done", "outcomes": counts, **told})
     else:
         print()
         print_report(results, loaded.name, tables=tables, of=records)
@@ -122,14 +125,6 @@ def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Pat
             raise BadInput(f"--cluster-option {text}: write NAME=VALUE")
         parameters[name] = int(value) if value.isdigit() else value
     return Cluster(engine=engine, folder=results.resolve() / "cluster", at_once=at_once, parameters=parameters)
-
-
-def _as_data(records: "list[Record]", results: Path, suite: str, written: list[Path]) -> dict[str, Any]:
-    from shardbench.report.tables.answer import answers  # noqa: PLC0415
-    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
-
-    found = answers(suite_records(results, suite), results, of=records)
-    return {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
 
 
 def _summary(total: int, counts: dict[str, int]) -> str:
