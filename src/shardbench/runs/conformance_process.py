@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from shardbench.base.landlock import confine
 from shardbench.base.serialise import content_hash
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Strategy
-from shardbench.processes.descendants import end_with_parent, kill_group
+from shardbench.processes.descendants import end_with_parent
 from shardbench.processes.failures import TrialFailed, failed
 from shardbench.processes.frames import read_frame, write_frame
 from shardbench.records.trial import Failure, Outcome
@@ -81,9 +82,7 @@ class PlanningProcess:
     ) -> None:
         self._asks.close()
         self._answers.close()
-        # The child is not yet reaped, so its id cannot belong to anyone else.
-        if self._process.pid is not None:
-            kill_group(self._process.pid)
+        _kill(self._process.pid)
         self._process.join()
         self._process.close()
         self._private.cleanup()
@@ -154,6 +153,15 @@ def _exit_code(pid: int | None) -> int | None:
             return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         time.sleep(0.01)
     return None
+
+
+def _kill(pid: int | None) -> None:
+    # The child is not yet reaped, so its id cannot belong to anyone else.
+    if pid is None:
+        return
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
 
 
 def _serve(strategy: Strategy, surroundings: "_Surroundings", asks: Connection, answers: Connection) -> None:

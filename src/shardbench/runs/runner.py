@@ -23,7 +23,7 @@ from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
 from shardbench.runs.planning import may_need_engine, pickled_now
-from shardbench.runs.run_trial import JobContext, never_ran, run_trial
+from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig
@@ -159,8 +159,15 @@ class SuiteWork(Work[TrialSpec, Record]):
                 yield done.value
                 continue
             spec = asked[done.number][1]
-            begun = Provenance.begin(self._codes[spec.strategy])
-            yield never_ran(spec, get_strategy(spec.strategy).role, environment, begun).ended(done.value)
+            yield Record(
+                key=spec.key,
+                spec=spec,
+                role=get_strategy(spec.strategy).role,
+                environment=environment,
+                provenance=Provenance.begin(self._codes[spec.strategy]),
+                outcome=done.value.outcome,
+                failure=done.value,
+            )
 
 
 def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:

@@ -69,9 +69,14 @@ def train_in_phases(
     save_batches(batches, folder / "batches.npz")
 
     def run(rank: int) -> PhasedResult:
-        arguments = (model, folder, (rank, world, device), seed, timeout_s)
         log = folder / f"rank{rank}.log"
-        return call_in_child(train_rank, arguments, timeout_s=timeout_s, phase="time", log=log)
+        return call_in_child(
+            train_rank,
+            (model, folder, (rank, world, device), seed, timeout_s),
+            timeout_s=timeout_s,
+            phase="time",
+            log=log,
+        )
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(run, range(world)))

@@ -162,14 +162,16 @@ class PhasedTrainer:
 
     def _local(self, batch: GlobalBatch) -> GlobalBatch:
         self._check(batch, self.model.hot if batch.kind is PhaseKind.HOT else self._rows)
-        samples, rank, world = len(batch.labels), self.wire.rank, self.wire.world
-        start, stop = rank * samples // world, (rank + 1) * samples // world
+        start, stop = self._span(len(batch.labels), self.wire.rank)
         return GlobalBatch(
             kind=batch.kind,
             tables=tuple(bags.samples(start, stop) for bags in batch.tables),
             dense=batch.dense[start:stop],
             labels=batch.labels[start:stop],
         )
+
+    def _span(self, samples: int, rank: int) -> tuple[int, int]:
+        return rank * samples // self.wire.world, (rank + 1) * samples // self.wire.world
 
     def _cold(self, local: GlobalBatch, samples: int) -> torch.Tensor:
         own = flat_lookups(local.tables, self._starts)
