@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.flexshard import FlexShard
 from shardbench.baselines.flexshard.memory_budget import ComparedPlan, fullest_device_bytes
-from shardbench.baselines.flexshard.shape import find_homes, least_bytes, make_plan, runnable
-from shardbench.baselines.flexshard.tier_memory import Room
+from shardbench.baselines.flexshard.shape import Room, find_homes, least_bytes, make_plan, runnable
 from shardbench.baselines.flexshard.units import is_split
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise
@@ -154,7 +153,7 @@ def test_pooled_and_tiny_tables_stay_whole() -> None:
     for name in ("s1", "bag0", "bag1", "bag2"):
         assert len(by_table[name]) == 1
     # 500 rows are more than a device's mean share of the whole tables' bytes: dealt over one node.
-    homes = find_homes(problem, over_all=False).placement
+    homes = find_homes(problem, over_all=False)
     assert homes[2] == RowWise(ranks=(0, 1))
     assert isinstance(homes[4], OnRank)
 

@@ -20,6 +20,7 @@ from shardbench.baselines.joint.priced import cheapest
 from shardbench.baselines.joint.relaxation import OptionRelaxation
 from shardbench.baselines.joint.ruler import Ruler
 from shardbench.baselines.joint.state import PlanState
+from shardbench.baselines.joint.strategy import Joint
 from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.phases import StepPhase
@@ -360,14 +361,14 @@ def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
 
 def test_not_more_is_kept_in_hbm_than_fits() -> None:
     problem = RandomWorkload([(4000, 16), (3000, 32), (2000, 8)], 256).problem(machine(1, 2, hbm=60_000, uvm=10**7))
-    kept = hot_rows(problem)
+    kept = hot_rows(problem, 1.0, Joint.moves)
     held = sum(
         (table.rows if rows is None else rows) * problem.weight_bytes(table) / table.rows
         for table, rows in zip(problem.tables, kept)
     )
     assert 0.8 * 120_000 < held <= 120_000
     roomy = replace(problem, topology=replace(problem.topology, hbm_bytes=10**9))
-    assert hot_rows(roomy) == [None] * 3
-    whole = hot_rows(problem, split=False)
+    assert hot_rows(roomy, 1.0, Joint.moves) == [None] * 3
+    whole = hot_rows(problem, 1.0, Joint.moves - {Move.ROWS})
     assert {None, 0} == set(whole), "a table is in one tier"
-    assert hot_rows(problem, 0.0, split=False) == [0] * 3
+    assert hot_rows(problem, 0.0, Joint.moves - {Move.ROWS}) == [0] * 3

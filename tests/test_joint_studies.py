@@ -8,8 +8,7 @@ from problems import RandomWorkload, machine
 
 from shardbench.baselines.joint.reproduction.problems import PROBLEMS, Misled
 from shardbench.baselines.joint.reproduction.studies import CHANGES, LEARNED_ON, judged, none_known, other_day, studies
-from shardbench.baselines.joint.strategy import Joint
-from shardbench.baselines.joint.variants import VARIANTS
+from shardbench.baselines.joint.strategy import VARIANTS, Joint
 from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import machine
-from recshard_problems import LARGE, ROW, cost_ms, cuts, problem, profile, random_problem
+from recshard_problems import ROW, cost_ms, cuts, problem, profile, random_problem
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.discovery import get_strategy
@@ -161,6 +161,6 @@ def test_a_start_keeps_to_the_programs_order_of_devices():
     asked = problem([profile([c], rows=1) for c in (50, 10, 90)], devices=3)
     steps = steps_of.make_steps(asked, steps_of.Statistics.ALL)
     everything = np.arange(len(steps.table))
-    part = milp.ProgramPart(tables=np.arange(3), devices=3, choices=everything, hbm_bytes=LARGE, uvm_bytes=LARGE)
+    part = milp.ProgramPart(tables=np.arange(3), devices=3, choices=everything, topology=asked.topology)
     for device, renamed in (([2, 1, 0], [1, 2, 0]), ([0, 1, 1], [1, 0, 0]), ([2, 2, 2], [0, 0, 0])):
         assert milp.in_order(steps, part, np.array(device)).tolist() == renamed

@@ -1,6 +1,7 @@
 """FAE (VLDB 2022): hot rows on every device, the rest on the CPUs, and pure hot and cold mini-batches."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.model.plan import BatchSchedule, Host, Plan, Replicated, Segment, row_ranges
@@ -14,6 +15,7 @@ SAMPLE_RATE = 0.05
 """Share of an epoch's inputs that the calibrator logs; the profile is that log (deviations 5 and 15)."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Fae(Strategy):
     """Replicate the rows above an access threshold within a budget; schedule pure mini-batches at a rate."""
 
@@ -21,21 +23,15 @@ class Fae(Strategy):
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.INPUTS})
     moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.HOST, Move.SCHEDULE})
 
-    def __init__(
-        self,
-        *,
-        budget_bytes: int = BUDGET_BYTES,
-        rate_pct: float = START_RATE_PCT,
-        sample_rate: float = SAMPLE_RATE,
-        fill: bool = False,
-    ) -> None:
-        check_rate(rate_pct)
-        if not 0.0 < sample_rate <= 1.0:
-            raise BadInput(f"sample rate {sample_rate:g} is not within 0 (not 0 itself) and 1")
-        self.budget_bytes = budget_bytes
-        self.rate_pct = rate_pct
-        self.sample_rate = sample_rate
-        self.fill = fill
+    budget_bytes: int = BUDGET_BYTES
+    rate_pct: float = START_RATE_PCT
+    sample_rate: float = SAMPLE_RATE
+    fill: bool = False
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate_pct)
+        if not 0.0 < self.sample_rate <= 1.0:
+            raise BadInput(f"sample rate {self.sample_rate:g} is not within 0 (not 0 itself) and 1")
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Replicate the hottest rows on all devices and leave the rest on hosts (no randomness).
@@ -116,44 +112,39 @@ def _nodes(problem: Problem, hot_rows: tuple[int, ...]) -> list[int]:
     return nodes
 
 
+@dataclass(kw_only=True, eq=False)
 class Fae512(Fae):
     """FAE with twice the budget."""
 
     name = "fae-512mb"
     role = Role.VARIANT
-
-    def __init__(self) -> None:
-        super().__init__(budget_bytes=2 * BUDGET_BYTES)
+    budget_bytes: int = 2 * BUDGET_BYTES
 
 
+@dataclass(kw_only=True, eq=False)
 class FaeFilled(Fae):
     """FAE with never-seen rows in what room is left, as the public code has it (deviation 14)."""
 
     name = "fae-filled"
     role = Role.VARIANT
-
-    def __init__(self) -> None:
-        super().__init__(fill=True)
+    fill: bool = True
 
 
+@dataclass(kw_only=True, eq=False)
 class Fae20(Fae):
     """FAE with a log of 20 % of an epoch, as the public Taobao script has it (deviation 15)."""
 
     name = "fae-20pct"
     role = Role.VARIANT
-
-    def __init__(self) -> None:
-        super().__init__(sample_rate=0.2)
+    sample_rate: float = 0.2
 
 
-class Fae20Filled(Fae):
+@dataclass(kw_only=True, eq=False)
+class Fae20Filled(Fae20):
     """FAE with a log of 20 % of an epoch and never-seen rows in what room is left (deviations 14 and 15)."""
 
     name = "fae-20pct-filled"
-    role = Role.VARIANT
-
-    def __init__(self) -> None:
-        super().__init__(sample_rate=0.2, fill=True)
+    fill: bool = True
 
 
 def strategies() -> Iterable[Strategy]:

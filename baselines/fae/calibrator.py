@@ -37,14 +37,6 @@ class HotChoice:
     least_count: int
 
 
-def is_small(row_bytes: Sequence[int], rows: Sequence[int], budget_bytes: int) -> list[bool]:
-    """Return True for the tables that are wholly hot: up to SMALL_TABLE_BYTES, or none if those exceed the budget."""
-    sizes = [one * count for one, count in zip(row_bytes, rows)]
-    small = [size <= SMALL_TABLE_BYTES for size in sizes]
-    fits = sum(size for size, chosen in zip(sizes, small) if chosen) <= budget_bytes
-    return [chosen and fits for chosen in small]  # deviation 1
-
-
 def calibrate(
     profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int, *, fill: bool = False
 ) -> HotChoice:
@@ -54,11 +46,16 @@ def calibrate(
     Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
     holds not one row.
     """
-    _check_budget(len(profiles), row_bytes, budget_bytes)
-    small = is_small(row_bytes, [p.rows for p in profiles], budget_bytes)
-    rows = [p.rows if chosen else 0 for p, chosen in zip(profiles, small)]
+    if not profiles or len(row_bytes) != len(profiles):
+        raise BadInput(f"give at least one table and a row size for each, got {len(profiles)} and {len(row_bytes)}")
+    if budget_bytes < min(row_bytes):
+        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
+    # Small tables are wholly hot, or none is where all of them exceed the budget: deviation 1.
+    rows = [p.rows if p.rows * size <= SMALL_TABLE_BYTES else 0 for p, size in zip(profiles, row_bytes)]
     used = sum(n * size for n, size in zip(rows, row_bytes))
-    large = [i for i, chosen in enumerate(small) if not chosen]
+    if used > budget_bytes:
+        rows, used = [0] * len(rows), 0
+    large = [i for i, hot in enumerate(rows) if not hot]
     least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used)
     for i in large:
         counts = np.asarray(profiles[i].counts)
@@ -75,20 +72,10 @@ def calibrate(
     )
 
 
-def _check_budget(tables: int, row_bytes: Sequence[int], budget_bytes: int) -> None:
-    if not tables or len(row_bytes) != tables:
-        raise BadInput(f"give at least one table and a row size for each, got {tables} and {len(row_bytes)}")
-    if budget_bytes < min(row_bytes):
-        raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
-
-
 def _least_count(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], budget_bytes: int) -> int:
     """Return the lowest count whose rows, over all tables, fit the budget; 0 where even the highest do not."""
-    counts = np.concatenate([np.asarray(p.counts, dtype=np.int64) for p in profiles] or [np.empty(0, dtype=np.int64)])
-    sizes = np.concatenate(
-        [np.asarray(p.row_counts, dtype=np.int64) * size for p, size in zip(profiles, row_bytes)]
-        or [np.empty(0, dtype=np.int64)]
-    )
+    counts = np.array([count for p in profiles for count in p.counts], dtype=np.int64)
+    sizes = np.array([rows * size for p, size in zip(profiles, row_bytes) for rows in p.row_counts], dtype=np.int64)
     if not len(counts):
         return 0
     order = np.argsort(-counts, kind="stable")

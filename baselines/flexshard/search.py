@@ -13,8 +13,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling
 
 from .rule import LinkPrices, RowTiers, added_bytes, benefits, choose
-from .shape import Homes, all_homes, cold_bytes, make_plan, runnable
-from .tier_memory import Room
+from .shape import Homes, Room, all_homes, cold_bytes, make_plan, runnable
 from .units import Units, is_split, link_shares, make_units
 
 PRICE_SHARES = tuple(i / 8 for i in range(9))

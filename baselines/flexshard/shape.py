@@ -1,24 +1,27 @@
-"""Tiers as a plan: segments of sequence tables, and homes of the tables that are not split."""
-
-from dataclasses import dataclass
+"""Tiers as a plan: segments of sequence tables, homes of the tables that are not split, and bytes on every device."""
 
 import numpy as np
 
 from shardbench.base.arrays import Ints
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
+from shardbench.model.plan import (
+    NodeSharded,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    deal_start,
+    row_ranges,
+    whole_table,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.validate import dealt
 
 from .rule import RowTiers
 from .units import is_split
 
-
-@dataclass(frozen=True, kw_only=True)
-class Homes:
-    """Where indivisible tables lie while they are cold, by table number, and their bytes on each rank [world]."""
-
-    placement: dict[int, OnRank | RowWise]
-    used: Ints
+Homes = dict[int, OnRank | RowWise]
+"""Where indivisible tables lie while they are cold, by table number."""
 
 
 def find_homes(problem: Problem, *, over_all: bool) -> Homes:
@@ -33,27 +36,61 @@ def find_homes(problem: Problem, *, over_all: bool) -> Homes:
     whole.sort(key=lambda i: problem.weight_bytes(problem.tables[i]), reverse=True)
     mean = sum(problem.weight_bytes(problem.tables[i]) for i in whole) / problem.world_size
     used = np.zeros(problem.world_size, dtype=np.int64)
-    placement: dict[int, OnRank | RowWise] = {}
+    homes: Homes = {}
     for i in whole:
         table, size = problem.tables[i], problem.weight_bytes(problem.tables[i])
         rank = int(used.argmin())
         if used[rank] + size <= mean or table.rows < ways or ways == 1:
-            placement[i] = OnRank(rank=rank)
+            homes[i] = OnRank(rank=rank)
             used[rank] += size
         else:
             group = int(used.reshape(-1, ways).sum(axis=1).argmin())
-            placement[i] = RowWise(ranks=tuple(range(group * ways, (group + 1) * ways)))
+            homes[i] = RowWise(ranks=tuple(range(group * ways, (group + 1) * ways)))
             used[group * ways : (group + 1) * ways] += dealt(table.name, table.rows, ways) * (size // table.rows)
-    return Homes(placement=placement, used=used)
+    return homes
+
+
+class Room:
+    """Computes the bytes that tiers hold on every device, as ``memory_bytes`` does of their plan, without making it.
+
+    Indivisible tables lie at ``homes`` or everywhere. The search asks for hundreds of tiers, and making a plan of each
+    takes most of its time.
+    """
+
+    def __init__(self, problem: Problem, homes: Homes) -> None:
+        self.world, self.local = problem.world_size, problem.topology.devices_per_node
+        tables = problem.tables
+        self.rows = np.array([table.rows for table in tables], dtype=np.int64)
+        self.row_bytes = np.array([problem.weight_bytes(t) // t.rows for t in tables], dtype=np.int64)[:, None]
+        self.split = np.array([is_split(table, self.world) for table in tables])[:, None]
+        self.in_world, self.in_node = (
+            (np.arange(self.world) - np.array([deal_start(t.name, ways) for t in tables])[:, None]) % ways
+            for ways in (self.world, self.local)
+        )
+        """The number of each rank in the dealing of each table, [tables, world]."""
+        self.at_home = np.zeros((len(tables), self.world), dtype=np.int64)
+        for i, place in homes.items():
+            if isinstance(place, OnRank):
+                self.at_home[i, place.rank] = self.rows[i]
+            else:
+                self.at_home[i, list(place.ranks)] = dealt(tables[i].name, tables[i].rows, len(place.ranks))
+        self.most_at_home_bytes = int((self.at_home * self.row_bytes).sum(axis=0).max())
+        """Bytes of indivisible tables alone on the fullest rank."""
+
+    def rank_bytes(self, tiers: RowTiers) -> Ints:
+        """Return the bytes of weights and optimiser state on each rank, int64 [world]."""
+        hot, warm = tiers.hot[:, None], tiers.warm[:, None]
+        cold = self.rows[:, None] - hot - warm
+        in_world = (cold + self.world - 1 - self.in_world) // self.world
+        in_node = (warm + self.local - 1 - self.in_node) // self.local
+        whole = np.where(hot > 0, self.rows[:, None], self.at_home)
+        return np.asarray((np.where(self.split, hot + in_node + in_world, whole) * self.row_bytes).sum(axis=0))
 
 
 def cold_bytes(problem: Problem, homes: Homes) -> int:
     """Return the bytes on the fullest device where there is no copy."""
-    world, used = problem.world_size, homes.used.copy()
-    for table in problem.tables:
-        if is_split(table, world):
-            used += dealt(table.name, table.rows, world) * (problem.weight_bytes(table) // table.rows)
-    return int(used.max())
+    none = np.zeros(len(problem.tables), dtype=np.int64)
+    return int(Room(problem, homes).rank_bytes(RowTiers(hot=none, warm=none)).max())
 
 
 def all_homes(problem: Problem) -> list[Homes]:
@@ -94,8 +131,8 @@ def make_plan(
     everyone = tuple(range(problem.world_size))
     for i, table in enumerate(problem.tables):
         hot, warm = int(tiers.hot[i]), int(tiers.warm[i])
-        if i in homes.placement:
-            place = Replicated(ranks=everyone) if hot else homes.placement[i]
+        if i in homes:
+            place = Replicated(ranks=everyone) if hot else homes[i]
             segments.append(whole_table(table, place))
             continue
         # Cold rows lie over all ranks, never over one node: deviation 11.

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from shardbench.model.strategy import Strategy
 
-from .strategy import Joint
-from .variants import VARIANTS
+from .strategy import VARIANTS, Joint
 
 
 def strategies() -> Iterable[Strategy]:

@@ -22,13 +22,9 @@ class Links:
         """Bytes of one column of pooled vectors for one rank's samples."""
         self.exchanged = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter) / self.world
         """Milliseconds a byte that each rank asks of rows dealt over all devices."""
-        self.reduced = self.all_reduced_ms(1.0) / 2.0
-
-    def all_reduced_ms(self, weight_bytes: Floats | float) -> Floats | float:
-        """Return the milliseconds that an all-reduce of so many bytes between all devices takes."""
-        intra = 2.0 * weight_bytes * (self.local - 1) / self.local * self.intra
-        inter = 2.0 * weight_bytes / self.local * (self.nodes - 1) / self.nodes * self.inter
-        return np.maximum(intra, inter)
+        across = 1.0 / self.local * (self.nodes - 1) / self.nodes * self.inter
+        self.reduced = max((self.local - 1) / self.local * self.intra, across)
+        """Milliseconds a byte of half an all-reduce between all devices."""
 
     def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
         """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.

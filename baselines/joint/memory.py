@@ -5,6 +5,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
 
 from .pieces import Counter, Holders, PieceCut
 from .priced import cheapest
@@ -15,18 +16,16 @@ HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0
 """Shares of a table's accesses at which its rows may be cut between HBM and host memory."""
 
 
-def hot_rows(problem: Problem, share: float = 1.0, *, split: bool = True) -> list[int | None]:
+def hot_rows(problem: Problem, share: float, moves: frozenset[Move]) -> list[int | None]:
     """Return how many hottest rows of each table are in HBM, None where all are.
 
-    They fill a ``share`` of what all HBM is planned to hold.
-
-    A table that may not be ``split`` is in one tier.
+    They fill a ``share`` of what all HBM is planned to hold. A table whose rows may not be split is in one tier.
     """
     room = FULL * share * problem.world_size * problem.topology.hbm_bytes
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
-    if sizes.sum() <= room or problem.topology.uvm_bytes == 0:
+    if sizes.sum() <= room or problem.topology.uvm_bytes == 0 or Move.UVM not in moves:
         return [None] * len(problem.tables)
-    rows, table, cost = _cuts(problem, split=split)
+    rows, table, cost = _cuts(problem, split=Move.ROWS in moves)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
     found = rows[cheapest(cost, rows * each[table], table, room)].tolist()
     return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]

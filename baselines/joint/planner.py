@@ -135,7 +135,9 @@ class Planner:
         places, powers, shards = list[int](), np.zeros(4), self.menu.options[option].shards
         for sums, times in [(sums, 1) for sums in groups[: len(groups) - shards]] + [(groups[-1], shards)]:
             rates, grown = self.ruler.rate(sums, self._taken(form, groups, places))
-            rates = self._free(rates, sums, places, groups)
+            if sums.scope is Holders.RANK:
+                # Devices that have a part of the table already get no other.
+                rates[[place for place, other in zip(places, groups) if other.scope is Holders.RANK]] = np.inf
             best = np.argsort(rates, kind="stable")[:times] if times > 1 else np.array([rates.argmin()])
             if not np.isfinite(rates[best]).all():
                 return np.inf, None
@@ -152,13 +154,6 @@ class Planner:
         for (piece, *_), sums, place in zip(form, groups, places):
             taken[:, self.state.ranks(piece, place)] += sums.held[:, None]
         return taken
-
-    @staticmethod
-    def _free(rates: Floats, sums: Sums, places: list[int], groups: tuple[Sums, ...]) -> Floats:
-        """Return the rates with infinity for devices that have a part of the table already."""
-        if sums.scope is Holders.RANK:
-            rates[[place for place, other in zip(places, groups) if other.scope is Holders.RANK]] = np.inf
-        return rates
 
     def _put(self, table: int, placed: TablePlaces, sign: int = 1) -> None:
         for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):

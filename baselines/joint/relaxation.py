@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 
 from .menu import EXCHANGES, WEIGHTS, Menu
 from .pieces import Holders
 from .priced import cheapest
 from .state import PlanState
 
-Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ROUNDS = 3
 """How often the means, to which the limits are relative, are computed afresh."""
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.model.plan import Tier
 
 from .kernels import NUMBERS
@@ -155,7 +155,7 @@ class Ruler:
         self.state.kinds.subtract(new)
         return after - before
 
-    def _full(self, sums: Sums, taken: Floats | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def _full(self, sums: Sums, taken: Floats | None) -> Bools:
         """Return True for the places that have no room, [places]."""
         state = self.state
         held = state.held if taken is None else state.held + taken

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import SPLIT_BYTES
-from shardbench.cost.collectives import Calls, bytes_s, latencies_s
+from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
@@ -101,25 +101,14 @@ class PlanState:
         def number(*scopes: Holders, pooled: bool | None = None) -> int:
             return sum(scope in scopes and pooled in (None, module == 0) for scope, module in present)
 
-        rank, node, world, nodes, copies = (
-            Holders.RANK,
-            Holders.NODE,
-            Holders.WORLD,
-            Holders.NODES,
-            Holders.COPIES,
-        )
+        rank, node, world, nodes, copies = Holders
+        topology = self.topology
         return (
-            self._grouped(number(rank, node, world), number(nodes)),
-            self._grouped(number(rank) + number(world, pooled=False), number(nodes, pooled=False), number(node)),
-            self._grouped(number(world, pooled=True), number(node, nodes, pooled=True)),
-            self._grouped(number(copies), cross=int(self.copied_weights > 0)),
+            grouped(topology, number(rank, node, world), number(nodes)),
+            grouped(topology, number(rank) + number(world, pooled=False), number(nodes, pooled=False), number(node)),
+            grouped(topology, number(world, pooled=True), number(node, nodes, pooled=True)),
+            grouped(topology, number(copies), cross=int(self.copied_weights > 0)),
         )
-
-    def _grouped(self, world: int, node: int = 0, cross: int = 0) -> Calls:
-        several, shared = self.nodes > 1, self.local > 1
-        if several and shared:
-            return Calls(world, node, cross)
-        return Calls(world=(world + node) * shared + (world + cross) * several)
 
     def _wait_s(self, calls: Calls, intra: Floats | float, inter: Floats | float) -> float:
         """Return seconds of a collective whose slowest rank moves so many bytes by link; zero if nothing is sent."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 from .expected import as_expected
 from .memory import FULL, hot_rows
@@ -58,7 +58,7 @@ class Joint(Strategy):
         menus_s = MENU_S * len(problem.tables) * len(extents)
         effort = WorkLeft(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
         for attempt in range(RETRIES):
-            hot = self._hot_rows(problem, LESS**attempt)
+            hot = hot_rows(problem, LESS**attempt, self.moves)
             menus = [Menu(problem, hot, self.moves, extent, seen_rows) for extent in extents]
             starts = self._starts(problem, menus, effort)
             if starts:
@@ -80,12 +80,6 @@ class Joint(Strategy):
         }
         return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
 
-    def _hot_rows(self, problem: Problem, share: float) -> list[int | None]:
-        """Return the rows of each table in HBM, which fill a share of it; None where all are."""
-        if Move.UVM not in self.moves:
-            return [None] * len(problem.tables)
-        return hot_rows(problem, share, split=Move.ROWS in self.moves)
-
     def _starts(self, problem: Problem, menus: Sequence[Menu], effort: WorkLeft) -> list[Planner]:
         """Return planners that have placed a choice of options, the shortest step first."""
         room = FULL * problem.world_size * problem.topology.hbm_bytes
@@ -101,3 +95,57 @@ class Joint(Strategy):
                     starts.append(planner)
         starts.sort(key=lambda planner: planner.step_ms)
         return [planner for planner in starts if planner.step_ms <= CLOSE * starts[0].step_ms]
+
+
+class Variant(Joint):
+    """The planner with something taken away, to show what each part of it gains.
+
+    It is one that runs only where a suite or study names it.
+    """
+
+    role: ClassVar[Role] = Role.VARIANT
+
+
+class WithoutColumns(Variant):
+    """The planner without column ranges."""
+
+    name = "joint-no-columns"
+    moves = Joint.moves - {Move.COLUMNS}
+
+
+class WithoutRows(Variant):
+    """The planner with whole tables, their columns and whole copies: no table is dealt or cut by row."""
+
+    name = "joint-no-rows"
+    moves = Joint.moves - {Move.ROWS}
+
+
+class WithoutCopies(Variant):
+    """The planner without copies: no row has two places."""
+
+    name = "joint-no-copies"
+    moves = Joint.moves - {Move.REPLICATE}
+
+
+class WithoutHostMemory(Variant):
+    """The planner with all rows in HBM."""
+
+    name = "joint-no-uvm"
+    moves = Joint.moves - {Move.UVM}
+
+
+class WholeTables(Variant):
+    """The planner with whole tables on one device, and nothing else."""
+
+    name = "joint-whole-tables"
+    moves = frozenset({Move.TABLE})
+
+
+class PackedOnly(Variant):
+    """The planner's relaxation and packing, without exchanges."""
+
+    name = "joint-packed-only"
+    exchanges: ClassVar[bool] = False
+
+
+VARIANTS = (WithoutColumns, WithoutRows, WithoutCopies, WithoutHostMemory, WholeTables, PackedOnly)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 
 from .steps import RowSteps
@@ -22,12 +23,10 @@ class Assignment:
         sums: Floats = np.bincount(self.device, weights=steps.cost_ms[self.choice], minlength=world).astype(np.float64)
         return sums
 
-    def fits(self, steps: RowSteps, problem: Problem) -> bool:
-        """Return True where every device holds its rows."""
-        limits = ((steps.hbm_bytes, problem.topology.hbm_bytes), (steps.uvm_bytes, problem.topology.uvm_bytes))
-        return all(
-            (sums_of(used[self.choice], self.device, problem.world_size) <= limit).all() for used, limit in limits
-        )
+    def fits(self, steps: RowSteps, topology: Topology, devices: int) -> bool:
+        """Return True where each of the topology's ``devices`` holds its rows."""
+        limits = ((steps.hbm_bytes, topology.hbm_bytes), (steps.uvm_bytes, topology.uvm_bytes))
+        return all((sums_of(used[self.choice], self.device, devices) <= limit).all() for used, limit in limits)
 
 
 def sums_of(values: Ints, device: Ints, world: int) -> Ints:
@@ -134,9 +133,3 @@ def reached(steps: RowSteps, rows: Ints) -> Ints:
     """Return the last choice of every table that ``rows`` [tables] in HBM hold, [tables]."""
     held = np.bincount(steps.table, weights=steps.rows <= rows[steps.table], minlength=steps.tables)
     return np.asarray(steps.first[:-1] + held.astype(np.int64) - 1)
-
-
-def seeded_order(keys: Floats, attempt: int, rng: np.random.Generator) -> Ints:
-    """Return the order of the keys, largest first; after the first attempt with noise that grows."""
-    noise = rng.lognormal(sigma=0.1 * attempt, size=len(keys)) if attempt else 1.0
-    return np.argsort(-keys * noise, kind="stable")

@@ -9,7 +9,9 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
+from shardbench.model.machine import Topology
 
+from .assign import Assignment
 from .steps import RowSteps
 
 CAPACITY = 1e5
@@ -53,25 +55,24 @@ class ProgramPart:
     devices: int
     choices: Ints
     """Numbers of the allowed steps, ascending, of these tables."""
-    hbm_bytes: int
-    uvm_bytes: int
+    topology: Topology
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The solver's result; ``device`` and ``choice`` [tables of the part] are empty where it found nothing."""
+    """The solver's result."""
 
-    device: Ints
-    choice: Ints
+    found: Assignment | None
+    """Devices and choices [tables of the part]; None where it found nothing that fits."""
     bound_ms: float
     infeasible: bool
     """True where the solver proved that there is no solution."""
 
 
 def solve(
-    steps: RowSteps, part: ProgramPart, start: tuple[Ints, Ints] | None, reference_ms: float, limits: SolverLimits
+    steps: RowSteps, part: ProgramPart, start: Assignment | None, reference_ms: float, limits: SolverLimits
 ) -> Solution:
-    """Minimise the slowest device of the part; ``start`` is (device, choice) of a known solution.
+    """Minimise the slowest device of the part; ``start`` is a known solution.
 
     Raises SolverFailed where HiGHS fails.
     """
@@ -92,14 +93,12 @@ def solve(
         raise SolverFailed(f"HiGHS failed: {solver.modelStatusToString(status)}; report the problem with its seed")
     info = solver.getInfo()
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
-    empty = np.zeros(0, dtype=np.int64)
-    device, choice = empty, empty
+    found: Assignment | None = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
         values = np.array(solver.getSolution().col_value[:columns]).reshape(part.devices, len(part.choices))
-        device, choice = _read(steps, part, values)
+        found = _read(steps, part, values)
     return Solution(
-        device=device,
-        choice=choice,
+        found=found,
         bound_ms=max(0.0, bound) * reference_ms / TIME * (1.0 - ROUNDING),
         infeasible=status in NONE,
     )
@@ -147,8 +146,8 @@ def _program(steps: RowSteps, part: ProgramPart, reference_ms: float) -> tuple[h
     column = np.arange(binaries)
     # Without UVM no choice needs any (make_steps): its row then says nothing.
     scaled = (
-        steps.hbm_bytes[part.choices] * (CAPACITY / part.hbm_bytes),
-        steps.uvm_bytes[part.choices] * (CAPACITY / max(1, part.uvm_bytes)),
+        steps.hbm_bytes[part.choices] * (CAPACITY / part.topology.hbm_bytes),
+        steps.uvm_bytes[part.choices] * (CAPACITY / max(1, part.topology.uvm_bytes)),
         steps.cost_ms[part.choices] * (TIME / reference_ms),
     )
     row = np.concatenate([np.tile(at, m), *(j + kind * m + device for kind in range(3)), j + 2 * m + np.arange(m)])
@@ -169,9 +168,9 @@ def _program(steps: RowSteps, part: ProgramPart, reference_ms: float) -> tuple[h
 
 
 def _values(
-    steps: RowSteps, part: ProgramPart, start: tuple[Ints, Ints], columns: int, reference_ms: float
+    steps: RowSteps, part: ProgramPart, start: Assignment, columns: int, reference_ms: float
 ) -> highspy.HighsSolution:
-    device, choice = in_order(steps, part, start[0]), start[1]
+    device, choice = in_order(steps, part, start.device), start.choice
     values = np.zeros(columns + 1)
     values[device * len(part.choices) + np.searchsorted(part.choices, choice)] = 1.0
     times = np.bincount(device, weights=steps.cost_ms[choice], minlength=part.devices)
@@ -190,19 +189,11 @@ def in_order(steps: RowSteps, part: ProgramPart, device: Ints) -> Ints:
     return np.asarray(names[device])
 
 
-def _read(steps: RowSteps, part: ProgramPart, values: Floats) -> tuple[Ints, Ints]:
-    picked = values > 0.5
-    device, number = np.nonzero(picked)
+def _read(steps: RowSteps, part: ProgramPart, values: Floats) -> Assignment | None:
+    device, number = np.nonzero(values > 0.5)
     choice = part.choices[number]
     order = np.argsort(steps.table[choice], kind="stable")
-    device, choice = device[order], choice[order]
-    empty = np.zeros(0, dtype=np.int64)
-    if not np.array_equal(steps.table[choice], part.tables):
-        return empty, empty
+    found = Assignment(device=device[order], choice=choice[order])
     # The solver's tolerances do not count here: bytes are compared as integers.
-    for used, capacity in ((steps.hbm_bytes, part.hbm_bytes), (steps.uvm_bytes, part.uvm_bytes)):
-        sums = np.zeros(part.devices, dtype=np.int64)
-        np.add.at(sums, device, used[choice])
-        if (sums > capacity).any():
-            return empty, empty
-    return device, choice
+    whole = np.array_equal(steps.table[found.choice], part.tables)
+    return found if whole and found.fits(steps, part.topology, part.devices) else None

@@ -10,7 +10,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
-from .assign import Assignment, fill, lowered, pack, reached, seeded_order, sums_of, topped_up
+from .assign import Assignment, fill, lowered, pack, reached, sums_of, topped_up
 from .milp import ProgramPart, Solution, SolverFailed, SolverLimits, solve
 from .relaxation import RelaxedBound, hull, relax
 from .steps import RowSteps
@@ -89,10 +89,6 @@ class _Search:
         """True once the solver failed on one of the programs."""
 
     @property
-    def binaries(self) -> int:
-        return self.world * len(self.steps.table)
-
-    @property
     def gap(self) -> float:
         return relative_gap(self.bound_ms, self.slowest_ms)
 
@@ -103,7 +99,7 @@ class _Search:
     def offer(self, found: Assignment) -> bool:
         """Take a plan if it is better; return whether it was."""
         slowest = float(found.times_ms(self.steps, self.world).max())
-        better = found.fits(self.steps, self.problem) and slowest < self.slowest_ms
+        better = found.fits(self.steps, self.problem.topology, self.world) and slowest < self.slowest_ms
         if better:
             self.best, self.slowest_ms = found, slowest
         return better
@@ -117,7 +113,9 @@ class _Search:
         keys = np.maximum(steps.cost_ms[wanted] / even, steps.hbm_bytes[wanted] / topology.hbm_bytes)
         keys = np.maximum(keys, steps.uvm_bytes[wanted] / max(1, topology.uvm_bytes))
         for attempt in range(STARTS):
-            device = pack(steps, self.problem, wanted, seeded_order(keys, attempt, rng))
+            # Largest first; after the first attempt with noise that grows.
+            noise = rng.lognormal(sigma=0.1 * attempt, size=len(keys)) if attempt else 1.0
+            device = pack(steps, self.problem, wanted, np.argsort(-keys * noise, kind="stable"))
             if device is not None:
                 self.offer(fill(steps, self.problem, device, steps.first[:-1], self.corners))
             if self.gap <= GAP or self.late:
@@ -125,7 +123,7 @@ class _Search:
 
     def improve(self) -> None:
         """Let the solver have the whole program where it is small, else find a first plan if need be; then mend."""
-        if self.gap > GAP and self.binaries <= EXACT_BINARIES:
+        if self.gap > GAP and self.world * len(self.steps.table) <= EXACT_BINARIES:
             self.exactly()
         elif self.best is None:
             self.first()
@@ -138,7 +136,11 @@ class _Search:
         tables = np.arange(self.steps.tables)
         solved = self._solve(tables, self.world, everything, start=self.best, nodes=EXACT_NODES, gap=GAP)
         if solved.infeasible and self.best is None:
-            raise Infeasible(self._no_plan())
+            topology = self.problem.topology
+            raise Infeasible(
+                f"no plan fits {self.world} devices with {topology.hbm_bytes} bytes of HBM and {topology.uvm_bytes} of "
+                "UVM each where every table stays on one device"
+            )
         self.bound_ms = max(self.bound_ms, min(solved.bound_ms, self.slowest_ms))
         self._offer_solved(solved)
 
@@ -152,8 +154,8 @@ class _Search:
         )
 
     def _offer_solved(self, solved: Solution) -> None:
-        if len(solved.device):
-            self.offer(Assignment(device=solved.device, choice=solved.choice))
+        if solved.found is not None:
+            self.offer(solved.found)
 
     def mend(self) -> None:
         """Solve programs of the slowest device with others while they help, first with few choices a table."""
@@ -176,16 +178,18 @@ class _Search:
         choices = np.union1d(self._cheapest(tables, kept), own)
         part = Assignment(device=names, choice=own)
         solved = self._solve(tables, len(devices), choices, start=part, nodes=PART_NODES, gap=GAP / 4)
-        if not len(solved.device):
+        if solved.found is None:
             return False
         device, choice = best.device.copy(), best.choice.copy()
-        device[tables], choice[tables] = devices[solved.device], solved.choice
+        device[tables], choice[tables] = devices[solved.found.device], solved.found.choice
         before = np.sort(best.times_ms(self.steps, self.world))[::-1]
         mended = Assignment(device=device, choice=choice)
         after = np.sort(mended.times_ms(self.steps, self.world))[::-1]
         # Several devices may be equally slow: the sorted times must fall.
         differs = np.flatnonzero(np.abs(after - before) > 1e-9 * before[0])
-        if not len(differs) or after[differs[0]] > before[differs[0]] or not mended.fits(self.steps, self.problem):
+        if not len(differs) or after[differs[0]] > before[differs[0]]:
+            return False
+        if not mended.fits(self.steps, self.problem.topology, self.world):
             return False
         self.best, self.slowest_ms = mended, float(after[0])
         return True
@@ -199,25 +203,10 @@ class _Search:
     def _solve(
         self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float
     ) -> Solution:
-        topology = self.problem.topology
-        part = ProgramPart(
-            tables=tables,
-            devices=devices,
-            choices=choices,
-            hbm_bytes=topology.hbm_bytes,
-            uvm_bytes=topology.uvm_bytes,
-        )
+        part = ProgramPart(tables=tables, devices=devices, choices=choices, topology=self.problem.topology)
         reference = max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY)
         limits = SolverLimits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
-        known = (start.device, start.choice) if start is not None else None
-        return solve(self.steps, part, known, reference, limits)
-
-    def _no_plan(self) -> str:
-        topology = self.problem.topology
-        return (
-            f"no plan fits {self.world} devices with {topology.hbm_bytes} bytes of HBM and {topology.uvm_bytes} of UVM "
-            "each where every table stays on one device"
-        )
+        return solve(self.steps, part, start, reference, limits)
 
     def found(self) -> ProvenPlan:
         """Return the plan that the search ends with; raises TimeoutError where there is none."""

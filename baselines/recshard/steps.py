@@ -73,11 +73,9 @@ def traffic_bytes(problem: Problem, statistics: Statistics) -> Floats:
     B x coverage x pooling x dim x bytes; a statistic that is left out counts as one. A table that
     the sample never looked up reads nothing, whatever is left out.
     """
-    weights = []
-    for table, profile in zip(problem.tables, problem.profiles, strict=True):
-        row_bytes = float(table.dim * problem.precision.bytes)
-        weights.append(problem.batch_size * row_bytes * _lookups_a_sample(profile, statistics))
-    return np.array(weights)
+    row_bytes = [float(table.dim * problem.precision.bytes) for table in problem.tables]
+    lookups = [_lookups_a_sample(profile, statistics) for profile in problem.profiles]
+    return np.asarray(problem.batch_size * np.array(row_bytes) * np.array(lookups))
 
 
 def _lookups_a_sample(profile: AccessProfile, statistics: Statistics) -> float:
@@ -96,7 +94,7 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
     """
     constants, topology = problem.machine.constants, problem.topology
     traffic = traffic_bytes(problem, statistics)
-    rows, shares, row_bytes, kept, unseen = [], [], [], [], []
+    rows, shares, row_bytes = [], [], []
     grid = np.arange(STEPS + 1) / STEPS
     for table, profile in zip(problem.tables, problem.profiles, strict=True):
         each = problem.weight_bytes(table) // table.rows
@@ -115,8 +113,8 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
         # deviation 4: the share that the rows really take, at least the step's
         shares.append(expected_share(profile, choice, expects_unseen=expects_unseen))
         row_bytes.append(each)
-        kept.append(len(choice))
-        unseen.append(profile.unseen_share)
+    kept = [len(choice) for choice in rows]
+    unseen = [profile.unseen_share for profile in problem.profiles]
     table_of = np.repeat(np.arange(len(kept)), kept)
     all_rows, share = np.concatenate(rows), np.concatenate(shares)
     each_of = np.array(row_bytes)[table_of]

@@ -14,7 +14,7 @@ from shardbench.model.table import DenseShape, Optimizer
 from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
 
 from ..calibrator import HotChoice, calibrate
-from ..scheduler import RateRule, next_turn
+from ..scheduler import START_RATE_PCT, RateRule, next_turn
 from .clicks import DIM, ClickData, ClickInputs, auc, log_loss
 
 BATCH_SIZE = 512
@@ -35,12 +35,12 @@ MIXED = {"shuffled": 5, "shuffled-again": 6}
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Held-out quality after some mini-batches; ``rate_pct`` is FAE's rate then, NaN for mixed mini-batches."""
+    """Held-out quality after some mini-batches; ``rate_pct`` is FAE's rate then, None for mixed mini-batches."""
 
     batches: int
     auc: float
     log_loss: float
-    rate_pct: float
+    rate_pct: float | None
     switches: int
 
 
@@ -104,7 +104,7 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     turns: list[Turn] = []
     share = 0.0
     every = max(1, len(data.train) // BATCH_SIZE // checks)
-    rule = _first_rule(order)
+    rule = RateRule(rate_pct={"fae-r1": 1.0, "fae-r100": 100.0}.get(order, START_RATE_PCT))
     done = 0
     for epoch in range(epochs):
         rng = np.random.default_rng([seed, MIXED.get(order, MIXED["shuffled"]), epoch])
@@ -126,11 +126,6 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     return TrainingRun(
         curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows
     )
-
-
-def _first_rule(order: str) -> RateRule:
-    fixed = {"fae-r1": 1.0, "fae-r100": 100.0}
-    return RateRule(rate_pct=fixed[order]) if order in fixed else RateRule()
 
 
 class _Epoch:
@@ -165,7 +160,7 @@ class _Epoch:
             count = len(left) if self.mixed else next_turn(self._totals.get(kind, 0), len(left), rate_pct)
             now, self._left[kind] = left[:count], left[count:]
             for samples in now:
-                yield _global(self._inputs.at(samples), kind)
+                yield global_batch(self._inputs.at(samples), kind)
 
 
 def pack_stream(packer: Packer, inputs: ClickInputs, order: Ints) -> list[PackedBatch]:
@@ -176,7 +171,8 @@ def pack_stream(packer: Packer, inputs: ClickInputs, order: Ints) -> list[Packed
     return packed + packer.finish()
 
 
-def _global(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:
+def global_batch(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:
+    """Return the inputs as one mini-batch."""
     return GlobalBatch(kind=kind, tables=inputs.tables, dense=inputs.dense, labels=inputs.labels)
 
 
@@ -190,10 +186,10 @@ def _check(trainer: PhasedTrainer, inputs: ClickInputs, done: int, rule: RateRul
         batches=done,
         auc=auc(logits, inputs.labels),
         log_loss=log_loss(logits, inputs.labels),
-        rate_pct=float("nan") if mixed else rule.rate_pct,
+        rate_pct=None if mixed else rule.rate_pct,
         switches=switches,
     )
 
 
 def _logits(trainer: PhasedTrainer, inputs: ClickInputs) -> Floats:
-    return trainer.predict(_global(inputs, PhaseKind.COLD)).numpy().astype(np.float64)
+    return trainer.predict(global_batch(inputs, PhaseKind.COLD)).numpy().astype(np.float64)

@@ -76,26 +76,22 @@ class AccessLog:
 
     def shares(self, budget_bytes: int) -> Row:
         """Return the hot rows, bytes, accesses and inputs under a budget, the shares in percent."""
-        choice = calibrate([c.profile for c in self.counts], self.row_bytes, budget_bytes)
-        accesses = lookups = 0
-        for counts, bags, rows in zip(self.counts, self.test, choice.rows):
-            accesses += int(np.count_nonzero(hot_mask(counts, choice, rows)[bags.values]))
-            lookups += len(bags.values)
-        rows_all = sum(c.rows for c in self.counts)
+        profiles = [c.profile for c in self.counts]
+        choice = calibrate(profiles, self.row_bytes, budget_bytes)
+        hot = [HotMask(mask=hot_mask(counts, choice, rows)) for counts, rows in zip(self.counts, choice.rows)]
+        accesses = sum(int(np.count_nonzero(rows(bags.values))) for rows, bags in zip(hot, self.test))
+        lookups = sum(len(bags.values) for bags in self.test)
+        test, more = (hot_samples(bags.__getitem__, hot, bags[0].batch_size) for bags in (self.test, self.more))
         return {
             "least_count": choice.least_count,
             "hot_rows": sum(choice.rows),
-            "hot_rows_pct": 100.0 * sum(choice.rows) / rows_all,
+            "hot_rows_pct": 100.0 * sum(choice.rows) / sum(c.rows for c in self.counts),
             "hot_mib": choice.bytes / 2**20,
             "hot_accesses_pct": 100.0 * accesses / lookups,
-            "hot_inputs_pct": 100.0 * float(self._hot(choice, self.test).mean()),
-            "expected_hot_inputs_pct": 100.0 * float(self._hot(choice, self.more).mean()),
-            "expected_by_columns_pct": 100.0 * expected_hot_share([c.profile for c in self.counts], choice),
+            "hot_inputs_pct": 100.0 * float(test.mean()),
+            "expected_hot_inputs_pct": 100.0 * float(more.mean()),
+            "expected_by_columns_pct": 100.0 * expected_hot_share(profiles, choice),
         }
-
-    def _hot(self, choice: HotChoice, inputs: tuple[Bags, ...]) -> Bools:
-        masks = [HotMask(mask=hot_mask(counts, choice, rows)) for counts, rows in zip(self.counts, choice.rows)]
-        return hot_samples(inputs.__getitem__, masks, inputs[0].batch_size)
 
 
 def hot_mask(counts: AccessCounts, choice: HotChoice, hot_rows: int) -> Bools:

@@ -1,15 +1,15 @@
 """FAE's phases for real: on local CPU ranks, or in one process with a GPU."""
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.traffic import count
+from shardbench.cost.traffic import Traffic, count
 from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE
 from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel
@@ -20,7 +20,7 @@ from shardbench.model.table import Optimizer
 from shardbench.studies.study import Row
 from shardbench.workloads.hotness import Packer
 
-from .accuracy import choose_hot, dense_shape, hot_rows, pack_stream
+from .accuracy import choose_hot, dense_shape, global_batch, hot_rows, pack_stream
 from .clicks import ClickData, click_data
 
 INPUTS = 524_288
@@ -33,89 +33,64 @@ HYBRID = "hybrid"
 """The kind of mixed mini-batches, whose tables are all looked up in host memory: training without hot rows."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseSetting:
-    """The processes that run phases, local CPU ranks or one with a GPU, and the global batch size."""
-
-    ranks: int
-    device: Literal["cpu", "cuda"]
-    batch_size: int
-
-
-def measure_phases(setting: PhaseSetting, seed: int, folder: Path) -> Sequence[Row]:
+def measure_phases(
+    ranks: int, device: Literal["cpu", "cuda"], batch_size: int, seed: int, folder: Path
+) -> Sequence[Row]:
     """Measure cold, hot, cold and hot mini-batches of the click model's inputs, then mixed ones as the hybrid trains.
 
-    The click model has summed bags only: no Taobao (deviation 11).
+    The processes are local CPU ranks, or one with a GPU. The click model has summed bags only: no Taobao (deviation
+    11).
     """
     data = click_data(seed, INPUTS, 4096)
-    model = _model(data)
-    packer = Packer(hot_rows(data, choose_hot(data)), setting.batch_size)
+    choice = choose_hot(data)
+    model = PhasedModel(
+        tables=data.tables,
+        hot=choice.rows,
+        dense=dense_shape(data),
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+        learning_rate=0.05,
+    )
+    packer = Packer(hot_rows(data, choice), batch_size)
     everyone = np.arange(len(data.train))
-    packed = [b for b in pack_stream(packer, data.train, everyone) if len(b.samples) == setting.batch_size]
+    packed = [b for b in pack_stream(packer, data.train, everyone) if len(b.samples) == batch_size]
     chosen: list[tuple[str, np.ndarray]] = []
     for kind in (PhaseKind.COLD, PhaseKind.HOT) * TURNS:
         pure = [(kind.value, b.samples) for b in packed if b.kind is kind][: WARMUP + EACH]
         if len(pure) < WARMUP + EACH:
-            raise BadInput(f"{len(pure)} {kind} mini-batches of {setting.batch_size}, {WARMUP + EACH} are needed")
+            raise BadInput(f"{len(pure)} {kind} mini-batches of {batch_size}, {WARMUP + EACH} are needed")
         chosen += pure
-    size = setting.batch_size
-    chosen += [(HYBRID, everyone[i * size : (i + 1) * size]) for i in range(WARMUP + TURNS * EACH)]
+    chosen += [(HYBRID, everyone[i * batch_size : (i + 1) * batch_size]) for i in range(WARMUP + TURNS * EACH)]
     labels = [label for label, _ in chosen]
-    batches = [_batch(data, label, samples) for label, samples in chosen]
+    batches = [
+        global_batch(data.train.at(samples), PhaseKind.HOT if label == PhaseKind.HOT.value else PhaseKind.COLD)
+        for label, samples in chosen
+    ]
     with tempfile.TemporaryDirectory(dir=folder, prefix="phases-") as work:
-        results = train_in_phases(model, batches, setting.ranks, Path(work), seed=seed, device=setting.device)
-    counted = CountedBytes(model, data, setting)
+        results = train_in_phases(model, batches, ranks, Path(work), seed=seed, device=device)
+    counted = counter(model, data, ranks, batch_size)
     share = 100.0 * packer.hot / packer.samples
     return [
         _row(label, labels, batches, results, counted) | {"hot_inputs_pct": share} for label in dict.fromkeys(labels)
     ]
 
 
-def _model(data: ClickData) -> PhasedModel:
-    return PhasedModel(
-        tables=data.tables,
-        hot=choose_hot(data).rows,
-        dense=dense_shape(data),
-        optimizer=Optimizer.ROWWISE_ADAGRAD,
-        learning_rate=0.05,
+def counter(model: PhasedModel, data: ClickData, ranks: int, batch_size: int) -> Callable[[GlobalBatch], Traffic]:
+    """Return what counts a mini-batch's traffic, of a plan of the model on as many devices as there are ranks.
+
+    The plan has one cold and one hot mini-batch.
+    """
+    segments: list[Segment] = []
+    for table, hot in zip(model.tables, model.hot):
+        segments += row_ranges(table, (hot, Replicated(ranks=tuple(range(ranks)))), (table.rows, Host(node=0)))
+    phases = tuple(Phase(kind=kind, batches=1) for kind in (PhaseKind.COLD, PhaseKind.HOT))
+    plan = Plan(world_size=ranks, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
+    # Bytes depend on how many devices there are, on none of this machine's rates.
+    machine = load_machine("v100-16gb-1x4")
+    machine = replace(machine, topology=replace(machine.topology, devices_per_node=ranks))
+    problem = Problem.of(
+        "phases", model.tables, data.profiles, machine, batch_size=batch_size, optimizer=model.optimizer
     )
-
-
-def _batch(data: ClickData, label: str, samples: np.ndarray) -> GlobalBatch:
-    chosen = data.train.at(samples)
-    kind = PhaseKind.HOT if label == PhaseKind.HOT.value else PhaseKind.COLD
-    return GlobalBatch(kind=kind, tables=chosen.tables, dense=chosen.dense, labels=chosen.labels)
-
-
-class CountedBytes:
-    """The counter's bytes of the same mini-batches, of a plan of the model on as many devices as there are ranks."""
-
-    def __init__(self, model: PhasedModel, data: ClickData, setting: PhaseSetting) -> None:
-        self._model = model
-        ranks = tuple(range(setting.ranks))
-        segments: list[Segment] = []
-        for table, hot in zip(model.tables, model.hot):
-            segments += row_ranges(table, (hot, Replicated(ranks=ranks)), (table.rows, Host(node=0)))
-        phases = tuple(Phase(kind=kind, batches=1) for kind in (PhaseKind.COLD, PhaseKind.HOT))
-        self._plan = Plan(world_size=setting.ranks, segments=tuple(segments), schedule=BatchSchedule(phases=phases))
-        # Bytes depend on how many devices there are, on none of this machine's rates.
-        machine = load_machine("v100-16gb-1x4")
-        machine = replace(machine, topology=replace(machine.topology, devices_per_node=setting.ranks))
-        self._problem = Problem.of(
-            "phases", model.tables, data.profiles, machine, batch_size=setting.batch_size, optimizer=model.optimizer
-        )
-
-    def sent(self, batch: GlobalBatch) -> float:
-        """Return the bytes that all ranks send in one step."""
-        traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
-        return float(sum(c.sent.sum() for c in traffic.collectives.values()))
-
-    def copied(self, label: str, batch: GlobalBatch) -> float | None:
-        """Return the bytes of hot rows and their state that are copied where a phase begins; None of mixed batches."""
-        traffic = count(self._plan, self._problem, batch.tables.__getitem__, self._model.dense, batch.kind)
-        copies, steps = traffic.synchronisation, 2.0
-        each = {PhaseKind.HOT.value: copies.to_device_bytes, PhaseKind.COLD.value: copies.to_host_bytes}
-        return steps * each[label] if label in each else None
+    return lambda batch: count(plan, problem, batch.tables.__getitem__, model.dense, batch.kind)
 
 
 def _sent(results: Sequence[PhasedResult], batch: int) -> float:
@@ -129,7 +104,7 @@ def _row(
     labels: Sequence[str],
     batches: Sequence[GlobalBatch],
     results: Sequence[PhasedResult],
-    counted: CountedBytes,
+    counted: Callable[[GlobalBatch], Traffic],
 ) -> Row:
     begins = [i for i, one in enumerate(labels) if one == label and (i == 0 or labels[i - 1] != label)]
     chosen = [i for i, one in enumerate(labels) if one == label and all(not b <= i < b + WARMUP for b in begins)]
@@ -137,6 +112,11 @@ def _row(
     switches = [i for i in begins if i > 0 and label != HYBRID]
     took = np.max([r.switch_ms for r in results], axis=0)[switches]
     copied = [sum(sum(r.copied[i].values()) for r in results) for i in switches]
+    traffics = [counted(batches[i]) for i in chosen]
+    sent = [float(sum(c.sent.sum() for c in traffic.collectives.values())) for traffic in traffics]
+    # Means over the plan's two iterations, of which one begins with a copy.
+    copies = traffics[0].synchronisation
+    a_switch = {PhaseKind.HOT.value: 2.0 * copies.to_device_bytes, PhaseKind.COLD.value: 2.0 * copies.to_host_bytes}
     return {
         "kind": label,
         "backend": "measured",
@@ -145,10 +125,10 @@ def _row(
         "step_ms_low": float(np.percentile(steps, 25.0)),
         "step_ms_high": float(np.percentile(steps, 75.0)),
         "sent_bytes_a_step": float(np.mean([_sent(results, i) for i in chosen])),
-        "counted_bytes_a_step": float(np.mean([counted.sent(batches[i]) for i in chosen])),
+        "counted_bytes_a_step": float(np.mean(sent)),
         "switch_ms": float(np.median(took)) if switches else None,
         "copied_bytes_a_switch": float(np.mean(copied)) if switches else None,
-        "counted_bytes_a_switch": counted.copied(label, batches[begins[0]]),
+        "counted_bytes_a_switch": a_switch.get(label),
         "hot_rows": len(results[0].replica),
         "replicas_equal": all(r.replica.tobytes() == results[0].replica.tobytes() for r in results),
     }

@@ -36,25 +36,18 @@ def skew_rows(inputs: int, seed: int) -> list[Row]:
         values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
         held.append(seen.of(values))
         if table.rows > LARGE_ROWS:
-            found.append(
-                {
-                    "table": table.name, "rows": table.rows, "backend": "counted", "seen_rows": len(seen.ids),
-                    "hottest_over_median_x": float(seen.counts.max() / np.median(seen.counts)),
-                    "top_rows_accesses_pct": None,
-                }
-            )  # fmt: skip
+            found.append(_skew_row(table.name, table.rows, seen.counts, None))
     rows = sum(table.rows for table in source.tables)
-    top = round(TOP_ROWS * rows)
     everyone = np.concatenate(counts)
-    accesses = np.concatenate(held)
-    found.append(
-        {
-            "table": "all", "rows": rows, "backend": "counted", "seen_rows": len(everyone),
-            "hottest_over_median_x": float(everyone.max() / np.median(everyone)),
-            "top_rows_accesses_pct": 100.0 * top_share(everyone, accesses, top),
-        }
-    )  # fmt: skip
-    return found
+    top = top_share(everyone, np.concatenate(held), round(TOP_ROWS * rows))
+    return [*found, _skew_row("all", rows, everyone, 100.0 * top)]
+
+
+def _skew_row(table: str, rows: int, counts: Ints, top_pct: float | None) -> Row:
+    return {
+        "table": table, "rows": rows, "backend": "counted", "seen_rows": len(counts),
+        "hottest_over_median_x": float(counts.max() / np.median(counts)), "top_rows_accesses_pct": top_pct,
+    }  # fmt: skip
 
 
 def top_share(counts: Ints, accesses: Ints, top: int) -> float:

@@ -1,7 +1,7 @@
 """Studies of FAE: hot shares, what its gain depends on, what its order does to accuracy, and its phases for real."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -208,10 +208,7 @@ class Accuracy(Study):
                 "backend": "measured",
                 "batches": point.batches,
                 "is_last": point is run.curve[-1],
-                "auc": point.auc,
-                "log_loss": point.log_loss,
-                "rate_pct": None if math.isnan(point.rate_pct) else point.rate_pct,
-                "switches": point.switches,
+                **asdict(point),
                 "hot_inputs_pct": 100.0 * run.hot_inputs_share,
                 "hot_rows_pct": 100.0 * run.hot_rows_share,
                 **rates,
@@ -253,22 +250,12 @@ def rate_columns(rates: Sequence[float]) -> Row:
     }
 
 
-def differences(last: pd.DataFrame, metric: str) -> dict[str, list[float]]:
-    """Return each order's metric less that of shuffled training with the same seed, seed by seed."""
-    by_order = last.pivot(index="seed", columns="order", values=metric)
-    if "shuffled" not in by_order:
-        return {}
-    return {
-        str(order): (by_order[order] - by_order["shuffled"]).dropna().tolist()
-        for order in by_order.columns
-        if order != "shuffled"
-    }
-
-
 def results_frame(last: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each order: mean AUC and log-loss over seeds, and paired distances from shuffled training."""
     found = []
+    shuffled = last[last["order"] == "shuffled"].set_index(["clicks", "seed"])
     for (clicks, order), rows in last.groupby(["clicks", "order"], sort=False):
+        own = rows.set_index(["clicks", "seed"])
         row: dict[str, object] = {
             "clicks": clicks, "order": order, "backend": "measured", "seeds": len(rows),
             "batches": rows["batches"].mean(), "hot_inputs_pct": rows["hot_inputs_pct"].mean(),
@@ -281,8 +268,8 @@ def results_frame(last: pd.DataFrame) -> pd.DataFrame:
         for metric in ("auc", "log_loss"):
             row[metric] = rows[metric].mean()
             row[f"{metric}_std"] = rows[metric].std(ddof=1)
-            paired = differences(last[last["clicks"] == clicks], metric).get(str(order))
-            if paired:
+            paired = (own[metric] - shuffled[metric]).dropna().tolist()
+            if paired and order != "shuffled":
                 estimate = t_mean(paired)
                 row |= {
                     f"{metric}_difference": estimate.value,
@@ -366,14 +353,10 @@ class Phases(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Return a row for each kind of mini-batch: median step of the slowest rank; bytes sent, copied and counted."""
-        from .phases import PhaseSetting, measure_phases  # noqa: PLC0415 - torch is imported where it trains
+        from .phases import measure_phases  # noqa: PLC0415 - torch is imported where it trains
 
-        setting = PhaseSetting(
-            ranks=int(cell["ranks"] or 0),
-            device="cuda" if cell["device"] == "cuda" else "cpu",
-            batch_size=int(cell["batch_size"] or 0),
-        )
-        return measure_phases(setting, int(cell["seed"] or 0), folder)
+        ranks, batch_size, seed = (int(cell[name] or 0) for name in ("ranks", "batch_size", "seed"))
+        return measure_phases(ranks, "cuda" if cell["device"] == "cuda" else "cpu", batch_size, seed, folder)
 
 
 def studies() -> Iterable[Study]:

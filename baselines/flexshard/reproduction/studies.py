@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Machine
+from shardbench.model.machine import Machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
@@ -197,7 +197,9 @@ class Gap(Study):
         machine = cluster(int(cell["nodes"] or 0))
         if case == "production":
             whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
-            problem = _sequences(whole)
+            pairs = zip(whole.tables, whole.profiles, strict=True)
+            tables, profiles = zip(*((table, known) for table, known in pairs if table.pooling is Pooling.NONE))
+            problem = replace(whole, tables=tables, profiles=profiles)
             suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
         else:
             problem, suites = _small(case, machine, int(cell["seed"] or 0)), 0
@@ -222,20 +224,16 @@ class Gap(Study):
         ]
 
 
-def _sequences(problem: Problem) -> Problem:
-    kept = [i for i, table in enumerate(problem.tables) if table.pooling is Pooling.NONE]
-    return replace(
-        problem,
-        tables=tuple(problem.tables[i] for i in kept),
-        profiles=tuple(problem.profiles[i] for i in kept),
-    )
-
-
 def _small(case: str, machine: Machine, seed: int) -> Problem:
-    """Return a problem of one table of 64 rows, or of two of 16 and 12 or of 12 and 8, of random skew."""
+    """Return a problem of one table of 64 rows, or of two of 16 and 12 or of 12 and 8, of random skew.
+
+    It is on nodes of two devices without latencies, or with a thousandth of them.
+    """
     rng = np.random.default_rng(seed)
     sizes = {"one-table": (64,), "two-tables": (16, 12), "two-widths": (12, 8)}[case]
-    machine = _small_latency(machine, 1e-3 if case == "two-widths" else 0.0)
+    latency = 1e-3 if case == "two-widths" else 0.0
+    machine = scaled(machine, dict.fromkeys(("intra_latency_s", "inter_latency_s", "peer_latency_s"), latency))
+    machine = replace(machine, topology=replace(machine.topology, devices_per_node=2))
     samples = 1024
     dims = (64, 32 if case == "two-widths" else 64)
     tables = tuple(
@@ -253,18 +251,6 @@ def _small(case: str, machine: Machine, seed: int) -> Problem:
     )
     batch = SMALL_LOCAL_BATCH * machine.topology.world_size
     return Problem.of(case, tables, profiles, machine, batch_size=batch)
-
-
-def _small_latency(machine: Machine, scale: float) -> Machine:
-    """Return nodes of two devices, with latencies times ``scale``."""
-    given = machine.constants
-    constants = replace(
-        given,
-        intra_latency_s=scale * given.intra_latency_s,
-        inter_latency_s=scale * given.inter_latency_s,
-        peer_latency_s=scale * given.peer_latency_s,
-    )
-    return replace(machine, constants=constants, topology=replace(machine.topology, devices_per_node=2))
 
 
 def studies() -> Iterable[Study]:

@@ -18,7 +18,7 @@ from shardbench.runs.evaluate import evaluate
 from shardbench.runs.simulate import CountedQuestion, step_cells
 from shardbench.studies.study import Study
 
-from ..variants import VARIANTS
+from ..strategy import VARIANTS
 from .problems import PROBLEMS, Misled, question
 
 OURS, SEARCH = "joint", "search"

@@ -22,6 +22,8 @@ from .scaled import (
     never_touched_pct,
 )
 
+FEATURE_KNOBS = ("exponent_scale", "rows_log_std", "pooling_top", "coverage_low")
+
 
 class RecShardRegion(RegionStudy):
     """RecShard and the greedies on a quarter of rm2 in small (100 tables on 4 devices), every point a draw of its own.
@@ -89,32 +91,23 @@ class RecShardRegion(RegionStudy):
     uses = (*GREEDIES, RECSHARD)
 
     def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """Return the best greedy over RecShard, and what RecShard's plan leaves off HBM."""
+        """Return ratios of the best greedy to RecShard, ``<ratio>_x``, and what stands behind them."""
         knobs = {knob.name: float(cell[knob.name] or 0) for knob in self.knobs}
-        return gains(int(cell["point"] or 0), knobs)
-
-
-def gains(draw: int, knobs: Mapping[str, float]) -> dict[str, Scalar]:
-    """Return ratios of the best greedy to RecShard, ``<ratio>_x``, at one point, and what stands behind them."""
-    condition = RmCondition(
-        draw=draw,
-        parts=QUARTER,
-        row_scale=QUARTER_SCALE,
-        samples=round(knobs["samples"]),
-        hbm_share=knobs["hbm_share"],
-        uvm_gb_per_s=knobs["uvm_gb_per_s"],
-        exponent_scale=knobs["exponent_scale"],
-        rows_log_std=knobs["rows_log_std"],
-        pooling_top=knobs["pooling_top"],
-        coverage_low=knobs["coverage_low"],
-    )
-    question = condition.question()
-    rows = [{"draw": draw, "strategy": name, **metrics(ask(question, name).judged)} for name in (*GREEDIES, RECSHARD)]
-    ratios = ratios_of(pd.DataFrame(rows), ("draw",), RECSHARD).iloc[0]
-    ours = rows[-1]
-    return {
-        **{f"{name}_x": float(ratios[name]) for name in RATIOS},
-        "slowest_ms": ours["slowest_ms"],
-        "off_hbm_lookups_pct": ours["off_hbm_lookups_pct"],
-        "never_touched_pct": never_touched_pct(question.problem),
-    }
+        draw = int(cell["point"] or 0)
+        question = RmCondition(
+            draw=draw,
+            parts=QUARTER,
+            row_scale=QUARTER_SCALE,
+            samples=round(knobs["samples"]),
+            hbm_share=knobs["hbm_share"],
+            uvm_gb_per_s=knobs["uvm_gb_per_s"],
+            features={name: knobs[name] for name in FEATURE_KNOBS},
+        ).question()
+        rows = [{"draw": draw, "strategy": name, **metrics(ask(question, name).judged)} for name in self.uses]
+        ratios = ratios_of(pd.DataFrame(rows), ("draw",), RECSHARD).iloc[0]
+        return {
+            **{f"{name}_x": float(ratios[name]) for name in RATIOS},
+            "slowest_ms": rows[-1]["slowest_ms"],
+            "off_hbm_lookups_pct": rows[-1]["off_hbm_lookups_pct"],
+            "never_touched_pct": never_touched_pct(question.problem),
+        }

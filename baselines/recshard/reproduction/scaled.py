@@ -5,13 +5,14 @@ Everything shrinks alike: rows, profiled samples and batches of the model, memor
 samples is one of 204,800. The study ``scaling`` holds it against the full size.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from shardbench.datasets.laws.rm_features import COVERAGE_LOW, FEATURES, POOLING_TOP, ROWS_LOG_STD, TOTAL_ROWS, WIDTH
+from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH
 from shardbench.datasets.rm import Rm, RmConfig
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, load_machine, scaled
@@ -67,10 +68,8 @@ class RmCondition:
     """Share of the bytes that HBM holds, which replaces ``hbm`` where it is given."""
     uvm_gb_per_s: float | None = None
     """Rate of a device's host reads; None stands for the machine's."""
-    exponent_scale: float = 1.0
-    rows_log_std: float = ROWS_LOG_STD
-    pooling_top: float = POOLING_TOP
-    coverage_low: float = COVERAGE_LOW
+    features: Mapping[str, float] = field(default_factory=dict)
+    """Parameters of the workload's features that are not rm's."""
 
     def question(self) -> CountedQuestion:
         """Return the problem and its test lookups."""
@@ -91,12 +90,9 @@ class RmCondition:
                 "test_batches": min(TEST_BATCHES, BATCH // batch),
                 "profile_samples": round(self.samples * self.row_scale),
                 "row_scale": self.row_scale,
-                "exponent_scale": self.exponent_scale,
-                "rows_log_std": self.rows_log_std,
-                "pooling_top": self.pooling_top,
-                "coverage_low": self.coverage_low,
+                **self.features,
+                **part,
             }
-            | part
         )
 
     def _machine(self, needed_bytes: int) -> Machine:

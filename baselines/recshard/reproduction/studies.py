@@ -1,6 +1,7 @@
 """Studies of RecShard: the worth of its statistics, how well a sample profiles; and all others in their order."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -103,11 +104,7 @@ class Profiling(Study):
                 "sample_pct": 100.0 * rate,
                 "samples": round(counts.samples / self.SCALE),
                 "full_lookups": full.profile.lookups,
-                "claim_error": error.claim_error,
-                "order_error": error.order_error,
-                "cdf_error": error.cdf_error,
-                "pooling_error": error.pooling_error,
-                "coverage_error": error.coverage_error,
+                **{name: value for name, value in asdict(error).items() if name.endswith("_error")},
                 "unseen_rows_share": error.unseen_rows,
                 "unseen_accesses_share": error.unseen_accesses,
             }

@@ -17,6 +17,7 @@ from shardbench.cost.collectives import (
     Collective,
     CollectiveName,
     cross_all_reduce,
+    grouped,
     node_reduction,
     pairwise,
     world_reduction,
@@ -139,11 +140,18 @@ class Account:
 
     def _put(
         self, load: Load, at: int | list[int] | slice, table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
-        **met: Floats | float,
+        samples: int, lookups: Floats | float, **met: Floats | float,
     ) -> None:  # fmt: skip
-        """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it."""
+        """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it.
+
+        A kernel writes a vector for each of the ``samples`` and features where pooled, for each of the lookups where
+        not.
+        """
+        pooled = np.full_like(np.asarray(lookups), samples * table.features)
         part = segment_load(
             **met,
+            lookups=lookups,
+            bags=lookups if table.pooling is Pooling.NONE else pooled,
             rows=segment.rows / ways,
             columns=segment.columns,
             unpooled=table.pooling is Pooling.NONE,
@@ -153,10 +161,6 @@ class Account:
             state=self.problem.optimizer.state_bytes(segment.columns),
         )
         load.add_at(at, part)
-
-    def _vectors(self, table: Table, samples: float, lookups: Floats | float) -> Floats | float:
-        """Return the vectors that a kernel writes: one a sample and feature where pooled, one a lookup where not."""
-        return lookups if table.pooling is Pooling.NONE else np.full_like(np.asarray(lookups), samples * table.features)
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
         """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""
@@ -175,9 +179,10 @@ class Account:
         on_host = isinstance(place, Host)
         load, at = (self.host, self.topology.node_of(rank)) if on_host else (self.load, rank)
         tier = place.tier if isinstance(place, OnRank) else Tier.HBM
-        bags = self._vectors(table, self.problem.batch_size, total)
-        longest = float(self._longest(table, segment, lookups, 1, 1)[0, 0])
-        self._put(load, at, table, segment, tier=tier, lookups=total, distinct=distinct, bags=bags, longest_bag=longest)
+        self._put(
+            load, at, table, segment, tier=tier, samples=self.problem.batch_size, lookups=total, distinct=distinct,
+            longest_bag=float(self._longest(table, segment, lookups, 1, 1)[0, 0]),
+        )  # fmt: skip
         self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
@@ -195,11 +200,10 @@ class Account:
         owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
         distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
         total = owned.sum(axis=0)
-        bags = self._vectors(table, self.problem.batch_size, total)
         longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
         self._put(
-            self.load, at, table, segment, tier=place.tier, ways=len(ranks),
-            lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
+            self.load, at, table, segment, tier=place.tier, ways=len(ranks), samples=self.problem.batch_size,
+            lookups=total, distinct=distinct, longest_bag=longest,
         )  # fmt: skip
         self._to[:, at] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
@@ -213,11 +217,9 @@ class Account:
         dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, local), start, axis=1)
         owned = dealt.reshape(nodes, local, local)
         distinct = np.roll(lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, local), start, axis=1)
-        total = owned.sum(axis=1)
-        bags = self._vectors(table, self.local_batch * local, total)
         self._put(
-            self.load, slice(0, self.world), table, segment, tier=tier, ways=local,
-            lookups=total.ravel(), distinct=distinct.ravel(), bags=np.asarray(bags).ravel(),
+            self.load, slice(0, self.world), table, segment, tier=tier, ways=local, samples=self.local_batch * local,
+            lookups=owned.sum(axis=1).ravel(), distinct=distinct.ravel(),
             longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
         )  # fmt: skip
         for node in range(nodes):
@@ -233,10 +235,9 @@ class Account:
         nodes, local = self.topology.nodes, self.topology.devices_per_node
         sources = lookups.by_source(segment.row_start, segment.row_stop).reshape(nodes, local)
         distinct = lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, 1)[:, 0]
-        total = sources.sum(axis=1)
         self._put(
             self.load, slice(place.local_rank, None, local), table, segment, tier=place.tier,
-            lookups=total, distinct=distinct, bags=self._vectors(table, self.local_batch * local, total),
+            samples=self.local_batch * local, lookups=sources.sum(axis=1), distinct=distinct,
             longest_bag=self._longest(table, segment, lookups, nodes, 1)[:, 0],
         )  # fmt: skip
         for node in range(nodes):
@@ -251,11 +252,9 @@ class Account:
         ranks = list(place.ranks)
         total = lookups.by_source(segment.row_start, segment.row_stop)[ranks]
         distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
-        bags = self._vectors(table, self.local_batch, total)
-        longest = self._longest(table, segment, lookups, self.world, 1)[ranks, 0]
         self._put(
-            self.load, ranks, table, segment, tier=Tier.HBM,
-            lookups=total, distinct=distinct, bags=bags, longest_bag=longest,
+            self.load, ranks, table, segment, tier=Tier.HBM, samples=self.local_batch, lookups=total, distinct=distinct,
+            longest_bag=self._longest(table, segment, lookups, self.world, 1)[ranks, 0],
         )  # fmt: skip
         self._touched[ranks] += distinct * (INDEX_BYTES + segment.columns * VECTOR_BYTES)
         # Groups partition the world (validate), so that all copies together are all-reduced once.
@@ -298,14 +297,14 @@ class Account:
             CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(vectors),
             CollectiveName.BACKWARD_ALL_GATHER: scatter.called(sums),
             CollectiveName.ROWS_SPLITS: pairwise(np.full((self.world, self.world), splits), topology).called(
-                self._grouped(splits > 0)
+                grouped(topology, splits > 0)
             ),
             # One a module of replicas, and one for all copies.
             CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
-                self._grouped(modules, cross=bool(self._copied_weights.any()))
+                grouped(topology, modules, cross=bool(self._copied_weights.any()))
             ),
             CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology).called(
-                self._grouped(1)
+                grouped(topology, 1)
             ),
         }
 
@@ -315,22 +314,17 @@ class Account:
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
 
-        lookups = self._grouped(calls("table_wise", "row_wise", "table_row_wise"), calls(*_IN_NODE))
+        topology = self.topology
+        lookups = grouped(topology, calls("table_wise", "row_wise", "table_row_wise"), calls(*_IN_NODE))
         # Table-row-wise sums inside the node first, then exchanges between nodes.
-        vectors = self._grouped(
+        vectors = grouped(
+            topology,
             calls("table_wise") + calls("row_wise", pooled=False),
             calls("node_sharded", pooled=False) + calls("node_table_wise"),
             calls("table_row_wise"),
         )
-        sums = self._grouped(calls("row_wise", pooled=True), calls("table_row_wise", "node_sharded", pooled=True))
-        return lookups, vectors, sums
-
-    def _grouped(self, world: int, node: int = 0, cross: int = 0) -> Calls:
-        """Return calls by the ranks that really meet: a group of one rank calls nothing, one of all is the world."""
-        nodes, devices = self.topology.nodes > 1, self.topology.devices_per_node > 1
-        if nodes and devices:
-            return Calls(world, node, cross)
-        return Calls(world=(world + node) * devices + (world + cross) * nodes)
+        in_node = calls("table_row_wise", "node_sharded", pooled=True)
+        return lookups, vectors, grouped(topology, calls("row_wise", pooled=True), in_node)
 
     def _splits(self, node: Ints) -> Floats:
         in_node = sum(exchange.kind in _IN_NODE for exchange in self._exchanges)

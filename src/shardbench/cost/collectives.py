@@ -54,6 +54,14 @@ class Calls(NamedTuple):
         return Calls(*(number * calls for calls in self))
 
 
+def grouped(topology: Topology, world: int, node: int = 0, cross: int = 0) -> Calls:
+    """Return calls by the ranks that really meet: a group of one rank calls nothing, one of all is the world."""
+    nodes, devices = topology.nodes > 1, topology.devices_per_node > 1
+    if nodes and devices:
+        return Calls(world, node, cross)
+    return Calls(world=(world + node) * devices + (world + cross) * nodes)
+
+
 ONE = Calls(world=1.0)
 """One collective over all ranks."""
 

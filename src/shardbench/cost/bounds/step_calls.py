@@ -6,7 +6,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.cost.collectives import latencies_s
+from shardbench.cost.collectives import grouped, latencies_s
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
@@ -82,9 +82,6 @@ class Modules:
         return total + 2.0 * self._seconds(rank + world, nodes + local, node) * vectors
 
     def _seconds(self, world: int, node: int = 0, cross: int = 0) -> float:
-        """Latency of calls, grouped as by ``Account``: a group of all ranks is the world, one of one rank has none."""
-        topology, latency = self._problem.topology, self._latency
-        several, shared = topology.nodes > 1, topology.devices_per_node > 1
-        if several and shared:
-            return world * latency.world + node * latency.node + cross * latency.cross
-        return ((world + node) * shared + (world + cross) * several) * latency.world
+        """Return the latency of calls, grouped as by ``Account``."""
+        calls = grouped(self._problem.topology, world, node, cross)
+        return sum(number * latency for number, latency in zip(calls, self._latency))
