@@ -199,7 +199,7 @@ def _stated(row: Mapping[Any, Any], **known: Any) -> Standing:
     numbers = (
         "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct", "headroom_pct",
     )  # fmt: skip
-    given = {
+    given: Cells = {
         **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
         **{name: number(row, name) for name in numbers},
     }
