@@ -9,7 +9,7 @@ from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.groups import groups
-from shardbench.report.page.figures import bounds_of, figures, link_bytes, predicted_and_measured, step_bars
+from shardbench.report.page.figures import bounds_of, bytes_by_link, figures, predicted_and_measured, step_bars
 from shardbench.report.page.write import page, short, write_page
 from shardbench.report.tables.files import write_tables
 
@@ -159,7 +159,7 @@ def test_charts_hold_the_numbers_of_the_records():
 def test_links_are_told_apart():
     (group,) = groups([make.ok(changes={"traffic": make.totals(host_vectors_bytes=5.0, copied_to_host_bytes=1.0)})])
     exchanges, reductions = (1111.0, 2222.0), (33.0, 44.0)
-    assert link_bytes(group.rows[0]) == (*exchanges, *reductions, 11.0)
+    assert bytes_by_link(group.rows[0]) == (*exchanges, *reductions, 11.0)
 
 
 def test_measured_phases_are_the_ranks_own_and_add_up_to_the_step():

@@ -15,7 +15,7 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
 from shardbench.report.page.plot import Plot
-from shardbench.report.paper.figures import group_figures, images, profile_figure, table_figure
+from shardbench.report.paper.figures import figure_files, group_figures, profile_figure, table_figure
 from shardbench.report.paper.files import commits, suite_paper
 from shardbench.report.paper.profiles import profiles_paper
 from shardbench.report.standing import table_standings
@@ -161,7 +161,7 @@ def test_a_plots_series_facets_and_intervals_are_drawn(bars):
         assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ["1", "2"]
     drawn = figure.axes[0].patches if bars else figure.axes[0].containers
     assert len(drawn) == (4 if bars else 2)
-    assert images(figure, "one") == images(table_figure(plot, frame), "one")
+    assert figure_files(figure, "one", "One.") == figure_files(table_figure(plot, frame), "one", "One.")
 
 
 def test_commits_are_named_by_when_they_began():

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shardbench.base.serialise import content_hash
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Name
@@ -71,39 +71,25 @@ def load(version: int = VERSION) -> Version:
     return Version.model_validate(tomllib.loads(text(version)))
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """A workload with its test batches, which all its machines have in common."""
-
-    workload: Workload
-    batches: DrawnBatches
-
-
 @lru_cache(maxsize=1)
-def _drawn(version: int, name: str, batch_size: int | None) -> _Drawn:
-    size = {} if batch_size is None else {"batch_size": batch_size}
-    data: dict[str, Any] = {**load(version).posed(name).parameters, "name": name, **size}
-    workload = workload_config(data, f"leaderboard {version}").build(Path())
-    return _Drawn(workload, DrawnBatches(workload, int(data.get("test_batches", 1))))
-
-
-def drawn(version: int, posed: Posed, machine: Machine) -> _Drawn:
-    """Return a workload and its test batches as they are placed on a machine, none of them drawn yet.
+def _drawn(version: int, name: str, batch_size: int | None) -> tuple[Workload, DrawnBatches]:
+    """Return a workload with its test batches, none of them drawn yet, which all its machines have in common.
 
     The last one is kept for the next strategy.
     """
-    size = None
-    if posed.samples_a_device is not None:
-        size = posed.samples_a_device * machine.topology.world_size
-        size = min(size, posed.most_samples or size)
-    return _drawn(version, posed.name, size)
+    size = {} if batch_size is None else {"batch_size": batch_size}
+    data: dict[str, Any] = {**load(version).posed(name).parameters, "name": name, **size}
+    workload = workload_config(data, f"leaderboard {version}").build(Path())
+    return workload, DrawnBatches(workload, int(data.get("test_batches", 1)))
 
 
 class JudgedOnce(CountedQuestion):
     """A question that keeps what plans came to: strategies give one plan for several efforts, and each other's."""
 
-    def __init__(self, problem: Problem, drawn: _Drawn, known: dict[str, Simulation]) -> None:
-        super().__init__(problem, drawn.batches, drawn.workload.dense, len(drawn.batches.numbers))
+    def __init__(
+        self, problem: Problem, workload: Workload, batches: DrawnBatches, known: dict[str, Simulation]
+    ) -> None:
+        super().__init__(problem, batches, workload.dense, len(batches.numbers))
         self._known = known
 
     def judge(self, plan: Plan) -> Simulation:
@@ -122,11 +108,14 @@ def _known(version: int, name: str, machine: str) -> dict[str, Simulation]:
 @lru_cache(maxsize=2)
 def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
     """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
-    machine = load_machine(machine_name)
-    found = drawn(version, load(version).posed(name), machine)
-    workload = found.workload
+    machine, posed = load_machine(machine_name), load(version).posed(name)
+    size = None
+    if posed.samples_a_device is not None:
+        size = posed.samples_a_device * machine.topology.world_size
+        size = min(size, posed.most_samples or size)
+    workload, batches = _drawn(version, name, size)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
         inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
-    return JudgedOnce(problem, found, _known(version, name, machine_name))
+    return JudgedOnce(problem, workload, batches, _known(version, name, machine_name))

@@ -84,7 +84,7 @@ class Steps(Study):
     def optional(self, cell: Cell) -> bool:
         """Strategies of other people's packages are listed where they are installed."""
         name = cell["strategy"]
-        return name is not None and not _is_ours(get_strategy(str(name)))
+        return name is not None and not type(get_strategy(str(name))).__module__.startswith(f"{BASELINES}.")
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
         """Return both tables, with the measured rows of the suite that has them."""
@@ -114,10 +114,6 @@ def _competing() -> dict[str, bool]:
 @cache
 def _sees() -> dict[str, str]:
     return {name: _words(each.sees) for name, each in strategies().items()}
-
-
-def _is_ours(strategy: Strategy) -> bool:
-    return type(strategy).__module__.startswith(f"{BASELINES}.")
 
 
 def _words(declared: frozenset[Sees] | frozenset[Move]) -> str:

@@ -15,7 +15,7 @@ from shardbench.model.table import Optimizer, Precision
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.standing import PROBLEM, Standing, mark
+from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, titled
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -69,6 +69,11 @@ class Row:
         return self.worst.outcome is Outcome.OK
 
     @property
+    def title(self) -> str:
+        """The row's name on an axis."""
+        return titled(self.strategy, self.worst.role)
+
+    @property
     def competes(self) -> bool:
         """True where the row may be the best of its group."""
         return self.ok and self.worst.role is Role.COMPETITOR
@@ -99,6 +104,11 @@ class Row:
     def medians_ms(self) -> tuple[float, ...]:
         """Median step of every trial; the row must be ok."""
         return tuple(float(np.median(r.timing.step_ms)) for r in self.records if r.timing)
+
+    @cached_property
+    def kernels_ms(self) -> tuple[float, ...]:
+        """Embedding times of every rank and trial, by the clock that other work disturbs least."""
+        return tuple(ms for record in self.records if record.timing for ms in record.timing.kernels_ms)
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:
@@ -233,8 +243,9 @@ class Group:
     @cached_property
     def standings(self) -> dict[str, Standing]:
         """The standing of each row, by its strategy and in the rows' order."""
-        best = self.best
-        vs_best = {} if best is None else {row.strategy: self._vs(row, best) for row in self.ok_rows}
+        estimated = {row.strategy: self.estimate(row).value for row in self.ok_rows}
+        reference = estimated[self.best.strategy] if self.best else None
+        vs_best = {name: over_pct(value, reference) for name, value in estimated.items()}
         ratios = {name: 1.0 + value / 100.0 for name, value in vs_best.items() if value is not None}
         least = min(ratios.values(), default=1.0)
         over_best = {name: 100.0 * (ratio / least - 1.0) for name, ratio in ratios.items()}
@@ -242,10 +253,6 @@ class Group:
             row.strategy: self._standing(row, vs_best.get(row.strategy), over_best.get(row.strategy))
             for row in self.rows
         }
-
-    def _vs(self, row: Row, best: Row) -> float | None:
-        reference = self.estimate(best).value
-        return 100.0 * (self.estimate(row).value / reference - 1.0) if reference else None
 
     def _standing(self, row: Row, vs_best_pct: float | None, over_best_pct: float | None) -> Standing:
         condition, best = self.condition, self.best
@@ -292,13 +299,8 @@ class Group:
         if self.condition.backend is not Backend.SIMULATED:
             return None
         records = [record for row in self.rows for record in row.records if record.outcome is Outcome.OK]
-        timed = [record for record in records if _slowest_embedding_ms(record) is not None]
-        return min(timed, key=lambda record: _slowest_embedding_ms(record) or 0.0, default=None)
-
-    @property
-    def best_found_ms(self) -> float | None:
-        """The smallest embedding time that any plan has on its slowest rank, ms; None unless simulated."""
-        return None if self.best_found is None else _slowest_embedding_ms(self.best_found)
+        timed = [record for record in records if record.timing and record.timing.embedding_ms]
+        return min(timed, key=lambda record: slowest_embedding_ms(record) or 0.0, default=None)
 
     def p_slower_than_best_found(self, row: Row) -> float | None:
         """Share of draws in which ``row`` has the longer embedding time; None without draws, and of the best alone."""
@@ -308,18 +310,18 @@ class Group:
         return p_larger(row.embedding_draws, [best.draws.embedding_ms])
 
 
-def _slowest_embedding_ms(record: Record) -> float | None:
-    timing = record.timing
-    return max(timing.embedding_ms) if timing is not None and timing.embedding_ms else None
+def slowest_embedding_ms(record: Record) -> float | None:
+    """Return the embedding time of the trial's slowest rank; None where it was not timed."""
+    return max(record.timing.embedding_ms, default=None) if record.timing else None
 
 
 def groups(records: Iterable[Record]) -> list[Group]:
     """Current records by condition, sorted by it."""
     found: dict[Condition, dict[str, list[Record]]] = {}
-    for record in current(records):
+    for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
         found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
     return [
-        Group(condition=condition, rows=tuple(_row(name, rows[name]) for name in sorted(rows)))
+        Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))
         for condition, rows in sorted(found.items())
     ]
 
@@ -356,7 +358,3 @@ def current(records: Iterable[Record]) -> list[Record]:
 
 def _version(record: Record) -> tuple[str, str]:
     return record.spec.workload_fingerprint, record.spec.machine_hash
-
-
-def _row(strategy: str, records: list[Record]) -> Row:
-    return Row(strategy=strategy, records=tuple(sorted(records, key=lambda r: (r.spec.seed, r.spec.repeat))))

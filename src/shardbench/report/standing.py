@@ -3,10 +3,10 @@
 A problem is a workload on a machine by one backend. Tables, answers, pages and papers are views of such rows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -25,6 +25,7 @@ AS_RUN = "as run"
 """The budget's name where there is only one."""
 
 Cells = Mapping[str, Any]
+_Key = TypeVar("_Key")
 
 
 class TieMark(StrEnum):
@@ -104,6 +105,11 @@ class Standing:
         return "" if self.mark in (None, TieMark.BEST) else str(self.mark)
 
 
+def titled(strategy: str, role: str) -> str:
+    """Return a strategy's name as tables and charts show it: references are said to be some."""
+    return f"{strategy} (reference)" if role == Role.SEARCH else strategy
+
+
 def is_measured(backend: str) -> bool:
     """Return True for the backend whose steps are timed."""
     return backend == Backend.MEASURED.value
@@ -136,27 +142,36 @@ def share_of_sign(difference: float, p_slower: float) -> float:
     return p_slower if difference > 0 else 1.0 - p_slower
 
 
+def over_pct(value: float | None, reference: float | None) -> float | None:
+    """Return by how many per cent a value is over a reference; None where one is not known, or the reference is 0."""
+    return 100.0 * (value / reference - 1.0) if value is not None and reference else None
+
+
+def standings_by(key: Callable[[Standing], _Key], listed: Iterable[Standing]) -> dict[_Key, list[Standing]]:
+    """Return the standings of each key, keys in the order in which they first come."""
+    found: dict[_Key, list[Standing]] = {}
+    for one in listed:
+        found.setdefault(key(one), []).append(one)
+    return found
+
+
 def by_problem(listed: Iterable[Standing]) -> dict[tuple[str, str, str], list[Standing]]:
     """Return the standings of each problem, problems in the order in which they first come."""
-    found: dict[tuple[str, str, str], list[Standing]] = {}
-    for one in listed:
-        found.setdefault(one.problem, []).append(one)
-    return found
+    return standings_by(lambda one: one.problem, listed)
+
+
+def by_strategy(listed: Iterable[Standing]) -> dict[str, list[Standing]]:
+    """Return the standings of each strategy, strategies in the order in which they first come."""
+    return standings_by(lambda one: one.strategy, listed)
 
 
 def throughput_standing(row: Cells) -> Standing:
     """Return the standing that a row of a table of throughput states; ``over_best_pct`` is not in it."""
     vs_best_pct, p_slower = number(row, "vs_best_pct"), number(row, "p_slower_than_best")
     same = None if pd.isna(row["same_as_best"]) else bool(row["same_as_best"])
-    given: Cells = {
-        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
-        **{name: number(row, name) for name in ("plan_s", "fit_s", "batch_size")},
-    }
-    return Standing(
-        **given,
+    return _stated(
+        row,
         step_ms=number(row, "step_ms_p50"),
-        low_ms=number(row, "step_ms_low"),
-        high_ms=number(row, "step_ms_high"),
         vs_best_pct=vs_best_pct,
         same=same,
         p_slower=p_slower,
@@ -171,26 +186,24 @@ def states_standings(table: pd.DataFrame) -> bool:
 
 def table_standings(table: pd.DataFrame) -> list[Standing]:
     """Return the standings that a study's table states, in its order; ties are with the best row of any role."""
-    return [_stated({str(name): value for name, value in row.items()}) for row in table.to_dict("records")]
+    found = []
+    for row in table.to_dict("records"):
+        over_best_pct, tie = number(row, "over_best_pct"), text(row, "tie")
+        known = None if over_best_pct is None else TieMark.BEST if over_best_pct == 0 and not tie else TieMark(tie)
+        found.append(_stated(row, step_ms=number(row, "step_ms"), mark=known, budget=text(row, "budget")))
+    return found
 
 
-def _stated(row: Cells) -> Standing:
-    over_best_pct, tie = number(row, "over_best_pct"), text(row, "tie")
-    known = None if over_best_pct is None else TieMark.BEST if over_best_pct == 0 and not tie else TieMark(tie)
+def _stated(row: Mapping[Any, Any], **known: Any) -> Standing:
+    """Return what a row states in columns that all tables of standings have, with what else is known."""
     numbers = (
-        "step_ms", "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct",
-        "headroom_pct",
+        "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct", "headroom_pct",
     )  # fmt: skip
     given: Cells = {
-        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "budget", "outcome", "cause")},
+        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
         **{name: number(row, name) for name in numbers},
     }
-    return Standing(
-        **given,
-        low_ms=number(row, "step_ms_low"),
-        high_ms=number(row, "step_ms_high"),
-        mark=known,
-    )
+    return Standing(**given, low_ms=number(row, "step_ms_low"), high_ms=number(row, "step_ms_high"), **known)
 
 
 def number(row: Cells, key: str) -> float | None:

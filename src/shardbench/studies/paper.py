@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shardbench.records.store import trial_store
 from shardbench.report.groups import current
-from shardbench.report.paper.figures import images, table_figure
+from shardbench.report.paper.figures import figure_files, table_figure
 from shardbench.report.paper.files import commits
-from shardbench.report.paper.latex import LatexTable, figure_tex, slug, table_tex
+from shardbench.report.paper.latex import LatexTable, slug, table_tex
 from shardbench.report.paper.profiles import profiles_paper
 from shardbench.report.standing import states_standings, table_standings
 from shardbench.report.tables.claim_text import ledger_cells
@@ -28,10 +29,7 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
     cells = recorded_cells(reproduction, results)
     trials = current(trial_store(results, owner).read())
     files: dict[str, bytes] = {}
-    rows = [
-        {str(name): value for name, value in row.items()}
-        for row in ledger(results, reproduction).claims.to_dict("records")
-    ]
+    rows = ledger(results, reproduction).claims.to_dict("records")
     if rows:
         behind_all = commits([*trials, *(record for _, record in cells)])
         files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, behind_all).encode()
@@ -48,14 +46,11 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
         for number, plot in enumerate(study.plots(tables), 1):
             image = slug(f"{owner} {plot.table} {number} figure")
             said = f"{plot.title} {' and '.join(backends).capitalize()}. {made_by}"
-            files |= {
-                **images(table_figure(plot, tables[plot.table]), image),
-                f"{image}.tex": figure_tex(image, said).encode(),
-            }
+            files |= figure_files(table_figure(plot, tables[plot.table]), image, said)
     return files
 
 
-def _claims(owner: str, rows: Sequence[dict[str, object]], made_by: str) -> str:
+def _claims(owner: str, rows: Sequence[dict[Any, Any]], made_by: str) -> str:
     cells = []
     for row in rows:
         _, direction, magnitude, paper, ours, _ = ledger_cells(row)

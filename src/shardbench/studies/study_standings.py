@@ -43,11 +43,8 @@ def _cell_keys(reproduction: Reproduction, results: Path) -> dict[tuple[str, ...
 
 def _trial_keys(trials: Sequence[Record]) -> dict[tuple[str, ...], str]:
     """Return the key of the first trial of each row."""
-    found: dict[tuple[str, ...], str] = {}
-    for record in trials:
-        spec = record.spec
-        found.setdefault((spec.workload, spec.machine, spec.backend.value, spec.strategy, AS_RUN), record.key)
-    return found
+    specs = {record.key: record.spec for record in reversed(trials)}
+    return {(s.workload, s.machine, s.backend.value, s.strategy, AS_RUN): key for key, s in specs.items()}
 
 
 def _trials(standings: Sequence[Standing], results: Path) -> list[Record]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 from shardbench.model.plan import (
@@ -19,6 +20,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    Tier,
     master_node,
 )
 from shardbench.model.table import Optimizer, Precision
@@ -85,11 +87,10 @@ def explored(results: Path, group: Group, most: int) -> tuple[list[Explored], in
     found: list[Explored] = []
     lost = 0
     for hash_, rows in list(_by_plan(group).items())[:most]:
-        record = rows[0].records[0]
-        if not plan_path(results, hash_).is_file():
+        if plan_path(results, hash_).is_file():
+            found.append(_explored(results, rows[0].records[0], tuple(row.strategy for row in rows)))
+        else:
             lost += 1
-            continue
-        found.append(_explored(results, record, tuple(row.strategy for row in rows)))
     return found, lost
 
 
@@ -111,7 +112,7 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
         raise BadInput(f"record {record.key} has no memory of its nodes")
     path = plan_path(results, planned.plan_hash)
     plan = Plan.from_json(path.read_bytes(), str(path))
-    lookups = stored_lookups(results, record, plan)
+    lookups = _stored_lookups(lookups_path(results, planned.plan_hash, record.spec.workload_fingerprint), plan)
     holders, in_all = holders_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
     return Explored(
         strategies=strategies, key=record.key, plan_hash=planned.plan_hash, segments=len(plan.segments),
@@ -119,11 +120,8 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
     )  # fmt: skip
 
 
-def stored_lookups(results: Path, record: Record, plan: Plan) -> Floats | None:
-    """Return a sample's lookups in each segment of the record's plan, by the train split; None where not kept."""
-    if record.planned is None:
-        return None
-    path = lookups_path(results, record.planned.plan_hash, record.spec.workload_fingerprint)
+def _stored_lookups(path: Path, plan: Plan) -> Floats | None:
+    """Return a sample's lookups in each segment of the plan, by the train split; None where not kept."""
     if not path.is_file():
         return None
     found = np.asarray(from_json(tuple[float, ...], path.read_bytes(), str(path)), dtype=np.float64)
@@ -138,30 +136,30 @@ def holders_of(
     """Return the fullest devices and hosts with their parts, and how many hold anything."""
     nodes = len(planned.host_memory_bytes)
     shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
-    row_bytes = [_row_bytes(segment, precision, optimizer) for segment in plan.segments]
+    row_bytes = [s.columns * precision.bytes + optimizer.state_bytes(s.columns) for s in plan.segments]
     held = np.zeros(plan.world_size + nodes)
     asked = np.zeros(plan.world_size + nodes)
     for i, given in enumerate(shares):
         for share in given:
-            held[share.at] += share.rows * row_bytes[i]
-            asked[share.at] += 0.0 if lookups is None else lookups[i] * share.of_lookups
+            for place, rows in share.rows.items():
+                held[place] += rows * row_bytes[i]
+                asked[place] += 0.0 if lookups is None else lookups[i] * share.of_lookups
     order = np.argsort(-held, kind="stable")
-    shown = [int(place) for place in order[:DEVICES] if held[place] > 0]
     tables = plan.by_table()
     holders = []
-    for place in shown:
+    for place in [int(place) for place in order[:DEVICES] if held[place] > 0]:
         parts = [
             _part(
                 segment,
                 tables[segment.table],
                 share,
-                bytes_=share.rows_at(place) * row_bytes[i],
+                bytes_=rows * row_bytes[i],
                 lookups=None if lookups is None else lookups[i] * share.of_lookups,
                 on_host=place >= plan.world_size,
             )
             for i, segment in enumerate(plan.segments)
             for share in shares[i]
-            if share.holds(place)
+            if (rows := share.rows.get(place, 0)) > 0
         ]
         holders.append(
             Holder(
@@ -175,60 +173,42 @@ def holders_of(
     return holders, int((held > 0).sum())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Share:
+class _Share(NamedTuple):
     """What each of some holders has of a segment; hosts are numbered after the ranks."""
 
-    at: Ints
-    """Numbers of the holders, ascending."""
-    rows: Ints
+    rows: dict[int, int]
+    """By the number of the holder."""
     of_lookups: float
     """Each holder serves this share of the segment's lookups."""
-
-    def holds(self, place: int) -> bool:
-        return self.rows_at(place) > 0
-
-    def rows_at(self, place: int) -> int:
-        i = int(np.searchsorted(self.at, place))
-        return int(self.rows[i]) if i < len(self.at) and self.at[i] == place else 0
 
 
 def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
     place, world = segment.placement, plan.world_size
     in_node = world // nodes
-    every = np.arange(world, dtype=np.int64)
     if isinstance(place, OnRank):
-        yield _whole(segment, np.array([place.rank]), 1.0)
+        yield _Share({place.rank: segment.rows}, 1.0)
     elif isinstance(place, Host):
-        yield _whole(segment, np.array([world + place.node]), 1.0)
+        yield _Share({world + place.node: segment.rows}, 1.0)
     elif isinstance(place, RowWise):
-        rows = dealt(segment.table, segment.rows, len(place.ranks))
-        yield _Share(at=np.asarray(place.ranks, dtype=np.int64), rows=rows, of_lookups=1.0 / len(place.ranks))
+        rows = dealt(segment.table, segment.rows, len(place.ranks)).tolist()
+        yield _Share(dict(zip(place.ranks, rows)), 1.0 / len(place.ranks))
     elif isinstance(place, NodeSharded):
-        rows = np.tile(dealt(segment.table, segment.rows, in_node), nodes)
-        yield _Share(at=every, rows=rows, of_lookups=1.0 / world)
+        rows = dealt(segment.table, segment.rows, in_node).tolist()
+        yield _Share(dict(enumerate(rows * nodes)), 1.0 / world)
     elif isinstance(place, OnLocalRank):
-        yield _whole(segment, every[place.local_rank :: in_node], 1.0 / nodes)
+        yield _Share(dict.fromkeys(range(place.local_rank, world, in_node), segment.rows), 1.0 / nodes)
     else:
-        yield _whole(segment, np.asarray(place.ranks, dtype=np.int64), 1.0 / world)
+        yield _Share(dict.fromkeys(place.ranks, segment.rows), 1.0 / world)
         if plan.schedule is not None and plan.schedule.has_cold and place.ranks[0] == 0:
             home = master_node(s for s in plan.segments if s.table == segment.table)
             # The master copy, which cold mini-batches use.
-            yield _whole(segment, np.array([world + home]), 0.0)
-
-
-def _whole(segment: Segment, at: Ints, of_lookups: float) -> _Share:
-    return _Share(at=at, rows=np.full(len(at), segment.rows, dtype=np.int64), of_lookups=of_lookups)
-
-
-def _row_bytes(segment: Segment, precision: Precision, optimizer: Optimizer) -> int:
-    return segment.columns * precision.bytes + optimizer.state_bytes(segment.columns)
+            yield _Share({world + home: segment.rows}, 0.0)
 
 
 def _part(
     segment: Segment, of_table: Sequence[Segment], share: _Share, *, bytes_: int, lookups: float | None, on_host: bool
 ) -> PlacedPart:
-    tier = getattr(segment.placement, "tier", None)
+    tier = getattr(segment.placement, "tier", Tier.HBM)
     return PlacedPart(
         table=segment.table,
         row_start=segment.row_start,
@@ -237,7 +217,7 @@ def _part(
         columns=segment.columns,
         table_columns=max(other.column_stop for other in of_table),
         placed=_words(segment.placement),
-        memory="host" if on_host else "HBM" if tier is None else str(tier).upper(),
+        memory="host" if on_host else str(tier).upper(),
         bytes=float(bytes_),
         lookups=lookups,
     )

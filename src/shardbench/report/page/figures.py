@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 
 from shardbench.cost.collectives import EXCHANGES
-from shardbench.model.strategy import Role
 from shardbench.records.record import Planned, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
@@ -13,7 +12,7 @@ from shardbench.report.page.palette import series_look, strategy_look
 from shardbench.report.page.svg.plane import Frame, NamedPoint, diagonal, points
 from shardbench.report.page.svg.rows import Bars, Devices, Reference, side_by_side, stacked
 from shardbench.report.page.svg.scale import span
-from shardbench.report.tables.suite_tables import phase_ms, phases_of, rank_phase_ms
+from shardbench.report.tables.suite_tables import REDUCTIONS, link_bytes, of_traffic, phase_ms, phases_of, rank_phase_ms
 from shardbench.report.tables.text import readable_bytes, significant
 
 _CAPPED = "An axis ends at three medians of the rows where some are far beyond; an arrow marks those."
@@ -39,7 +38,7 @@ Numbers = Mapping[str, int]
 
 def figures(group: Group, numbers: Numbers) -> list[Chart]:
     """Return every chart of a group, fastest strategy first; none where no row is ok."""
-    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (row.step.value, row.strategy))
+    rows = sorted(group.ok_rows, key=lambda row: (row.step.value, row.strategy))
     if not rows:
         return []
     name = f"{group.condition.workload} on {group.condition.machine}"
@@ -52,11 +51,6 @@ def figures(group: Group, numbers: Numbers) -> list[Chart]:
     if group.condition.backend is Backend.MEASURED:
         made.append(_model_error(rows, numbers, name))
     return [chart for chart in made if chart is not None]
-
-
-def label(row: Row) -> str:
-    """Return the name of a row on an axis."""
-    return f"{row.strategy} (reference)" if row.worst.role is Role.SEARCH else row.strategy
 
 
 def _steps(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart:
@@ -84,10 +78,10 @@ def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bar
         bars.append(
             Bars(
                 strategy=numbers[row.strategy],
-                name=label(row),
+                name=row.title,
                 parts=parts,
                 value=f"{significant(step.value)} ms",
-                says=f"{label(row)}: step {significant(step.value)} ms; {said}",
+                says=f"{row.title}: step {significant(step.value)} ms; {said}",
                 whole=step.value,
                 low=step.low,
                 high=step.high,
@@ -99,13 +93,13 @@ def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bar
 def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
     devices = []
     for row in rows:
-        times = tuple(ms for record in row.records if record.timing for ms in record.timing.kernels_ms)
+        times = row.kernels_ms
         if times:
             longest = significant(max(times))
-            said = f"{label(row)}: {_spread(times, significant)} ms"
+            said = f"{row.title}: {_spread(times, significant)} ms"
             devices.append(
                 Devices(
-                    strategy=numbers[row.strategy], name=label(row), values=(times,), value=f"max {longest}", says=said
+                    strategy=numbers[row.strategy], name=row.title, values=(times,), value=f"max {longest}", says=said
                 )
             )
     if not devices:
@@ -138,7 +132,7 @@ def bounds_of(group: Group, rows: list[Row]) -> list[tuple[str, float, int]]:
 
 
 def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
-    sent = {row.strategy: link_bytes(row) for row in rows}
+    sent = {row.strategy: bytes_by_link(row) for row in rows}
     shown = [i for i in range(len(_LINKS)) if any(parts[i] for parts in sent.values())]
     size, unit = _unit(sum(parts) for parts in sent.values())
     bars = []
@@ -148,10 +142,10 @@ def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
         bars.append(
             Bars(
                 strategy=numbers[row.strategy],
-                name=label(row),
+                name=row.title,
                 parts=tuple(parts[i] / size for i in shown),
                 value=readable_bytes(sum(parts)),
-                says=f"{label(row)}: {said}",
+                says=f"{row.title}: {said}",
             )
         )
     drawing = stacked(f"Traffic by link of {name}", bars, f"{unit} sent per iteration, all ranks together")
@@ -159,19 +153,10 @@ def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
     return Chart(caption=caption, drawings=(drawing,), legend=legend([_LINKS[i] for i in shown]))
 
 
-def link_bytes(row: Row) -> tuple[float, ...]:
+def bytes_by_link(row: Row) -> tuple[float, ...]:
     """Return typical bytes an iteration by the links of the chart of traffic; the row must be ok."""
-
-    def typical(read: Callable[[TrafficTotals], float]) -> float:
-        return row.typical(lambda record: read(record.traffic) if record.traffic else None) or 0.0
-
-    def exchanged(link: int, *, inner: bool) -> Callable[[TrafficTotals], float]:
-        return lambda totals: sum(
-            links[link] for name, links in totals.collectives.items() if (name in EXCHANGES) is inner
-        )
-
-    collectives = [typical(exchanged(link, inner=inner)) for inner in (True, False) for link in (0, 1)]
-    return (*collectives, typical(_host_link_bytes))
+    reads = [link_bytes(names, link) for names in (EXCHANGES, REDUCTIONS) for link in (0, 1)]
+    return tuple(row.typical(read) or 0.0 for read in (*reads, of_traffic(_host_link_bytes)))
 
 
 def _host_link_bytes(totals: TrafficTotals) -> float:
@@ -191,10 +176,10 @@ def _memory(rows: list[Row], numbers: Numbers, name: str) -> Chart:
         devices.append(
             Devices(
                 strategy=numbers[row.strategy],
-                name=label(row),
+                name=row.title,
                 values=tuple(tuple(value / size for value in held[row.strategy][i]) for i in shown),
                 value=f"max {readable_bytes(max(held[row.strategy][0], default=0))}",
-                says=f"{label(row)}: {said}",
+                says=f"{row.title}: {said}",
             )
         )
     caption = (
@@ -234,7 +219,7 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
     drawn = [
         NamedPoint(
             look=strategy_look(row.strategy), x=x, y=y, name="", strategy=numbers[row.strategy],
-            says=f"{label(row)}: predicted {significant(x)} ms, measured {significant(y)} ms",
+            says=f"{row.title}: predicted {significant(x)} ms, measured {significant(y)} ms",
         )
         for row, (x, y) in pairs
     ]  # fmt: skip
@@ -243,7 +228,7 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
         "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; on the "
         "line the model is right."
     )
-    keys = tuple((f"mark {strategy_look(row.strategy)}", label(row)) for row in rows)
+    keys = tuple((f"mark {strategy_look(row.strategy)}", row.title) for row in rows)
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardbench.report.standing import Standing, TieMark, by_problem, is_measured
+from shardbench.report.standing import Standing, TieMark, by_problem, by_strategy, is_measured
 from shardbench.report.tables.text import interval, percent, significant
 
 _NAMED = 4
@@ -54,17 +54,14 @@ def _cell(number: int, listed: Sequence[Standing]) -> MatrixCell:
     ok = sorted((one for one in listed if one.ok), key=_over_best)
     failed = len({one.strategy for one in listed}) - len({one.strategy for one in ok})
     # The best of a strategy's budgets stands for it.
-    firsts: dict[str, Standing] = {}
-    for one in ok:
-        if one.competes:
-            firsts.setdefault(one.strategy, one)
+    firsts = [own[0] for own in by_strategy([one for one in ok if one.competes]).values()]
     if not firsts:
         return MatrixCell(
             number=number, best="", step="", ties="", sure="nothing ended well", certain=False, failed=failed
         )
-    best, *others = firsts.values()
+    best, *others = firsts
     ties = [one for one in others if one.mark in (TieMark.SAME, TieMark.OPEN)]
-    unknown = any(one.mark is TieMark.UNKNOWN for one in firsts.values())
+    unknown = any(one.mark is TieMark.UNKNOWN for one in firsts)
     rest = [one for one in others if one not in ties]
     # Where a reference is ahead and ties are with it, they say nothing of the competitors among each other.
     led = ok[0].mark is TieMark.BEST and not ok[0].competes

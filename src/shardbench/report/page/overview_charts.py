@@ -10,52 +10,47 @@ from shardbench.report.page.profile_picture import HEIGHT, WIDTH, profile_drawin
 from shardbench.report.page.profiles import PerformanceProfile
 from shardbench.report.page.svg.plane import Frame, NamedPoint, points, staircase
 from shardbench.report.page.svg.scale import CAP, span
-from shardbench.report.standing import AS_RUN, is_measured
+from shardbench.report.standing import AS_RUN
 from shardbench.report.tables.text import significant
 
 _FURTHEST = 10.0
 """Factor of the best at which profiles end."""
 _LEAST_S = 1e-3
 """Shorter planning times are drawn here: a clock does not tell them apart from starting."""
+_Found = Mapping[tuple[str, str], Sequence[PerformanceProfile]]
 
 
-def profiles(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
+def profiles(found: _Found, numbers: Mapping[str, int]) -> Chart | None:
     """Return a chart of each backend's and budget's profiles; None where there is one problem."""
-    drawings, titles = [], []
+    drawings = {}
     for (backend, budget), listed in found.items():
         if listed[0].problems > 1:
             # A few failures of a factor of ten would squash what the others differ by.
             most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
             largest = float(np.clip(most * 1.1, 1.1, _FURTHEST))
             name = f"Performance profiles, {backend}, {budget}"
-            drawings.append(profile_drawing(listed, largest, name, numbers=numbers))
-            titles.append(_title(backend, budget, listed))
-    if not drawings:
-        return None
+            drawings[backend, budget] = profile_drawing(listed, largest, name, numbers=numbers)
     caption = (
         "Performance profiles: the share of problems whose step is within a factor (x) of the best found by any "
         "strategy with any budget. At 1 how often a strategy is the best; a problem that it failed is never within."
     )
-    return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
+    return _charts(caption, drawings, found)
 
 
-def pareto(found: Mapping[tuple[str, str], Sequence[PerformanceProfile]], numbers: Mapping[str, int]) -> Chart | None:
+def pareto(found: _Found, numbers: Mapping[str, int]) -> Chart | None:
     """Return charts of the mean step over the best by planning seconds; None where nothing was planned."""
-    drawings, titles = [], []
+    drawings = {}
     for (backend, budget), listed in found.items():
         timed = [one for one in listed if one.ratios and one.plan_s is not None]
         if timed:
-            drawings.append(_plane(timed, numbers, f"{backend}, {budget}"))
-            titles.append(_title(backend, budget, listed))
-    if not drawings:
-        return None
+            drawings[backend, budget] = _plane(timed, numbers, f"{backend}, {budget}")
     caption = (
         "Speed against planning time: geometric mean over problems of the step over the best found, over the median "
         "seconds of a plan (log). A thin line leads to the seconds with fitting before it. The dashed line is the "
         "frontier: nothing is both faster to plan and better. Hollow: some problems failed, so that the mean is of the "
         "others and no part of the frontier. Beyond three medians a point lies at the edge, with its factor."
     )
-    return Chart(caption=caption, drawings=tuple(drawings), titles=tuple(titles))
+    return _charts(caption, drawings, found)
 
 
 def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
@@ -111,7 +106,10 @@ def _seconds(value: float | None) -> float:
     return max(value or 0.0, _LEAST_S)
 
 
-def _title(backend: str, budget: str, listed: Sequence[PerformanceProfile]) -> str:
-    budgeted = "" if budget == AS_RUN else f", budget {budget}"
-    kind = "measured" if is_measured(backend) else "simulated"
-    return f"{kind}{budgeted}: {listed[0].problems} problem{'s' if listed[0].problems > 1 else ''}"
+def _charts(caption: str, drawings: Mapping[tuple[str, str], str], found: _Found) -> Chart | None:
+    titles = []
+    for backend, budget in drawings:
+        budgeted = "" if budget == AS_RUN else f", budget {budget}"
+        problems = found[backend, budget][0].problems
+        titles.append(f"{backend}{budgeted}: {problems} problem{'s' if problems > 1 else ''}")
+    return Chart(caption=caption, drawings=tuple(drawings.values()), titles=tuple(titles)) if drawings else None

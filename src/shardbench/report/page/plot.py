@@ -1,5 +1,6 @@
 """What a plot of a table shows, apart from how it is drawn."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -7,6 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT
+from shardbench.report.page.palette import Look, looks
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,3 +43,15 @@ class Plot:
     def facets_of(self, frame: pd.DataFrame) -> list[Any]:
         """Return the values that have a panel each, one of None where there is one panel."""
         return list(dict.fromkeys(frame[self.facet])) if self.facet else [None]
+
+    def part_of(self, frame: pd.DataFrame, facet: object) -> pd.DataFrame:
+        """Return the rows of a panel, all where there is one panel."""
+        return frame if facet is None else frame[frame[self.facet] == facet]
+
+    def drawn_of(self, part: pd.DataFrame, series: Sequence[Any]) -> Iterator[tuple[int, Any, Look, pd.DataFrame]]:
+        """Yield number, name, look and known points of each series that has some in the part."""
+        for number, (name, look) in enumerate(zip(series, looks(self.series, series))):
+            rows = part if name is None else part[part[self.series] == name]
+            known = rows.dropna(subset=[self.x, self.y])
+            if len(known):
+                yield number, name, look, known

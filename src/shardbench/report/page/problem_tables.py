@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardbench.model.strategy import Role
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.palette import series_look
 from shardbench.report.page.svg.rows import Bars, Reference, stacked
-from shardbench.report.standing import AS_RUN, Standing, by_problem
+from shardbench.report.standing import AS_RUN, Standing, by_problem, by_strategy, titled
 from shardbench.report.tables.text import interval, percent, seconds, shown, significant
 
 PROBLEM_HEADERS = (
@@ -50,18 +49,15 @@ def problem_tables(standings: Iterable[Standing], numbers: Mapping[str, int]) ->
 
 
 def _chart(title: str, listed: Sequence[Standing], numbers: Mapping[str, int]) -> Chart | None:
-    firsts: dict[str, Standing] = {}
-    for one in listed:
-        if one.ok:
-            firsts.setdefault(one.strategy, one)
-    if not firsts:
+    ended = by_strategy([one for one in listed if one.ok])
+    if not ended:
         return None
     bounds = [one.bound_ms for one in listed if one.bound_ms is not None]
     references = [Reference(value=min(bounds), series=_BOUND_COLOUR)] if bounds else []
     keys = tuple(
         (f"{series_look(line.series)} dashed", f"lower bound {significant(line.value)} ms") for line in references
     )
-    bars = [_bar(one, numbers[name]) for name, one in firsts.items()]
+    bars = [_bar(own[0], numbers[name]) for name, own in ended.items()]
     drawing = stacked(f"Steps of {title}", bars, "ms per step", references)
     return Chart(caption="Step and its 95 % interval; an arrow marks what is beyond.", drawings=(drawing,), legend=keys)
 
@@ -82,7 +78,7 @@ def _bar(one: Standing, number: int) -> Bars:
 
 def _cells(one: Standing) -> tuple[str, ...]:
     return (
-        one.strategy + (" (reference)" if one.role == Role.SEARCH else ""),
+        titled(one.strategy, one.role),
         "" if one.budget == AS_RUN else one.budget,
         one.outcome,
         shown(one.step_ms),

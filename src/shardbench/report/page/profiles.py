@@ -8,7 +8,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.report.compare.same_numbers import SAME
-from shardbench.report.standing import Standing, by_problem
+from shardbench.report.standing import Standing, by_problem, by_strategy, standings_by
 
 LARGEST = 4.0
 """Profiles of documents and papers, and the area by which they are ranked, end at this factor."""
@@ -21,7 +21,6 @@ class PerformanceProfile:
     """A strategy with one budget over all problems of a backend."""
 
     strategy: str
-    budget: str
     problems: int
     ratios: tuple[float, ...]
     """Step over the best of the problem, of those that it ended well; ascending."""
@@ -67,10 +66,11 @@ def performance_profiles(standings: Iterable[Standing]) -> dict[tuple[str, str],
 
     The problems are those that anybody was asked with that budget; one that a strategy was not asked it did not end.
     """
-    found: dict[tuple[str, str], list[Standing]] = {}
-    for one in standings:
-        found.setdefault((one.backend, one.budget), []).append(one)
-    return {key: _profiles(listed) for key, listed in found.items()}
+    found = standings_by(lambda one: (one.backend, one.budget), standings)
+    return {
+        key: [_profile(name, own, len(by_problem(listed))) for name, own in by_strategy(listed).items()]
+        for key, listed in found.items()
+    }
 
 
 def ranked(standings: Iterable[Standing]) -> dict[tuple[str, str], list[PerformanceProfile]]:
@@ -79,19 +79,10 @@ def ranked(standings: Iterable[Standing]) -> dict[tuple[str, str], list[Performa
     return {key: sorted(listed, key=lambda one: (-one.area, one.strategy)) for key, listed in found.items()}
 
 
-def _profiles(listed: list[Standing]) -> list[PerformanceProfile]:
-    problems = len(by_problem(listed))
-    rows: dict[str, list[Standing]] = {}
-    for one in listed:
-        rows.setdefault(one.strategy, []).append(one)
-    return [_profile(strategy, own, problems) for strategy, own in rows.items()]
-
-
 def _profile(strategy: str, own: list[Standing], problems: int) -> PerformanceProfile:
     ok = [one for one in own if one.ok]
     return PerformanceProfile(
         strategy=strategy,
-        budget=own[0].budget,
         problems=problems,
         ratios=tuple(sorted(1.0 + one.over_best_pct / 100.0 for one in ok if one.over_best_pct is not None)),
         plan_s=_median(one.plan_s for one in ok),

@@ -26,7 +26,7 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
     known = known.dropna(subset=[plot.x, plot.y])
     drawings, titles, width = [], [], _ONE if len(facets) == 1 else _SEVERAL
     for facet in facets:
-        part = known if facet is None else known[known[plot.facet] == facet]
+        part = plot.part_of(known, facet)
         if len(part):
             titles.append("" if facet is None else f"{_words(str(plot.facet))} = {_named(facet)}")
             drawings.append(_panel(plot, part, known, series, titles[-1], width=width))
@@ -42,20 +42,18 @@ def _panel(
 ) -> str:
     numeric = pd.api.types.is_numeric_dtype(part[plot.x]) and not plot.bars
     names = () if numeric else tuple(dict.fromkeys(map(_named, part[plot.x])))
+    ends = 64.0, width - 16.0
     frame = Frame(
         width=width,
         height=_HEIGHT + (50 if names else 0),
-        x=_across(plot, part, names, width),
+        x=categories(names, *ends) if names else span(part[plot.x].astype(float), *ends, log=plot.log_x),
         y=_upwards(plot, known),
         x_title=_words(plot.x),
         y_title=_words(plot.y),
     )
     body: list[str] = []
     drawn = []
-    for number, (name, look) in enumerate(zip(series, looks(plot.series, series))):
-        rows = part if name is None else part[part[plot.series] == name]
-        if not len(rows):
-            continue
+    for number, _, look, rows in plot.drawn_of(part, series):
         x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: names.index(_named(value)))
         y = rows[plot.y].astype(float)
         if plot.bars:
@@ -74,13 +72,6 @@ def _intervals(plot: Plot, rows: pd.DataFrame) -> tuple[tuple[float, float], ...
     # A point without an interval has one of no length.
     filled = ends.where(ends.notna(), np.stack([rows[plot.y], rows[plot.y]], axis=1).astype(float))
     return tuple((float(low), float(high)) for low, high in filled.itertuples(index=False))
-
-
-def _across(plot: Plot, part: pd.DataFrame, names: tuple[str, ...], width: float) -> Scale:
-    start, stop = 64.0, width - 16.0
-    if names:
-        return categories(names, start, stop)
-    return span(part[plot.x].astype(float), start, stop, log=plot.log_x)
 
 
 def _upwards(plot: Plot, known: pd.DataFrame) -> Scale:

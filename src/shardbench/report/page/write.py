@@ -96,7 +96,8 @@ def write_page(
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
-    known = {key: load(results, key) if _stored(results, key) else None for key in sorted(hashes)}
+    stored = {path.stem for path in (results / "environments").glob("*.json")}
+    known = {key: load(results, key) if key in stored else None for key in sorted(hashes)}
     text = page(name, records, known, extras, code, cells=cells, results=results, study=study)
     write_atomically(path, text, encoding="utf-8")
     return path
@@ -187,10 +188,7 @@ def _file(name: str) -> str:
 
 
 def _style() -> str:
-    colours = {"/* light */": LIGHT, "/* dark */": DARK}
-    style = _file("page.css")
-    for place, palette in colours.items():
-        style = style.replace(place, colours_style(palette))
+    style = _file("page.css").replace("/* light */", colours_style(LIGHT)).replace("/* dark */", colours_style(DARK))
     return style + charts_style()
 
 
@@ -204,15 +202,12 @@ def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[
 
 
 def _prediction(records: Sequence[Record]) -> list[Extra]:
-    found = summaries(points(records))
-    rows = tuple(cells(summary) for summary in found)
-    if not rows:
-        return []
+    rows = tuple(map(cells, summaries(points(records))))
     extra = Extra(
         id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC,
         command="shardbench report prediction",
     )  # fmt: skip
-    return [extra]
+    return [extra] if rows else []
 
 
 def _group(
@@ -235,10 +230,6 @@ def _group(
         "records": record_rows(group, numbers),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
-
-
-def _stored(results: Path, environment: str) -> bool:
-    return (results / "environments" / f"{environment}.json").is_file()
 
 
 def _facts(environment: Environment | None) -> list[tuple[str, str]]:

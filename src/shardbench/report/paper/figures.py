@@ -5,7 +5,8 @@ By matplotlib: the page's own SVG is made for a screen, and no PDF.
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,16 @@ import pandas as pd
 from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row
-from shardbench.report.page.figures import label
-from shardbench.report.page.palette import LIGHT, Look, looks, strategy_look
+from shardbench.report.page.palette import LIGHT, Look, strategy_look
 from shardbench.report.page.plot import Plot
 from shardbench.report.page.profiles import LARGEST, NAMED, PerformanceProfile
-from shardbench.report.paper.latex import COLUMN_IN
+from shardbench.report.paper.latex import COLUMN_IN, figure_tex
 from shardbench.report.tables.suite_tables import collective_bytes, collectives_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = ("pdf", "svg")
 STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
     "font.size": 7.0,
@@ -60,58 +59,48 @@ _TITLE = 24
 """A line above one of two panels has so many letters."""
 
 
-def images(figure: "Figure", name: str) -> dict[str, bytes]:
-    """Return PDF and SVG of a figure by file name, the same bytes each time."""
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    made = {}
-    for form in FORMATS:
-        with rc_context(STYLE), BytesIO() as out:
-            figure.savefig(out, format=form, metadata=_NO_DATES[form])
-            made[f"{name}.{form}"] = out.getvalue()
-    return made
-
-
-def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
-    """Return captions and figures by name, of a group's rows that are ok; none where no row is."""
-    _require()
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    rows = sorted((row for row in group.rows if row.ok), key=lambda row: (-row.step.value, row.strategy))
-    if not rows:
-        return {}
-    sent = "Bytes that all ranks send per iteration, by collective; counted."
-    with rc_context(STYLE):
-        return {
-            "steps": (_steps_caption(group), _steps(group, rows)),
-            "balance": (_ranks_caption(group), _ranks(group, rows)),
-            "traffic": (sent, _traffic(rows)),
-        }
-
-
-def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
-    """Return a study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
-    _require()
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    with rc_context(STYLE):
-        return _panels(plot, frame)
-
-
-def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
-    """Return performance profiles, the first in colour, the others grey; raises BadInput without matplotlib."""
-    _require()
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    with rc_context(STYLE):
-        return _profiles(listed)
-
-
-def _require() -> None:
+@contextmanager
+def _styled() -> Iterator[None]:
     try:
-        import matplotlib  # noqa: F401, PLC0415 - an extra of the package
+        from matplotlib import rc_context  # noqa: PLC0415 - an extra of the package
     except ModuleNotFoundError as error:
         raise BadInput("figures for papers need matplotlib: install shardbench[papers]") from error
+    with rc_context(STYLE):
+        yield
+
+
+@_styled()
+def figure_files(figure: "Figure", name: str, caption: str) -> dict[str, bytes]:
+    """Return PDF and SVG of a figure, and the LaTeX that shows it, by file name, the same bytes each time."""
+    made = {}
+    for form, undated in _NO_DATES.items():
+        with BytesIO() as out:
+            figure.savefig(out, format=form, metadata=undated)
+            made[f"{name}.{form}"] = out.getvalue()
+    return {**made, f"{name}.tex": figure_tex(name, caption).encode()}
+
+
+@_styled()
+def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
+    """Return captions and figures by name, of a group's rows that are ok; none where no row is."""
+    rows = sorted(group.ok_rows, key=lambda row: (-row.step.value, row.strategy))
+    if not rows:
+        return {}
+    simulated = group.condition.backend is Backend.SIMULATED
+    interval = (
+        "bars are the 95 % band under draws of the model's constants and form; dotted: proven lower bound on the mean "
+        "step of any plan on devices"
+        if simulated
+        else "bars are 95 % intervals over trials (Student's t)"
+    )
+    clock = "of the cost model" if simulated else "CPU time where ranks have one"
+    kernels = f"Embedding kernels (forward and backward), ms per iteration ({clock}): a dot a rank and trial."
+    sent = "Bytes that all ranks send per iteration, by collective; counted."
+    return {
+        "steps": (f"Step of the slowest rank, ms; {interval}.", _steps(group, rows)),
+        "balance": (kernels, _ranks(group, rows)),
+        "traffic": (sent, _traffic(rows)),
+    }
 
 
 def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure, list[Axes]]":
@@ -125,14 +114,10 @@ def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure,
 def _named(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
     """Write names of rows on the left; rows that failed stand below them, with their outcome."""
     failed = [row for row in group.rows if not row.ok] if group is not None else []
-    names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [label(row) for row in rows]
+    names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [row.title for row in rows]
     axes.set_yticks([number - len(failed) for number in range(len(names))], names)
     axes.set_ylim(-len(failed) - 0.6, len(rows) - 0.4)
     axes.tick_params(axis="y", length=0)
-
-
-def _height(rows: int) -> float:
-    return _FRAME_IN + _ROW_IN * rows
 
 
 def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
@@ -156,19 +141,8 @@ def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _steps_caption(group: Group) -> str:
-    simulated = group.condition.backend is Backend.SIMULATED
-    interval = (
-        "bars are the 95 % band under draws of the model's constants and form; dotted: proven lower bound on the mean "
-        "step of any plan on devices"
-        if simulated
-        else "bars are 95 % intervals over trials (Student's t)"
-    )
-    return f"Step of the slowest rank, ms; {interval}."
-
-
 def _steps(group: Group, rows: list[Row]) -> "Figure":
-    figure, (axes,) = _figure(_height(len(group.rows)))
+    figure, (axes,) = _figure(_FRAME_IN + _ROW_IN * len(group.rows))
     for number, row in enumerate(rows):
         step = row.step
         ends = [[0.0], [0.0]]
@@ -177,25 +151,21 @@ def _steps(group: Group, rows: list[Row]) -> "Figure":
         colour = LIGHT[0] if row.competes else _GREY
         axes.errorbar([step.value], [number], xerr=ends, fmt="o", color=colour, elinewidth=0.8, capsize=0.0)
     bounds = [r.step_bound_ms for row in rows for r in row.records if r.bounded and r.step_bound_ms is not None]
+    values = [row.step.value for row in rows]
     if bounds:
         axes.axvline(min(bounds), color=_INK, linestyle=":", linewidth=0.8)
-    values = [row.step.value for row in rows]
-    _spread_axis(axes, [*values, *(min(bounds),)] if bounds else values)
+        values.append(min(bounds))
+    _spread_axis(axes, values)
     _named(axes, rows, group)
     axes.set_xlabel("ms per step")
     return figure
 
 
-def _ranks_caption(group: Group) -> str:
-    clock = "of the cost model" if group.condition.backend is Backend.SIMULATED else "CPU time where ranks have one"
-    return f"Embedding kernels (forward and backward), ms per iteration ({clock}): a dot a rank and trial."
-
-
 def _ranks(group: Group, rows: list[Row]) -> "Figure":
-    figure, (axes,) = _figure(_height(len(group.rows)))
+    figure, (axes,) = _figure(_FRAME_IN + _ROW_IN * len(group.rows))
     every: list[float] = []
     for number, row in enumerate(rows):
-        times = [time for record in row.records if record.timing for time in record.timing.kernels_ms]
+        times = row.kernels_ms
         if not times:
             continue
         every += times
@@ -209,7 +179,7 @@ def _ranks(group: Group, rows: list[Row]) -> "Figure":
 
 
 def _traffic(rows: list[Row]) -> "Figure":
-    figure, (axes,) = _figure(_height(len(rows)) + 0.45)
+    figure, (axes,) = _figure(_FRAME_IN + _ROW_IN * len(rows) + 0.45)
     names = collectives_of(record for row in rows for record in row.records)
     sent = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
     total = max((sum(values) for values in zip(*sent.values())), default=0.0)
@@ -227,7 +197,9 @@ def _traffic(rows: list[Row]) -> "Figure":
     return figure
 
 
-def _profiles(listed: Sequence[PerformanceProfile]) -> "Figure":
+@_styled()
+def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
+    """Return performance profiles, the first in colour, the others grey; raises BadInput without matplotlib."""
     named, others = listed[:NAMED], listed[NAMED:]
     figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
     for one in others:
@@ -256,19 +228,17 @@ def _staircase(one: PerformanceProfile) -> tuple[list[float], list[float]]:
     return [factor for factor, _ in corners], [100.0 * share for _, share in corners]
 
 
-def _panels(plot: Plot, frame: pd.DataFrame) -> "Figure":
+@_styled()
+def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
+    """Return a study's plot; raises BadInput where the table lacks a column, or matplotlib is missing."""
     series, facets = plot.series_of(frame), plot.facets_of(frame)
     columns = min(_PANELS_A_ROW, len(facets))
     lines = -(-len(facets) // columns)
     legend = (1 - (-len(series) // 3)) * 0.12 if plot.series else 0.0
     figure, axes = _figure(_PANEL_IN * lines + legend, lines, columns)
     for place, (panel, facet) in enumerate(zip(axes, facets)):
-        part = frame if facet is None else frame[frame[plot.facet] == facet]
-        for number, (name, look) in enumerate(zip(series, looks(plot.series, series))):
-            points = part if name is None else part[part[plot.series] == name]
-            points = points.dropna(subset=[plot.x, plot.y])
-            if not len(points):
-                continue
+        part = plot.part_of(frame, facet)
+        for number, name, look, points in plot.drawn_of(part, series):
             given: dict[str, Any] = {"color": LIGHT[look.colour], "label": "" if name is None else str(name)}
             if plot.bars:
                 places, shift = list(dict.fromkeys(part[plot.x])), number - (len(series) - 1) / 2

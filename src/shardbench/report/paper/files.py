@@ -8,9 +8,9 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, groups, suite_standings
-from shardbench.report.paper.figures import group_figures, images
-from shardbench.report.paper.latex import LatexTable, document_tex, figure_tex, slug, table_tex
-from shardbench.report.paper.profiles import profiles_paper
+from shardbench.report.paper.figures import figure_files, group_figures
+from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_tex
+from shardbench.report.paper.profiles import HOW, profiles_paper
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import GROUP, TITLES, Section, sections
@@ -18,10 +18,6 @@ from shardbench.report.tables.text import GROUP, TITLES, Section, sections
 _TOLD = ("workload", "machine", "backend")
 _SHORT = 10
 """Commits in print have so many digits."""
-_BACKENDS = {
-    Backend.SIMULATED.value: "Simulated by the cost model, not measured",
-    Backend.MEASURED.value: "Measured on real ranks",
-}
 _COLUMNS = {
     "throughput": (
         "n", "step p50 (ms)", "95 % interval (ms)", "vs control", "95 % interval (vs control)", "vs best",
@@ -72,10 +68,11 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     records = suite_records(results, suite)
     grouped = groups(records)
     stems = _stems(suite, grouped)
+    by_condition = {tuple(group.condition): group for group in grouped}
     files: dict[str, bytes] = {}
     for name, frame in tables(records).items():
         for values, part in frame.groupby(list(GROUP), sort=False):
-            group = _group(grouped, dict(zip(GROUP, values)))
+            group = by_condition[values]
             (section,) = sections(name, part)
             files[f"{stems[group.condition]}-{name}.tex"] = _table(
                 suite, name, section, group, stems[group.condition]
@@ -89,9 +86,8 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
         for name, (caption, figure) in group_figures(group).items():
-            image = f"{stem}-{name}-figure"
             said = f"{caption} {_where(group)} ShardBench, suite {suite}, records {made_by}."
-            files |= {**images(figure, image), f"{image}.tex": figure_tex(image, said).encode()}
+            files |= figure_files(figure, f"{stem}-{name}-figure", said)
     return files
 
 
@@ -128,14 +124,6 @@ def _records(*several: Group) -> list[Record]:
     return [record for group in several for row in group.rows for record in row.records]
 
 
-def _group(grouped: Sequence[Group], values: Mapping[str, object]) -> Group:
-    """Return the group of a table's part; conditions have the columns' names."""
-    (found,) = [
-        group for group in grouped if all(getattr(group.condition, name) == value for name, value in values.items())
-    ]
-    return found
-
-
 def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
     """Return file names of groups: workload, machine and backend, and what else tells equal ones apart."""
     stems = {}
@@ -149,7 +137,7 @@ def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
 
 def _where(group: Group) -> str:
     condition = group.condition
-    return f"{_BACKENDS[condition.backend.value]}: {condition.workload} on {condition.machine}."
+    return f"{HOW[condition.backend.value]}: {condition.workload} on {condition.machine}."
 
 
 def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> str:

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 
 from shardbench.report.page.profiles import LARGEST, PerformanceProfile, geometric_mean, ranked
-from shardbench.report.paper.figures import images, profile_figure
-from shardbench.report.paper.latex import LatexTable, figure_tex, slug, table_tex
-from shardbench.report.standing import Standing, is_measured
+from shardbench.report.paper.figures import figure_files, profile_figure
+from shardbench.report.paper.latex import LatexTable, slug, table_tex
+from shardbench.report.standing import Standing
 from shardbench.report.tables.text import percent, significant
 
+HOW = {"simulated": "Simulated by the cost model, not measured", "measured": "Measured on real ranks"}
+"""How numbers of a backend were found, as papers say it."""
 _HEADERS = ("strategy", "ended", "best", "within 5 %", "within 50 %", "over best", "over bound", "plan (s)", "fit (s)")
 
 
@@ -20,22 +22,15 @@ def profiles_paper(standings: Iterable[Standing], stem: str, source: dict[str, s
     for (backend, budget), listed in ranked(standings).items():
         if listed[0].problems < 2:
             continue
-        name = slug(f"{stem} profiles {backend} {budget}")
-        made_by = source[backend]
-        files[f"{name}.tex"] = _scores(listed, _about(backend, budget, listed), made_by, name).encode()
+        name, made_by = slug(f"{stem} profiles {backend} {budget}"), source[backend]
+        about = f"{HOW[backend]}; n = {listed[0].problems} problems (workload and machine); budget: {budget}."
+        files[f"{name}.tex"] = _scores(listed, about, made_by, name).encode()
         said = (
             "Performance profiles: the share of problems on which a strategy's step is within a factor of the shortest "
-            f"that any found, up to {LARGEST:g}; a failed problem is within none. {_about(backend, budget, listed)} "
-            f"{made_by}"
+            f"that any found, up to {LARGEST:g}; a failed problem is within none. {about} {made_by}"
         )
-        image = f"{name}-figure"
-        files |= {**images(profile_figure(listed), image), f"{image}.tex": figure_tex(image, said).encode()}
+        files |= figure_files(profile_figure(listed), f"{name}-figure", said)
     return files
-
-
-def _about(backend: str, budget: str, listed: list[PerformanceProfile]) -> str:
-    how = "Measured on real ranks" if is_measured(backend) else "Simulated by the cost model, not measured"
-    return f"{how}; n = {listed[0].problems} problems (workload and machine); budget: {budget}."
 
 
 def _scores(listed: list[PerformanceProfile], about: str, made_by: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.groups import Condition, Row, groups
-from shardbench.report.standing import Standing, TieMark, is_measured, number, throughput_standing
+from shardbench.report.standing import Standing, TieMark, is_measured, number, standings_by, throughput_standing
 from shardbench.report.tables.text import GROUP, interval, percent, readable_count, significant
 
 WIDTH = 79
@@ -111,7 +110,7 @@ def lines(found: GroupAnswer, options: str = "") -> list[str]:
     said += [_wrapped(line) for line in (*_best_line(found), *_other_lines(found))]
     if not found.placed:
         said.append(["  no strategy that competes ended well"])
-    for cause, failed in _by_cause(found.failed).items():
+    for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", found.failed).items():
         said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
         said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
     best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
@@ -158,13 +157,6 @@ def _difference(one: Standing) -> str:
 
 def _step(one: Standing) -> str:
     return f"{one.strategy} {significant(one.step_ms or 0.0)} ms"
-
-
-def _by_cause(failed: Iterable[Standing]) -> dict[str, list[Standing]]:
-    found: dict[str, list[Standing]] = defaultdict(list)
-    for one in failed:
-        found[f"{one.outcome}: {one.cause}"].append(one)
-    return found
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

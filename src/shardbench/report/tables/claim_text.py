@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
-from shardbench.report.tables.text import significant
+from shardbench.report.tables.text import significant, unknown
 
 VERDICTS = ("reproduced", "consistent", "partly", "inconclusive", "not reproduced", "not testable here", "not run")
 """The ledger's verdicts, in the order of their columns."""
@@ -22,14 +20,14 @@ def claim_text(row: Mapping[str, Any]) -> str:
     words = [f"**{', '.join(answers)}**", statement]
     if row["relation"] in ("direction", "not worse"):
         words.append("the paper gives no number")
-    elif _known(row["paper_value"]):
+    elif not unknown(row["paper_value"]):
         words.append(f"paper {row['relation']} {_number(row['paper_value'])} {row['unit']}")
     else:
         words.append("no number of the paper was seen")
     words.append(_ours(row))
-    if _known(row["region_share"]):
+    if not unknown(row["region_share"]):
         words.append(f"holds in {100 * row['region_share']:.0f} % of the region")
-    if _known(row["strength"]) and row["strength"]:
+    if not unknown(row["strength"]) and row["strength"]:
         words.append(str(row["strength"]))
     head, *rest = words
     return f"`{row['claim']}`: {head}: {'; '.join(rest)}."
@@ -37,8 +35,8 @@ def claim_text(row: Mapping[str, Any]) -> str:
 
 def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line: claim, both answers, the paper's number, ours, share of the region."""
-    paper = f"{row['relation']} {_number(row['paper_value'])} {row['unit']}" if _known(row["paper_value"]) else "-"
-    region = f"{100 * row['region_share']:.0f} %" if _known(row["region_share"]) else "-"
+    paper = f"{row['relation']} {_number(row['paper_value'])} {row['unit']}" if not unknown(row["paper_value"]) else "-"
+    region = f"{100 * row['region_share']:.0f} %" if not unknown(row["region_share"]) else "-"
     ours = "-"
     if row["n"]:
         # A line of a document has 120 columns.
@@ -59,7 +57,7 @@ def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
         "the paper says": paper,
         "ours": ours,
         "region": region,
-        "evidence": str(row["strength"]) if _known(row["strength"]) else "",
+        "evidence": str(row["strength"]) if not unknown(row["strength"]) else "",
         "conditions": row["conditions"],
         "defined in": row["defined_in"],
         "judged in": row["judged_in"],
@@ -69,14 +67,10 @@ def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
 def _ours(row: Mapping[str, Any]) -> str:
     if not row["n"]:
         return "no number of ours"
-    spread = f"{significant(row['low'])} to {significant(row['high'])}, " if _known(row["low"]) else ""
+    spread = f"{significant(row['low'])} to {significant(row['high'])}, " if not unknown(row["low"]) else ""
     return f"ours {significant(row['ours'])} {row['unit']} ({spread}n = {row['n']:.0f} {row['n_unit']})"
 
 
 def _number(value: float) -> str:
     """Return a number with at most three digits where it is small, without zeros that the paper did not write."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _known(value: object) -> bool:
-    return value is not None and not pd.isna(value)

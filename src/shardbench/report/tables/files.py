@@ -2,6 +2,7 @@
 
 import html
 import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text, check_files, csv_text, write_files
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
-from shardbench.report.tables.suite_tables import TABLES, TEXTS, tables
-from shardbench.report.tables.text import NOTES, TITLES, Section, sections
+from shardbench.report.tables.layout import padded
+from shardbench.report.tables.suite_tables import TABLES, tables
+from shardbench.report.tables.text import NOTES, TITLES, Section, sections, unknown
 
 DIGITS = 6
 """A number without decimals of its own has so many significant digits."""
@@ -68,7 +70,7 @@ def frame_csv(frame: pd.DataFrame) -> str:
 
 def cell_text(value: object) -> str:
     """Return one cell of any table as ASCII text."""
-    if _unknown(value):
+    if unknown(value):
         return ""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -81,8 +83,7 @@ def cell_text(value: object) -> str:
 def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return rows as plain data with full precision, None for what is not known."""
     return [
-        {column: None if _unknown(value) else value for column, value in row.items()}
-        for row in frame.to_dict("records")
+        {column: None if unknown(value) else value for column, value in row.items()} for row in frame.to_dict("records")
     ]
 
 
@@ -102,47 +103,22 @@ def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
 
 
 def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
-    texts: dict[Path, str] = {}
-    for name, frame in tables(records).items():
-        csv_path, markdown_path = (_folder(results, suite) / f"{name}{ending}" for ending in (".csv", ".md"))
-        texts[csv_path] = table_csv(frame)
-        texts[markdown_path] = markdown_text(name, frame, suite)
-    return texts
-
-
-def _folder(results: Path, suite: str) -> Path:
-    return results / "tables" / suite
+    made = ((table_csv(frame), markdown_text(name, frame, suite)) for name, frame in tables(records).items())
+    return dict(zip(suite_paths(results, suite), chain.from_iterable(made)))
 
 
 def suite_paths(results: Path, suite: str) -> list[Path]:
     """Return the paths of a suite's tables, whether they are there or not."""
-    return [_folder(results, suite) / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
+    return [results / "tables" / suite / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
 
 
 def _cell(column: str, value: object) -> str:
-    if _unknown(value):
-        return ""
-    if column in TEXTS:
-        return ascii_text(str(value))
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    text = f"{value:.{_decimals(column)}f}"
+    if not isinstance(value, float) or math.isnan(value):
+        return cell_text(value)
+    decimals = _DECIMALS.get(column, 0 if "_bytes" in column else 3 if column.endswith("_pct") else 5)
+    text = f"{value:.{decimals}f}"
     # -0.000 and 0.000 are one number.
     return text.removeprefix("-") if float(text) == 0 else text
-
-
-def _unknown(value: object) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
-
-
-def _decimals(column: str) -> int:
-    if column in _DECIMALS:
-        return _DECIMALS[column]
-    if "_bytes" in column:
-        return 0
-    return 3 if column.endswith("_pct") else 5
 
 
 def _grid(section: Section) -> list[str]:
@@ -150,16 +126,9 @@ def _grid(section: Section) -> list[str]:
     escaped = [[_as_text(text) for text in row] for row in cells]
     widths = [max(3, *(len(row[i]) for row in escaped)) for i in range(len(section.headers))]
     rule = [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, section.numeric)]
-    return [
-        "| " + " | ".join(_pad(text, width, right) for text, width, right in zip(row, widths, section.numeric)) + " |"
-        for row in (escaped[0], rule, *escaped[1:])
-    ]
+    return [f"| {' | '.join(padded(row, widths, section.numeric))} |" for row in (escaped[0], rule, *escaped[1:])]
 
 
 def _as_text(text: str) -> str:
     """Return a cell that Markdown shows as it is: other people's names and causes may be anything."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)

@@ -1,11 +1,14 @@
 """A section of a table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from shardbench.report.tables.text import ALWAYS, Section
 
 _GAP = "  "
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +48,13 @@ def _without(section: Section, column: int) -> Section:
         section,
         headers=_cut(section.headers, column),
         rows=tuple(_cut(row, column) for row in section.rows),
-        numeric=section.numeric[:column] + section.numeric[column + 1 :],
-        keep=section.keep[:column] + section.keep[column + 1 :],
+        numeric=_cut(section.numeric, column),
+        keep=_cut(section.keep, column),
     )
 
 
-def _cut(texts: tuple[str, ...], column: int) -> tuple[str, ...]:
-    return texts[:column] + texts[column + 1 :]
+def _cut(cells: tuple[_T, ...], column: int) -> tuple[_T, ...]:
+    return cells[:column] + cells[column + 1 :]
 
 
 def _widths(section: Section, *, wrapped: bool) -> list[int]:
@@ -73,5 +76,9 @@ def _heads(section: Section, *, wrapped: bool) -> tuple[str, ...]:
 
 
 def _line(row: tuple[str, ...], section: Section, *, wrapped: bool) -> str:
-    cells = zip(row, _widths(section, wrapped=wrapped), section.numeric)
-    return _GAP.join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip()
+    return _GAP.join(padded(row, _widths(section, wrapped=wrapped), section.numeric)).rstrip()
+
+
+def padded(row: Iterable[str], widths: Iterable[int], numeric: Iterable[bool]) -> list[str]:
+    """Return cells as wide as their columns, numbers on the right."""
+    return [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric)]

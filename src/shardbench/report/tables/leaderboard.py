@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
+from shardbench.report.page.profiles import geometric_mean
+from shardbench.report.standing import over_pct
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
@@ -61,9 +62,9 @@ def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mappin
     low, high = band([row["draws_ms"]]) if _drawn(row) else (None, None)
     return {
         "n": 1,
-        "over_best_pct": _over_pct(row["step_ms"], best["step_ms"]),
+        "over_best_pct": over_pct(row["step_ms"], best["step_ms"]),
         "bound_ms": bound,
-        "over_bound_pct": None if bound is None else _over_pct(row["step_ms"], bound),
+        "over_bound_pct": over_pct(row["step_ms"], bound),
         "tie": _tie(row, best),
         "step_ms_low": low,
         "step_ms_high": high,
@@ -122,7 +123,7 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
     """Return the distance to the best row of any role, and whether it is more than the noise."""
     apart = group.apart(row, best)
     return {
-        "over_best_pct": _over_pct(group.estimate(row).value, group.estimate(best).value),
+        "over_best_pct": over_pct(group.estimate(row).value, group.estimate(best).value),
         "tie": "" if row is best else "?" if apart is None else "" if apart else "=",
     }
 
@@ -145,16 +146,8 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
         rows.append([
             part["version"].iloc[0], backend, budget, strategy, role, len(part), len(ok),
             int((over_best <= 1.0 + SAME).sum()), len(over_bound),
-            _geometric_mean(over_bound), _geometric_mean(over_best), *within,
+            *(geometric_mean(ratios) if len(ratios) else None for ratios in (over_bound, over_best)), *within,
         ])  # fmt: skip
     table = pd.DataFrame(rows, columns=list(SCORES))
     order = ["backend", "budget", "within_1.05", "over_best_geomean", "strategy"]
     return table.sort_values(order, ascending=[True, True, False, True, True], ignore_index=True)
-
-
-def _over_pct(value: float, reference: float) -> float:
-    return 100.0 * (value / reference - 1.0)
-
-
-def _geometric_mean(ratios: Floats) -> float | None:
-    return float(np.exp(np.log(ratios).mean())) if len(ratios) else None

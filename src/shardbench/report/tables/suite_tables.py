@@ -9,6 +9,7 @@ no number. Times in ms, bytes per iteration summed over ranks.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,8 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.uncertainty import band
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Group, Row, groups
+from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
+from shardbench.report.standing import over_pct
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
 TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
@@ -44,7 +46,7 @@ _TRAFFIC = (
 _COUNTED = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
 )  # fmt: skip
-_REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
+REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
 _MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
 
 Cell = str | int | float | bool | None
@@ -144,7 +146,7 @@ def _measured_cells(group: Group, row: Row) -> Cells:
 
 def _bound_cells(row: Row) -> Cells:
     def over(name: str) -> Callable[[Record], float | None]:
-        return lambda record: _over_pct(record.mean_step_ms, getattr(record, name))
+        return lambda record: over_pct(record.mean_step_ms, getattr(record, name))
 
     cause = next((cause for record in row.records if (cause := _no_step_bound(record))), None)
     if cause is not None:
@@ -167,21 +169,21 @@ def _no_step_bound(record: Record) -> str | None:
 
 
 def _balance_cells(group: Group, row: Row) -> Cells:
-    slowest = row.typical(_of_wall(max))
+    slowest = row.typical(slowest_embedding_ms)
     simulated = group.condition.backend is Backend.SIMULATED
     bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
     whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
-    best_found = group.best_found_ms
+    best_found = slowest_embedding_ms(group.best_found) if group.best_found else None
     low, high = band(row.embedding_draws) if simulated and row.embedding_draws else (None, None)
     return {
         **{f"emb_ms_{name}": row.typical(_of_wall(number)) for name, number in _OVER_RANKS.items()},
         "max_over_mean": row.typical(_of_wall(_max_over_mean)),
         "bound_ms": bound,
-        "over_bound_pct": _over_pct(slowest, bound),
+        "over_bound_pct": over_pct(slowest, bound),
         "whole_table_bound_ms": whole,
-        "over_whole_table_bound_pct": _over_pct(slowest, whole),
+        "over_whole_table_bound_pct": over_pct(slowest, whole),
         "best_found_ms": best_found,
-        "over_best_found_pct": _over_pct(slowest, best_found),
+        "over_best_found_pct": over_pct(slowest, best_found),
         "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
         **{f"emb_cpu_ms_{name}": row.typical(_of_cpu(number)) for name, number in _OVER_RANKS.items()},
         "cpu_max_over_mean": row.typical(_of_cpu(_max_over_mean)),
@@ -194,17 +196,17 @@ def _balance_cells(group: Group, row: Row) -> Cells:
 
 def _traffic_cells(group: Group, row: Row) -> Cells:
     cells: Cells = {
-        **{name: row.typical(_of_traffic(attrgetter(name))) for name in _COUNTED},
-        "a2a_intra_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 0))),
-        "a2a_inter_bytes": row.typical(_of_traffic(lambda totals: _link_bytes(totals, EXCHANGES, 1))),
-        "allreduce_bytes": row.typical(
-            _of_traffic(lambda totals: _link_bytes(totals, _REDUCTIONS, 0) + _link_bytes(totals, _REDUCTIONS, 1))
+        **{name: row.typical(of_traffic(attrgetter(name))) for name in _COUNTED},
+        "a2a_intra_bytes": row.typical(link_bytes(EXCHANGES, 0)),
+        "a2a_inter_bytes": row.typical(link_bytes(EXCHANGES, 1)),
+        "allreduce_bytes": row.typical(link_bytes(REDUCTIONS, 0, 1)),
+        "off_hbm_lookups_pct": row.typical(
+            of_traffic(lambda totals: 100.0 * totals.off_hbm_lookups / totals.lookups if totals.lookups else None)
         ),
-        "off_hbm_lookups_pct": row.typical(_of_traffic(_off_hbm_pct)),
         "tiers": row.worst.tiers.value if row.worst.tiers else None,
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
-        "distinct_rows_max": row.typical(_of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
+        "distinct_rows_max": row.typical(of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
     }
     for name in collectives_of(row.records):
         cells[f"{name}_bytes"] = row.typical(collective_bytes(name))
@@ -224,7 +226,7 @@ def _frame(grouped: list[Group], columns: tuple[str, ...], cells: Callable[[Grou
             known: Cells = {**_identity(group, row), **(cells(group, row) if row.ok else {})}
             rows.append([known.get(column) for column in columns])
     frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
-    return frame.astype({column: kind for column in columns if (kind := _kind(column))})
+    return frame.astype({column: _KINDS.get(column, "float64") for column in columns})
 
 
 def _identity(group: Group, row: Row) -> Cells:
@@ -245,22 +247,16 @@ def _identity(group: Group, row: Row) -> Cells:
     }
 
 
-_INTEGERS = frozenset({"n", "iterations", "batch_size", "trials_ok", "trials"})
-_COUNTS = frozenset({"pairs", "pairs_beyond_noise"})
-TEXTS = frozenset({
-    "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
-    "compared_by", "bound_cause",
-})  # fmt: skip
-
-
-def _kind(column: str) -> str | None:
-    if column in TEXTS:
-        return None
-    if column in _INTEGERS:
-        return "int64"
-    if column in _COUNTS:
-        return "Int64"
-    return "boolean" if column == "same_as_best" else "float64"
+_KINDS = {
+    **dict.fromkeys((
+        "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
+        "compared_by", "bound_cause",
+    ), "object"),
+    **dict.fromkeys(("n", "iterations", "batch_size", "trials_ok", "trials"), "int64"),
+    **dict.fromkeys(("pairs", "pairs_beyond_noise"), "Int64"),
+    "same_as_best": "boolean",
+}  # fmt: skip
+"""Kinds of the columns that are not ``float64``."""
 
 
 def _records(grouped: list[Group]) -> Iterator[Record]:
@@ -291,7 +287,8 @@ def _of_cpu(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Re
     return lambda record: number(times) if record.timing and (times := record.timing.embedding_cpu_ms) else None
 
 
-def _of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Record], float | None]:
+def of_traffic(number: Callable[[TrafficTotals], float | None]) -> Callable[[Record], float | None]:
+    """Read a number of the traffic off a record."""
     return lambda record: number(record.traffic) if record.traffic else None
 
 
@@ -316,7 +313,7 @@ def rank_phase_ms(name: str) -> Callable[[Record], float | None]:
 
 def collective_bytes(name: str) -> Callable[[Record], float | None]:
     """Reads the bytes that all ranks send by the collective off a record."""
-    return _of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)
+    return of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)
 
 
 def _bound_fixed_pct(record: Record) -> float | None:
@@ -325,33 +322,22 @@ def _bound_fixed_pct(record: Record) -> float | None:
     return 100.0 * record.bound_fixed_ms / record.bound_ms
 
 
+_OVER_RANKS: Mapping[str, Callable[[tuple[float, ...]], Any]] = {
+    "min": min, "mean": np.mean, "max": max, "std": np.std,
+}  # fmt: skip
+
+
 def _predicted_slowest(record: Record) -> float | None:
     return max(record.predicted.embedding_ms, default=None) if record.predicted else None
 
 
-def _mean(times: tuple[float, ...]) -> float:
-    return float(np.mean(times))
-
-
-def _std(times: tuple[float, ...]) -> float:
-    return float(np.std(times))
-
-
-_OVER_RANKS: Mapping[str, Callable[[tuple[float, ...]], float]] = {"min": min, "mean": _mean, "max": max, "std": _std}
-
-
 def _max_over_mean(times: tuple[float, ...]) -> float | None:
-    mean = _mean(times)
+    mean = float(np.mean(times))
     return max(times) / mean if mean > 0 else None
 
 
-def _off_hbm_pct(totals: TrafficTotals) -> float | None:
-    return 100.0 * totals.off_hbm_lookups / totals.lookups if totals.lookups else None
-
-
-def _link_bytes(totals: TrafficTotals, names: tuple[str, ...], link: int) -> float:
-    return sum(totals.collectives.get(name, (0.0, 0.0))[link] for name in names)
-
-
-def _over_pct(value: float | None, reference: float | None) -> float | None:
-    return 100.0 * (value / reference - 1.0) if value is not None and reference else None
+def link_bytes(names: tuple[str, ...], *links: int) -> Callable[[Record], float | None]:
+    """Read the bytes that all ranks send by these collectives over these links off a record."""
+    return of_traffic(
+        lambda totals: sum(totals.collectives.get(name, (0.0, 0.0))[link] for link in links for name in names)
+    )

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
-from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend
-from shardbench.report.standing import Cells, TieMark, certainty, number, share_of_sign, throughput_standing
+from shardbench.report.standing import Cells, TieMark, certainty, number, share_of_sign, throughput_standing, titled
 
 GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
 
@@ -157,9 +156,14 @@ def readable_count(value: float) -> str:
     return f"{float(f'{value:.3g}') if value >= 1000 else value:,.0f}"
 
 
+def unknown(value: object) -> bool:
+    """Return True for a cell of any table that says nothing."""
+    return value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value))
+
+
 def readable_cell(column: str, value: object) -> str:
     """Return a cell of any table for people: three digits, thousands apart, bytes with a unit; empty where unknown."""
-    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
+    if unknown(value):
         return ""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
@@ -202,10 +206,7 @@ def seconds(value: float) -> str:
     return "< 0.001" if 0 < value < 0.001 else significant(value)
 
 
-def _thousands(value: float) -> str:
-    return f"{value:,.0f}"
-
-
+_thousands = "{:,.0f}".format
 _ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms_p50"), "balance": ("emb_cpu_ms_max", "emb_ms_max")}
 """The first of these that a row has decides its place."""
 
@@ -259,10 +260,6 @@ def _mostly_fixed(row: Cells) -> str:
     return f" ({fixed:.0f} % of it launches and dispatch)" if fixed is not None and fixed > _MOSTLY_PCT else ""
 
 
-def _strategy(row: Cells) -> str:
-    return f"{row['strategy']} (reference)" if row["role"] == Role.SEARCH else str(row["strategy"])
-
-
 def _outcome(row: Cells) -> str:
     if row["outcome"] != "ok" and row["trials_ok"]:
         return f"{row['outcome']} ({row['trials_ok']}/{row['trials']} ok)"
@@ -286,18 +283,16 @@ def _over_best_found(row: Cells) -> str:
     return f"{percent(value)} {mark}".rstrip()
 
 
-def _interval(low: str, high: str, value: str) -> Callable[[Cells], str]:
+def _interval(of: str, value: str) -> Callable[[Cells], str]:
     def text(row: Cells) -> str:
-        unknown = "" if number(row, value) is None else "unknown"
-        return interval(number(row, low), number(row, high)) or unknown
+        not_known = "" if number(row, value) is None else "unknown"
+        return interval(number(row, f"{of}_low"), number(row, f"{of}_high")) or not_known
 
     return text
 
 
 def _band_of_max(row: Cells) -> str:
-    if row["backend"] != Backend.SIMULATED.value:
-        return ""
-    return _interval("emb_ms_max_low", "emb_ms_max_high", "emb_ms_max")(row)
+    return _interval("emb_ms_max", "emb_ms_max")(row) if row["backend"] == Backend.SIMULATED.value else ""
 
 
 def _whole(key: str) -> Callable[[Cells], str]:
@@ -305,7 +300,7 @@ def _whole(key: str) -> Callable[[Cells], str]:
 
 
 _FIRST = (
-    _Column(header="strategy", text=_strategy, numeric=False, keep=ALWAYS),
+    _Column(header="strategy", text=lambda row: titled(row["strategy"], row["role"]), numeric=False, keep=ALWAYS),
     _Column(header="outcome", text=_outcome, numeric=False, keep=ALWAYS),
     _Column(header="n", text=_whole("n"), keep=ALWAYS),
     _Column(header="iterations", text=_whole("iterations"), compact=False),
@@ -315,51 +310,24 @@ _LAST = (_Column(header="cause", text=lambda row: str(row["cause"]), compact=Fal
 
 def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     names = list(frame.columns)
-    phases = names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
+    phases = [
+        _Column(header=f"{name.removesuffix('_ms').replace('_', ' ')} (ms)", text=_shown(name), compact=False)
+        for name in names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
+    ]
     return (
         _Column(header="samples/s", text=_shown("samples_per_s", _thousands), keep=4),
         _Column(header="step p50 (ms)", text=_shown("step_ms_p50"), keep=ALWAYS),
-        _Column(
-            header="95 % interval (ms)", text=_interval("step_ms_low", "step_ms_high", "step_ms_p50"), compact=False
-        ),
+        _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms_p50"), compact=False),
         _Column(header="p95 (ms)", text=_shown("step_ms_p95"), keep=3),
         _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
-        _Column(
-            header="95 % interval (vs control)",
-            text=_interval("vs_control_low", "vs_control_high", "vs_control"),
-            compact=False,
-        ),
+        _Column(header="95 % interval (vs control)", text=_interval("vs_control", "vs_control"), compact=False),
         _Column(header="vs best", text=_vs_best, keep=8),
         _Column(header="plan (s)", text=_shown("plan_s", seconds), keep=2),
         _Column(header="fit (s)", text=_shown("fit_s", seconds), keep=1),
-        *(_Column(header=_phase(name), text=_shown(name), compact=False) for name in phases),
+        *phases,
         _Column(header="step bound (ms)", text=_shown("step_bound_ms"), compact=False),
         _Column(header="mean step over it", text=_shown("over_step_bound_pct", percent), compact=False),
         _Column(header="over its own moves'", text=_shown("over_own_bound_pct", percent), compact=False),
-    )
-
-
-def _phase(column: str) -> str:
-    return f"{column.removesuffix('_ms').replace('_', ' ')} (ms)"
-
-
-def _balance(frame: pd.DataFrame) -> tuple[_Column, ...]:
-    return (
-        _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min"), keep=2),
-        _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean"), keep=4),
-        _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max"), keep=ALWAYS),
-        _Column(header="CPU std (ms)", text=_shown("emb_cpu_ms_std"), compact=False),
-        _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean"), keep=6),
-        _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
-        _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
-        _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
-        _Column(header="95 % interval of max (ms)", text=_band_of_max, compact=False),
-        _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
-        _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
-        _Column(header="over bound", text=_shown("over_bound_pct", percent), keep=8),
-        _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", percent), compact=False),
-        _Column(header="over best found", text=_over_best_found, keep=5),
-        _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max"), keep=3),
     )
 
 
@@ -369,25 +337,41 @@ def _without_cpu(key: str) -> Callable[[Cells], str]:
     return lambda row: shown(row) if number(row, "emb_cpu_ms_max") is None else ""
 
 
-def _traffic(frame: pd.DataFrame) -> tuple[_Column, ...]:
-    return (
-        _Column(header="HBM", text=_shown("hbm_bytes", readable_bytes), keep=7),
-        _Column(header="UVM", text=_shown("uvm_bytes", readable_bytes), keep=6),
-        _Column(header="host", text=_shown("host_bytes", readable_bytes), compact=False),
-        _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes), keep=4),
-        _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes), keep=8),
-        _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes), keep=5),
-        _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
-        _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
-        _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
-        _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share), keep=3),
-        _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
-        _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes), keep=2),
-        _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
-        _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),
-    )
+_BALANCE = (
+    _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min"), keep=2),
+    _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean"), keep=4),
+    _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max"), keep=ALWAYS),
+    _Column(header="CPU std (ms)", text=_shown("emb_cpu_ms_std"), compact=False),
+    _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean"), keep=6),
+    _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
+    _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
+    _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
+    _Column(header="95 % interval of max (ms)", text=_band_of_max, compact=False),
+    _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
+    _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
+    _Column(header="over bound", text=_shown("over_bound_pct", percent), keep=8),
+    _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", percent), compact=False),
+    _Column(header="over best found", text=_over_best_found, keep=5),
+    _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max"), keep=3),
+)
+_TRAFFIC = (
+    _Column(header="HBM", text=_shown("hbm_bytes", readable_bytes), keep=7),
+    _Column(header="UVM", text=_shown("uvm_bytes", readable_bytes), keep=6),
+    _Column(header="host", text=_shown("host_bytes", readable_bytes), compact=False),
+    _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes), keep=4),
+    _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes), keep=8),
+    _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes), keep=5),
+    _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
+    _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
+    _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
+    _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share), keep=3),
+    _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
+    _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes), keep=2),
+    _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
+    _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),
+)
 
 
 def _columns(name: str, frame: pd.DataFrame, *, causes: bool) -> tuple[_Column, ...]:
-    middle = {"throughput": _throughput, "balance": _balance, "traffic": _traffic}[name](frame)
+    middle = _throughput(frame) if name == "throughput" else {"balance": _BALANCE, "traffic": _TRAFFIC}[name]
     return (*_FIRST, *middle, *(_LAST if causes else ()))

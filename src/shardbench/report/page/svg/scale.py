@@ -106,13 +106,10 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for within in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        found = _inside((float(f"{part * 10.0**decade:.6g}") for decade in decades for part in within), low, high)
+        values = (float(f"{part * 10.0**decade:.6g}") for decade in decades for part in within)
+        found = [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
         if len(found) <= _TICKS + 2:
             break
     every = -(-len(found) // (_TICKS + 2))
     # Within less than a decade round numbers of a linear axis are as good.
     return found[::every] if len(found) >= _LEAST_TICKS else _linear_ticks(low, high)
-
-
-def _inside(values: Iterable[float], low: float, high: float) -> list[float]:
-    return [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
