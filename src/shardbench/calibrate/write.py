@@ -1,5 +1,6 @@
 """Machine files out of a calibration, and what they are based on."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,7 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
         text, own = file_text(out), True
     else:
         own = name in machine_files()
-        _, known = machine_files()[name if own else TEMPLATES[device]]
-        text = known.read_text(encoding="utf-8")
+        text = machine_files()[name if own else TEMPLATES[device]].value.read_text(encoding="utf-8")
     machine = parse_machine(text, str(out) if out.is_file() else "machine template")
     nodes = machine.topology.nodes if own else 1
     # CPU nodes may be emulated on one machine; those of GPUs would need several.
@@ -114,14 +114,14 @@ def _kept(key: str, base: Base, machine: Machine) -> list[str]:
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:
-    return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(source)}"']
+    return [f"value = {value}", f'unit = "{unit}"', f"source = {json.dumps(source)}"]
 
 
 def _error(name: str, machine: Machine, judged: str) -> list[str]:
     """Write the error's two lines, or none where the constant is a capacity."""
     if name not in machine.errors:
         return []
-    return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
+    return [f"error = {machine.errors[name]:g}", f"error_source = {json.dumps(judged)}"]
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:
@@ -130,7 +130,3 @@ def in_unit(value: float, dimension: str) -> tuple[str, str]:
     scale, unit = max([(s, u) for s, u in units if s <= abs(value)], default=units[0])
     number = float(f"{value / scale:.4g}")
     return f"{number:.10g}", unit
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
