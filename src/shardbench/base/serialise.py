@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 import json
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, one_line
 
 T = TypeVar("T")
 
@@ -17,13 +18,11 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 
 _LONGEST = 400
 """Most characters of a field's name, and of what is wrong with it: both may hold words out of a file."""
-_adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}
 
 
+@cache
 def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    if kind not in _adapters:
-        _adapters[kind] = pydantic.TypeAdapter(kind)
-    return _adapters[kind]
+    return pydantic.TypeAdapter(kind)
 
 
 def to_json(value: Any) -> str:
@@ -57,15 +56,10 @@ def from_data(kind: type[T], data: Any, what: str = "data") -> T:
 def first_error(error: pydantic.ValidationError) -> str:
     """Make one line out of pydantic's report: field, message, and how many more there are."""
     errors = error.errors(include_url=False)
-    where = _short(".".join(str(part) for part in errors[0]["loc"]) or "value")
-    message = _short(errors[0]["msg"].removeprefix("Value error, "))
+    where = one_line(".".join(str(part) for part in errors[0]["loc"]) or "value", _LONGEST)
+    message = one_line(errors[0]["msg"].removeprefix("Value error, "), _LONGEST)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {message}{more}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text[: 2 * _LONGEST].split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def content_hash(*parts: Any) -> str:
