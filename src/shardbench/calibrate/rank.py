@@ -1,12 +1,13 @@
 """What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from shardbench.calibrate.kernels import KernelBench
+from shardbench.calibrate.kernels import KernelBench, timed_ms
 from shardbench.calibrate.points import BATCHES, MESSAGE_BYTES, KernelCase, ProbeStep, bags, probe_plan, problem_of
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
@@ -87,15 +88,10 @@ class Messages:
 
     def round(self) -> list[tuple[float, float]]:
         """Time each collective once: (all-to-all, all-reduce) ms by size."""
-        return [(self._time(_all_to_all, buffer), self._time(dist.all_reduce, buffer)) for buffer in self.buffers]
-
-    def _time(self, collective: object, buffer: torch.Tensor) -> float:
-        dist.barrier()
-        start = self.clock.now()
-        collective(buffer)  # type: ignore[operator]
-        end = self.clock.now()
-        self.clock.settle()
-        return self.clock.ms(start, end)
+        return [
+            (timed_ms(self.clock, partial(_all_to_all, buffer)), timed_ms(self.clock, partial(dist.all_reduce, buffer)))
+            for buffer in self.buffers
+        ]
 
 
 def _all_to_all(buffer: torch.Tensor) -> None:
