@@ -38,7 +38,7 @@ def resident_bytes(pid: int) -> int:
 
 def held() -> dict[str, int]:
     gc.collect()
-    own = {os.getpid(), server._server()}
+    own = {os.getpid(), server.server_pid()}
     return {
         "open files": len(list(Path("/proc/self/fd").iterdir())),
         "processes": len(descendants(os.getpid())),

@@ -97,7 +97,7 @@ def left_processes(there: set[int]) -> set[int]:
 
 def _marked() -> set[int]:
     """Those that are of no use: neither this process, its fork server nor its tracker of resources."""
-    own = {os.getpid(), server._server()}
+    own = {os.getpid(), server.server_pid()}
     marker = f"{MARKER}={os.environ[MARKER]}".encode()
     found = set()
     for entry in Path("/proc").iterdir():

@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from misbehaving import Honest
+from misbehaving import Honest, answer_pipe
 
-from shardbench.processes import launch
 from shardbench.processes.descendants import state_of
 
 
@@ -63,12 +62,12 @@ def _close_all() -> None:
 
 
 def _nonsense() -> None:
-    os.write(launch._answers[0].fileno(), (9).to_bytes(8, "big") + b"no pickle")
+    os.write(answer_pipe().fileno(), (9).to_bytes(8, "big") + b"no pickle")
     time.sleep(1e6)
 
 
 def _half() -> None:
-    os.write(launch._answers[0].fileno(), (1000).to_bytes(8, "big") + b"half")
+    os.write(answer_pipe().fileno(), (1000).to_bytes(8, "big") + b"half")
     time.sleep(1e6)
 
 
