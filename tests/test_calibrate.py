@@ -1,7 +1,6 @@
 """Calibration: the fit finds known constants, the writer keeps what was not measured, two real ranks measure."""
 
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from shardbench.calibrate.points import (
     bags,
     kernel_plan,
     kernel_points,
+    lookups_of,
     on_one_device,
     probe_plan,
     probe_steps,
@@ -41,13 +41,13 @@ def imagined(truth: Machine, start: Machine) -> Measurements:
         small = replace(point, batch=min(point.batch, 256))
         problem = problem_of(small, on_one_device(truth))
         load = count(
-            kernel_plan(small, problem), problem, partial(bags, small, 0), probe_steps(2, quick=True)[0].dense
+            kernel_plan(small, problem), problem, lookups_of(small, 0), probe_steps(2, quick=True)[0].dense
         ).load
         forward, backward = (1e3 * float(f(load, truth.constants)[0]) for f in (forward_s, backward_s))
         kernels.append(KernelTime(point=small, load=load, forward_ms=forward, backward_ms=backward))
     for probe in probe_steps(2, quick=True):
         problem = problem_of(probe.point, truth)
-        traffic = count(probe_plan(probe, problem), problem, partial(bags, probe.point, 0), probe.dense)
+        traffic = count(probe_plan(probe, problem), problem, lookups_of(probe.point, 0), probe.dense)
         step = step_time(traffic, truth, probe.dense, problem.tables, problem.batch_size)
         phases = {**step.phases_ms, "update": 0.0}
         phases["output_backward"] += phases.pop("all_reduce")

@@ -12,8 +12,8 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Unsupported
 from shardbench.calibrate.kernels import KernelBench
+from shardbench.calibrate.messages import Messages
 from shardbench.calibrate.points import MESSAGE_BYTES, KernelCase
-from shardbench.calibrate.rank import Messages
 from shardbench.engine.clock import CudaClock, clock_of
 from shardbench.engine.join import device_of, join_group
 from shardbench.engine.lower import Lowered, lower

@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 from shardbench.base.arrays import Floats
 from shardbench.calibrate.points import problem_of
 from shardbench.calibrate.session import KernelTime, Measurements, ProbeTime
-from shardbench.cost.costmodel import StepTime, backward_s, forward_s, step_time
+from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.machine import Constants, Machine
 
@@ -104,7 +104,7 @@ def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
     guesses = _CPU_START if measured.machine.device == "cpu" else {}
-    return _with(measured.machine, **(guesses | direct)), frozenset(direct)
+    return _with(measured.machine, **_known(measured.machine, guesses | direct)), frozenset(direct)
 
 
 def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, float]:
@@ -155,7 +155,7 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
     found = {"hbm_bytes_per_s": measured.stream_bytes_per_s, link: link_bytes_per_s(measured)}
     if measured.cache_bytes is not None:
         found["cache_bytes"] = measured.cache_bytes
-    return found | floor_s
+    return _known(measured.machine, found | floor_s)
 
 
 def link_bytes_per_s(measured: Measurements) -> float:
@@ -173,8 +173,12 @@ def link_bytes_per_s(measured: Measurements) -> float:
 
 def residuals(measured: Measurements) -> list[Residual]:
     """Put every measured time beside its prediction."""
-    kernels = [residual for kernel in measured.kernels for residual in _of_kernel(kernel)]
-    return kernels + [residual for probe in measured.probes for residual in _of_probe(probe, measured.machine)]
+    found: list[Residual] = []
+    for kernel in measured.kernels:
+        found += _of_kernel(kernel)
+    for probe in measured.probes:
+        found += _of_probe(probe, measured.machine)
+    return found
 
 
 def _of_kernel(time: KernelTime) -> list[Residual]:
@@ -205,12 +209,15 @@ def _of_probe(time: ProbeTime, on: Machine) -> list[Residual]:
     # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
     dense = time.phases_ms[StepPhase.DENSE]
 
-    def step(machine: Machine) -> StepTime:
-        return step_time(time.traffic, machine, probe.dense, tables, probe.point.batch)
+    def predicted(*phases: StepPhase) -> Callable[[Machine], float]:
+        def seconds(machine: Machine) -> float:
+            step = step_time(time.traffic, machine, probe.dense, tables, probe.point.batch)
+            return 1e-3 * sum(step.phases_ms[phase] for phase in phases)
 
-    def exchange_s(machine: Machine) -> float:
-        phases_ms = step(machine).phases_ms
-        return 1e-3 * sum(phases_ms[phase] for phase in WAITS)
+        return seconds
+
+    def whole_s(machine: Machine) -> float:
+        return 1e-3 * step_time(time.traffic, machine, probe.dense, tables, probe.point.batch).step_ms
 
     def made(what: str, measured_ms: float, predicted_s: Callable[[Machine], float], weight: float) -> Residual:
         name = f"step of {probe.point.tables} tables, {probe.row_wise} row-wise, {probe.replicated} replicated"
@@ -228,10 +235,14 @@ def _of_probe(time: ProbeTime, on: Machine) -> list[Residual]:
 
     return [
         made("embedding in step", float(time.embedding_ms.mean()), embedding_s, _IN_STEP),
-        made("collectives in step", time.exchange_ms, exchange_s, 1.0),
-        made("dense in step", dense, lambda machine: 1e-3 * step(machine).phases_ms[StepPhase.DENSE], 1.0),
-        made("whole step", time.step_ms, lambda machine: 1e-3 * step(machine).step_ms, 0.0),
+        made("collectives in step", time.exchange_ms, predicted(*WAITS), 1.0),
+        made("dense in step", dense, predicted(StepPhase.DENSE), 1.0),
+        made("whole step", time.step_ms, whole_s, 0.0),
     ]
+
+
+def _known(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in constants.items() if hasattr(machine.constants, name)}
 
 
 def _with(machine: Machine, **constants: float) -> Machine:

@@ -1,7 +1,6 @@
 """Times FBGEMM's fused embedding kernels and the memory stream on this rank."""
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -68,18 +67,15 @@ class KernelBench:
         """Measure the bytes read and written per second by a plain copy, all ranks at once."""
         source = torch.zeros(_STREAM_BYTES // 4, device=self.device)
         target = torch.zeros_like(source)
-        times = [timed_ms(self.clock, partial(target.copy_, source)) for _ in range(6)]
+        times = []
+        for _ in range(6):
+            dist.barrier()
+            start = self.clock.now()
+            target.copy_(source)
+            end = self.clock.now()
+            self.clock.settle()
+            times.append(self.clock.ms(start, end))
         return 2.0 * _STREAM_BYTES / (1e-3 * float(np.median(times[1:])))
-
-
-def timed_ms(clock: Clock, call: Callable[[], object]) -> float:
-    """Return the ms of a call that all ranks begin together."""
-    dist.barrier()
-    start = clock.now()
-    call()
-    end = clock.now()
-    clock.settle()
-    return clock.ms(start, end)
 
 
 def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:

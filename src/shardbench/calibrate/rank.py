@@ -1,14 +1,14 @@
 """What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from shardbench.calibrate.kernels import KernelBench, timed_ms
-from shardbench.calibrate.points import BATCHES, MESSAGE_BYTES, KernelCase, ProbeStep, bags, probe_plan, problem_of
+from shardbench.calibrate.kernels import KernelBench
+from shardbench.calibrate.messages import Messages
+from shardbench.calibrate.points import BATCHES, KernelCase, ProbeStep, lookups_of, probe_plan, problem_of
 from shardbench.cost.phases import KERNELS, MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
@@ -75,29 +75,6 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     )
 
 
-class Messages:
-    """Buffers of every size; each round times each collective of the real process group once.
-
-    An all-to-all of ``n`` bytes: every rank sends n / world bytes to each other rank (its own
-    share stays). An all-reduce of ``n`` bytes reduces that many.
-    """
-
-    def __init__(self, world: int, device: torch.device, clock: Clock) -> None:
-        self.clock = clock
-        self.buffers = [torch.zeros(max(1, size // 4 // world) * world, device=device) for size in MESSAGE_BYTES]
-
-    def round(self) -> list[tuple[float, float]]:
-        """Time each collective once: (all-to-all, all-reduce) ms by size."""
-        return [
-            (timed_ms(self.clock, partial(_all_to_all, buffer)), timed_ms(self.clock, partial(dist.all_reduce, buffer)))
-            for buffer in self.buffers
-        ]
-
-
-def _all_to_all(buffer: torch.Tensor) -> None:
-    dist.all_to_all_single(torch.empty_like(buffer), buffer)
-
-
 class Probe:
     """A probe step on this rank: the same code that a measured trial runs."""
 
@@ -134,7 +111,8 @@ class Probe:
 def _local_batch(probe: ProbeStep, problem: Problem, lowered: Lowered, batch: int, device: torch.device) -> LocalBatch:
     share = problem.batch_size // problem.world_size
     start, stop = dist.get_rank() * share, (dist.get_rank() + 1) * share
-    sparse = lowered.local_lookups(lambda i: bags(probe.point, batch, i).samples(start, stop))
+    lookups = lookups_of(probe.point, batch)
+    sparse = lowered.local_lookups(lambda i: lookups(i).samples(start, stop))
     dense, labels = seeded_inputs(probe.dense, problem.batch_size, 0, batch)
     return LocalBatch(
         dense=dense[start:stop].to(device), sparse=sparse.to(device), labels=labels[start:stop].to(device)

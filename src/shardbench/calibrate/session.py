@@ -1,9 +1,8 @@
 """One calibration: starts the ranks, gathers what they measured, counts what they did."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ from shardbench.base.arrays import Floats
 from shardbench.base.temporary import temporary_folder
 from shardbench.calibrate.points import (
     BATCHES,
-    DENSE,
     MESSAGE_BYTES,
     KernelCase,
     ProbeStep,
-    bags,
     kernel_plan,
     kernel_points,
+    lookups_of,
     on_one_device,
     probe_plan,
     probe_steps,
@@ -33,6 +31,9 @@ from shardbench.model.plan import Tier
 from shardbench.processes.launch import call_in_child
 
 TIMEOUT_S = 600.0
+"""Phases of a step that are embedding kernels."""
+
+
 QUARTILE = 25.0
 """Percentile of the rounds' medians: other programs only ever add time, and seldom to every round."""
 
@@ -132,7 +133,8 @@ def _kernel(order: Order, i: int, ranks: Sequence[RankTimes]) -> KernelTime:
     point = order.kernels[i]
     problem = problem_of(point, on_one_device(order.machine))
     plan = kernel_plan(point, problem)
-    loads = mean(count(plan, problem, partial(bags, point, b), DENSE) for b in range(BATCHES)).load
+    nothing = ProbeStep(point=point).dense
+    loads = mean(count(plan, problem, lookups_of(point, b), nothing) for b in range(BATCHES)).load
     forward = [typical([f for f, _ in r.kernels[i]], order.rounds) for r in ranks]
     backward = [typical([b for _, b in r.kernels[i]], order.rounds) for r in ranks]
     return KernelTime(point=point, load=loads, forward_ms=float(np.mean(forward)), backward_ms=float(np.mean(backward)))
@@ -147,22 +149,26 @@ def _probe(order: Order, i: int, ranks: Sequence[RankTimes]) -> ProbeTime:
     probe = order.probes[i]
     problem = problem_of(probe.point, order.machine)
     plan = probe_plan(probe, problem)
-    traffic = mean(count(plan, problem, partial(bags, probe.point, b), probe.dense) for b in range(BATCHES))
+    traffic = mean(count(plan, problem, lookups_of(probe.point, b), probe.dense) for b in range(BATCHES))
 
     def slowest(phase: str) -> float:
         return typical(np.max([r.probes[i][phase] for r in ranks], axis=0), order.rounds)
 
-    def together(rank: RankTimes, phases: Iterable[str]) -> float:
-        return typical(np.sum([rank.probes[i][phase] for phase in phases], axis=0), order.rounds)
+    def exchanged(rank: RankTimes) -> float:
+        return typical(np.sum([rank.probes[i][phase] for phase in EXCHANGE_PHASES], axis=0), order.rounds)
 
     return ProbeTime(
         probe=probe,
         traffic=traffic,
         phases_ms={phase: slowest(phase) for phase in MEASURED_PHASES},
-        exchange_ms=min(together(rank, EXCHANGE_PHASES) for rank in ranks),
+        exchange_ms=min(exchanged(rank) for rank in ranks),
         step_ms=slowest("step"),
-        embedding_ms=np.asarray([together(rank, KERNELS) for rank in ranks]),
+        embedding_ms=np.asarray([typical(_kernels_ms(r.probes[i]), order.rounds) for r in ranks]),
     )
+
+
+def _kernels_ms(phases: dict[str, tuple[float, ...]]) -> Floats:
+    return np.asarray(np.sum([phases[name] for name in KERNELS], axis=0))
 
 
 def _noise_pct(ranks: Sequence[RankTimes]) -> float:

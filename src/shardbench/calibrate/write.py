@@ -1,6 +1,5 @@
 """Machine files out of a calibration, and what they are based on."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,14 +113,14 @@ def _kept(key: str, base: Base, machine: Machine) -> list[str]:
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:
-    return [f"value = {value}", f'unit = "{unit}"', f"source = {json.dumps(source)}"]
+    return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(source)}"']
 
 
 def _error(name: str, machine: Machine, judged: str) -> list[str]:
     """Write the error's two lines, or none where the constant is a capacity."""
     if name not in machine.errors:
         return []
-    return [f"error = {machine.errors[name]:g}", f"error_source = {json.dumps(judged)}"]
+    return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:
@@ -130,3 +129,7 @@ def in_unit(value: float, dimension: str) -> tuple[str, str]:
     scale, unit = max([(s, u) for s, u in units if s <= abs(value)], default=units[0])
     number = float(f"{value / scale:.4g}")
     return f"{number:.10g}", unit
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
