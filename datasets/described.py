@@ -32,7 +32,7 @@ from typing import Literal
 import pydantic
 from pydantic import Field, PositiveInt
 
-from shardbench.base.serialise import from_data
+from shardbench.base.serialise import StrictModel, from_data
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.model.table import Name, Pooling, Rows, SharedBy, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
@@ -40,10 +40,8 @@ from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 
-class DescribedTable(pydantic.BaseModel):
+class DescribedTable(StrictModel):
     """One table and how it is looked up: rank r with density (r + shift)^-alpha."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: Name
     rows: Rows

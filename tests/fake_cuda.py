@@ -109,7 +109,7 @@ def fake_devices(count: int, rank: int, world: int, backends: list[str]) -> Iter
         return new_group(ranks)
 
     modules.dist.new_group = any_group
-    for module in (modules, step, torchrec.distributed.embeddingbag, torchrec.distributed.embedding):
+    for module in (modules, torchrec.distributed.embeddingbag, torchrec.distributed.embedding):
         module.DistributedDataParallel = Replicas
     step.DenseModel = OnDevice
     kernels.TableBatchedEmbeddingSlice = _slice

@@ -13,8 +13,7 @@ from unsharded import measure, read_sharded, train_unsharded
 
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
-from shardbench.engine.attention import History, HistoryAttention
-from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.dlrm import DenseModel, History, HistoryAttention
 from shardbench.engine.measure import rank_job
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
 from shardbench.model.strategy import Move

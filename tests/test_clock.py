@@ -122,7 +122,7 @@ def alone(folder, job):
     rank = Rank(folder)
     clock = Threads()
     own = build(job, job.plan, (0, 1, rank.device), clock)
-    contender, (step,) = own.contender, own.steps()
+    contender, (step,) = own.contender, own.steps
     (module,) = step.modules
     looked_up, sent = module.compute, module.input
     module.compute = lambda received: (spin(), looked_up(received))[1]

@@ -13,7 +13,7 @@ from shardbench.processes.failures import TrialFailed
 from shardbench.records.record import Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs.least_step import least_step_ms, refuse_too_fast
+from shardbench.runs.measured_trial import least_step_ms, refuse_too_fast
 
 RESULTS = Path(__file__).parent.parent / "results"
 TRAFFIC = TrafficTotals(

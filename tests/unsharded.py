@@ -10,8 +10,7 @@ import torch
 from torchrec.optim import RowWiseAdagrad
 
 from shardbench.base.arrays import Floats32
-from shardbench.engine.attention import History
-from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.dlrm import DenseModel, History
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import Measurement, gather, run_on_ranks
@@ -121,7 +120,9 @@ def _weights(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats
                 if not (place.isnan() | (place == part)).all():
                     raise ValueError(f"replicas of {table.name} differ between ranks")
                 place.copy_(part)
-        table.scatter(logical, full[table.table])
+        s = table.segment
+        rows = logical[table.local_ids(torch.arange(s.rows))]
+        full[table.table][s.row_start : s.row_stop, s.column_start : s.column_stop] = rows
     return [weights.numpy() for weights in full]
 
 

@@ -7,17 +7,15 @@ import pydantic
 
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
-from shardbench.base.serialise import from_data
+from shardbench.base.serialise import StrictModel, from_data
 
 CARDS = Path(__file__).parent
 
 Number = int | float
 
 
-class Card(pydantic.BaseModel):
+class Card(StrictModel):
     """One workload kind; ``numbers`` are asserted by tests against what is generated or read."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     """The ``dataset`` of the kind's configuration."""

@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import StrictModel
 from shardbench.datasets.laws.rm_hash import mixed
 from shardbench.datasets.preparation.array_file import ArrayFile, part
 from shardbench.datasets.preparation.log_encode import Cells, Missing, Mode, RowsOfTable
@@ -33,10 +34,8 @@ _SAMPLED_TIMES = 1 << 20
 _MAX_ROWS32 = 2**31 - 1
 
 
-class LoggedTable(pydantic.BaseModel):
+class LoggedTable(StrictModel):
     """One table of a profiled log."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: Name
     rows: Rows
@@ -143,10 +142,8 @@ def profile_log(
     return done
 
 
-class TableProfiles(pydantic.BaseModel):
+class TableProfiles(StrictModel):
     """What ``profiles.json`` says: the train split's profile of every table, by its name."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     tables: dict[str, AccessProfile]
 

@@ -13,15 +13,13 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.base.errors import BadInput
 from shardbench.base.npy import mapped
 from shardbench.base.reading import file_bytes
-from shardbench.base.serialise import from_json, to_json
+from shardbench.base.serialise import StrictModel, from_json, to_json
 
 NOTE = "prepared.json"
 
 
-class Note(pydantic.BaseModel):
+class Note(StrictModel):
     """What a folder's note says, whatever was prepared."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     samples: PositiveInt

@@ -7,34 +7,27 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
-import pydantic
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import line_of
-from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.base.serialise import FiniteModel, content_hash, from_json, to_json
 
 PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "scipy", "highspy")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 
-_CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-
-class Gpus(pydantic.BaseModel):
+class Gpus(FiniteModel):
     """Devices that torch can use."""
-
-    model_config = _CONFIG
 
     count: NonNegativeInt
     names: tuple[str, ...]
     """Model of every device, in torch's order."""
 
 
-class Environment(pydantic.BaseModel):
+class Environment(FiniteModel):
     """Hardware, software and settings that a time depends on; stored once, by hash."""
-
-    model_config = _CONFIG
 
     python: str
     platform: str
@@ -60,7 +53,7 @@ class Environment(pydantic.BaseModel):
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
             cpu=_cpu(),
-            cores=_cores(),
+            cores=cores(),
             memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             gpus=gpus,
             versions={name: _version(name) for name in PACKAGES} | cuda,
@@ -100,7 +93,8 @@ def _cpu() -> str:
     return stated.partition(":")[2].strip() if stated is not None else platform.processor() or "unknown"
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Count the cores that this process may use."""
     # Not every system has affinity (macOS).
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

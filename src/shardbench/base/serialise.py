@@ -15,6 +15,18 @@ T = TypeVar("T")
 STRICT = pydantic.ConfigDict(extra="forbid")
 
 
+class StrictModel(pydantic.BaseModel):
+    """A model whose fields are all known and never change."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class FiniteModel(StrictModel):
+    """A strict model without infinities and NaN."""
+
+    model_config = pydantic.ConfigDict(allow_inf_nan=False)
+
+
 _LONGEST = 400
 """Most characters of a field's name, and of what is wrong with it: both may hold words out of a file."""
 _adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -37,30 +38,18 @@ class Merge:
     blocks: tuple[Block, ...]
     parts: tuple[tuple[tuple[int, int], ...], ...]
 
-    @property
-    def is_needed(self) -> bool:
-        """Tell whether any two blocks meet."""
-        return any(len(runs) > 1 for runs in self.parts)
-
-    @property
-    def widths(self) -> list[int]:
-        """Return the number of columns of each block that is left."""
-        return [block.width for block in self.blocks]
-
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
         """Add up vectors [samples, columns in] -> [samples, columns left]."""
         merged = []
         for runs in self.parts:
-            total = vectors[:, runs[0][0] : runs[0][1]]
-            for low, high in runs[1:]:
-                total = total + vectors[:, low:high]
-            merged.append(total)
+            first, *others = (vectors[:, low:high] for low, high in runs)
+            merged.append(sum(others, first))
         return torch.cat(merged, dim=1) if merged else vectors
 
 
 def merge(blocks: Sequence[Block]) -> Merge:
     """Merge of a tensor whose columns are these blocks in order."""
-    offsets = _offsets(blocks)
+    offsets = list(accumulate((block.width for block in blocks), initial=0))
     left: list[Block] = []
     parts: list[tuple[tuple[int, int], ...]] = []
     for slot in dict.fromkeys(block.slot for block in blocks):
@@ -85,14 +74,6 @@ def merge(blocks: Sequence[Block]) -> Merge:
 def _overlap(blocks: list[Block]) -> bool:
     ordered = sorted(blocks, key=lambda block: block.start)
     return any(a.stop > b.start for a, b in zip(ordered, ordered[1:]))
-
-
-def _offsets(blocks: Sequence[Block]) -> list[int]:
-    offsets, at = [], 0
-    for block in blocks:
-        offsets.append(at)
-        at += block.width
-    return offsets
 
 
 class Assembler:
@@ -130,11 +111,9 @@ def _recipe(slot: Slot, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]
 
 def _join(recipe: list[list[Piece]], parts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
     columns = []
-    for first, *others in recipe:
-        total = _piece(first, parts)
-        for piece in others:
-            total = total + _piece(piece, parts)
-        columns.append(total)
+    for pieces in recipe:
+        first, *others = (_piece(piece, parts) for piece in pieces)
+        columns.append(sum(others, first))
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
 

@@ -1,8 +1,6 @@
 """What a rank steps for a plan: an ordinary step, the phases of a batch schedule, or CPU-only training."""
 
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardbench.base.host import cores
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
@@ -18,7 +17,7 @@ from shardbench.engine.modules import Groups
 from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
 from shardbench.engine.phased.step import PhasedStep, Shares, Turn
-from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards, set_weights
+from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
 from shardbench.engine.turns import Contender, Readable
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
 from shardbench.processes.job import RankJob
@@ -35,16 +34,14 @@ class CountedBatch:
     share: float
 
 
-class PlanOnRank(ABC):
+class PlanOnRank:
     """A plan on this rank: what its iterations step, and what is counted and compared of it."""
 
     contender: Contender[Any]
     counted: list[CountedBatch]
     """The batches that are counted; none on a rank that takes no part."""
-
-    @abstractmethod
-    def steps(self) -> list[TrainingStep]:
-        """Return the steps that hold weights."""
+    steps: list[TrainingStep]
+    """The steps that hold weights."""
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train in the order of a reference, a batch at a time; yield the logits of this rank's samples."""
@@ -55,15 +52,10 @@ class PlanOnRank(ABC):
         """Return the bytes of hot rows copied for one step, into this rank's replicas and into its masters."""
         return 0.0, 0.0
 
-    def set_weights(self, full: Callable[[int], torch.Tensor]) -> None:
-        """Write whole-table weights (``full(i)`` [rows, dim]) into what this rank holds."""
-        for step in self.steps():
-            set_weights(step, full)
-
     def weights(self) -> dict[str, np.ndarray]:
         """Return what this rank holds, as ``weights_<logical table>_<first row>``."""
         arrays = {}
-        for step in self.steps():
+        for step in self.steps:
             for name, shards in local_shards(step.modules).items():
                 for first, tensor in shards:
                     arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
@@ -76,11 +68,7 @@ class OrdinaryPlan(PlanOnRank):
     def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
         self.contender = Contender(step=step, batches=batches)
         self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
-        self._step = step
-
-    def steps(self) -> list[TrainingStep]:
-        """Return the one step that there is."""
-        return [self._step]
+        self.steps = [step]
 
 
 class PhasedPlan(PlanOnRank):
@@ -115,11 +103,8 @@ class PhasedPlan(PlanOnRank):
         copies = Copies(hot, found[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(found) > 1 else None
         self._phased, self._local = PhasedStep(found, copies, shares, clock), local
         self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
-
-    def steps(self) -> list[TrainingStep]:
-        """Return the steps with the masters, or without them those with the replicas."""
-        steps = self._phased.steps
-        return [steps[PhaseKind.COLD] if PhaseKind.COLD in steps else steps[PhaseKind.HOT]]
+        # Those with the masters, or without them those with the replicas.
+        self.steps = [found[PhaseKind.COLD if PhaseKind.COLD in found else PhaseKind.HOT]]
 
     def copied_bytes(self) -> tuple[float, float]:
         """Return the bytes that the copies between phases take for one step."""
@@ -134,7 +119,7 @@ class PhasedPlan(PlanOnRank):
     def weights(self) -> dict[str, np.ndarray]:
         """Return weights, ``moments_<logical table>`` and the replicas, ``replica_<width>`` and their moments."""
         arrays = super().weights()
-        for step in self.steps():
+        for step in self.steps:
             for module in step.modules:
                 arrays |= {f"moments_{name}": m.cpu().numpy() for name, m in module.moments().items()}
         hot = self._phased.steps.get(PhaseKind.HOT)
@@ -150,7 +135,7 @@ class HostsPlan(PlanOnRank):
     """CPU-only training: a node's first rank trains whole batches with all its CPUs, other ranks idle."""
 
     def __init__(self, job: RankJob, plan: Plan, rank: int) -> None:
-        self._steps: list[TrainingStep] = []
+        self.steps = []
         self.counted = []
         store = Batches(Path(job.batches))
         self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
@@ -162,15 +147,11 @@ class HostsPlan(PlanOnRank):
         lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer)
         step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
         batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
-        self._steps = [step]
+        self.steps = [step]
         self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
-        threads = job.topology.devices_per_node if job.device == "cpu" else len(os.sched_getaffinity(0))
+        threads = job.topology.devices_per_node if job.device == "cpu" else cores()
         self.contender = Contender(step=HostStep(step, threads), batches=batches)
-
-    def steps(self) -> list[TrainingStep]:
-        """Return the one step of the rank that trains, and none on other ranks."""
-        return self._steps
 
 
 @dataclass(frozen=True, kw_only=True)

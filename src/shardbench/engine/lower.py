@@ -119,11 +119,6 @@ class LogicalTable:
         out[self.local_ids(torch.arange(s.rows))] = part
         return out
 
-    def scatter(self, logical: torch.Tensor, full: torch.Tensor) -> None:
-        """Inverse of ``weights``: write the logical table back into the whole one."""
-        s = self.segment
-        full[s.row_start : s.row_stop, s.column_start : s.column_stop] = logical[self.local_ids(torch.arange(s.rows))]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LocalLookups:

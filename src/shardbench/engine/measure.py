@@ -1,5 +1,6 @@
 """The measured backend: a plan on real TorchRec ranks, each trial its own process group."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,19 +150,18 @@ def _phases(ms: dict[str, list[float]]) -> list[StepPhase]:
 
 
 def _sent(ranks: list[RankResult]) -> dict[str, tuple[float, float]]:
-    total: dict[str, list[float]] = {}
+    total: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for result in ranks:
         for share, batch in zip(result.shares, result.sent, strict=True):
             for name, (intra, inter) in batch.items():
-                sums = total.setdefault(name, [0.0, 0.0])
-                sums[0] += intra * share
-                sums[1] += inter * share
+                total[name][0] += intra * share
+                total[name][1] += inter * share
     return {name: (intra, inter) for name, (intra, inter) in sorted(total.items())}
 
 
 def _copied(ranks: list[RankResult]) -> dict[str, float]:
-    total: dict[str, float] = {}
+    total: dict[str, float] = defaultdict(float)
     for result in ranks:
         for name, size in result.copied.items():
-            total[name] = total.get(name, 0.0) + size
+            total[name] += size
     return total

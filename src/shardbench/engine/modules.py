@@ -206,7 +206,7 @@ class ShardedModule(TableModule):
         sharding = self.module._embedding_shardings[index]
         units, own = _units(sharding)
         merges = [merge(self._blocks(names)) for names in units]
-        if own is None or not any(m.is_needed for m in merges):
+        if own is None or all(len(runs) == 1 for m in merges for runs in m.parts):
             return [block for names in units for block in self._blocks(names)]
         self.module._output_dists[index] = _MergedOutput(merges[own], _output_dist(sharding, merges, device))
         return [block for m in merges for block in m.blocks]
@@ -237,7 +237,7 @@ def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
 
 
 def _output_dist(sharding: Any, merges: list[Merge], device: torch.device) -> Any:
-    widths = [m.widths for m in merges]
+    widths = [[block.width for block in m.blocks] for m in merges]
     sums = [sum(w) for w in widths]
     if isinstance(sharding, TwRwPooledEmbeddingSharding):
         return TwRwPooledEmbeddingDist(
@@ -310,7 +310,7 @@ def _with_kernel(generator: Any, kernel: str) -> Any:
     return sized
 
 
-class HostTables(TableModule):
+class HostTables(ShardedModule):
     """Tables that the CPUs of nodes look up beside GPUs.
 
     Lookups and vectors are exchanged between hosts, in collectives of the same names and bytes as
@@ -318,32 +318,15 @@ class HostTables(TableModule):
     """
 
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> None:
-        self.key, self._device = key, device
-        self._on_hosts = ShardedModule(lowered, key, groups.between_hosts(), optimizer, torch.device("cpu"))
-        self.layouts = self._on_hosts.layouts
-
-    def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Exchange lookups between the hosts."""
-        return self._on_hosts.input(lookups)
-
-    def compute(self, received: Any) -> list[torch.Tensor]:
-        """Look up the rows of this host."""
-        return self._on_hosts.compute(received)
+        super().__init__(lowered, key, groups.between_hosts(), optimizer, torch.device("cpu"))
+        self._device = device
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
         """Exchange vectors between the hosts and copy them to the device."""
-        given = self._on_hosts.output(received, vectors)
+        given = super().output(received, vectors)
         if isinstance(given, dict):
             return {name: self._copied(rows) for name, rows in given.items()}
         return [self._copied(pooled) for pooled in given]
-
-    def shards(self) -> Shards:
-        """Return the weights that this host holds."""
-        return self._on_hosts.shards()
-
-    def moments(self) -> dict[str, torch.Tensor]:
-        """Return the moments that the kernels of the host keep."""
-        return self._on_hosts.moments()
 
     def _copied(self, vectors: torch.Tensor) -> torch.Tensor:
         copied: torch.Tensor = _ToDevice.apply(vectors, self._device)  # type: ignore[no-untyped-call]
@@ -375,11 +358,7 @@ class ReplicatedRows(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, device: torch.device) -> None:
         self.key = key
         self.layouts = []
-        rows = _Rows(lowered.modules[key], device)
-        ids = [device.index] if device.type == "cuda" else None
-        self.module = DistributedDataParallel(
-            rows, device_ids=ids, process_group=groups.world, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], device), device)
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
         """Keep the lookups: nothing leaves the rank."""
@@ -400,6 +379,14 @@ class ReplicatedRows(TableModule):
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights of all replicas."""
         return list(self.module.parameters())
+
+
+def data_parallel_over(group: Any, module: torch.nn.Module, device: torch.device) -> DistributedDataParallel:
+    """Wrap a module of which every rank of a group has a replica on its device, and whose gradients are averaged."""
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(
+        module, device_ids=ids, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 class _Rows(torch.nn.Module):

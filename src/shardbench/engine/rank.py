@@ -15,7 +15,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
 from shardbench.engine.contenders import PlanOnRank, build
@@ -23,6 +25,7 @@ from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.join import join_group
 from shardbench.engine.sent_bytes import SentBytes
+from shardbench.engine.step import set_weights
 from shardbench.engine.turns import take_turns
 from shardbench.processes.failures import out_of_memory
 from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
@@ -88,7 +91,8 @@ class Rank:
         control = [build(job, job.control, place, clock).contender] if job.control is not None else []
         own = build(job, job.plan, place, clock)
         if job.dump:
-            own.set_weights(lambda i: seeded_weights(job.tables[i], i, job.seed))
+            for step in own.steps:
+                set_weights(step, lambda i: seeded_weights(job.tables[i], i, job.seed))
             self._dump(own)
         self.phase("warmup")
         keep_freed_memory()
@@ -164,19 +168,12 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
             rank=rank,
         )
         report = RankError(failure=failure, ran=ran.ended() if ran else None)
-        _leave(folder / f"rank{rank}.error.json", report.model_dump_json())
+        write_atomically(folder / f"rank{rank}.error.json", to_json(report))
         return 1
     left = result.model_copy(update={"ran": ran.ended() if ran else None})
-    _leave(folder / f"rank{rank}.json", result_text(left))
+    write_atomically(folder / f"rank{rank}.json", result_text(left))
     dist.destroy_process_group()
     return 0
-
-
-def _leave(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 if __name__ == "__main__":

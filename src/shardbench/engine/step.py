@@ -6,17 +6,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torchrec.optim import RowWiseAdagrad
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.phases import StepPhase
-from shardbench.engine.attention import History
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
-from shardbench.engine.dlrm import DenseModel
+from shardbench.engine.dlrm import DenseModel, History
 from shardbench.engine.lower import LocalLookups, Lowered, Reach, Slot
-from shardbench.engine.modules import Groups, Shards, TableModule, make_modules
+from shardbench.engine.modules import Groups, Shards, TableModule, data_parallel_over, make_modules
 from shardbench.engine.sent_bytes import SentBytes, StepPart
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 
@@ -101,11 +99,8 @@ class DenseSide:
     ) -> None:
         torch.manual_seed(settings.dense_seed)
         model = DenseModel(settings.dense, tables).to(device)
-        ids = [device.index] if device.type == "cuda" else None
         self.group = group
-        self.model = DistributedDataParallel(
-            model, device_ids=ids, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        self.model = data_parallel_over(group, model, device)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
 
 
@@ -161,7 +156,8 @@ class TrainingStep:
         looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
         self.enter(StepPart.OUTPUT)
-        self._watch_lookups([vector for vectors in looked_up for vector in vectors], stamps)
+        for node in _kernel_nodes([vector for vectors in looked_up for vector in vectors]):
+            _time_node(node, self.clock, stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
         assembled = self._assembled(outputs, batch)
@@ -186,10 +182,6 @@ class TrainingStep:
 
     def _return_gradients(self) -> None:
         """Exchange what the backward pass itself did not."""
-
-    def _update_rows(self) -> None:
-        """Step the rows that no optimiser steps."""
-        self._average_copies()
 
     def enter(self, part: StepPart) -> None:
         """Tell the byte counter, if one is on, which part of the step begins."""
@@ -229,8 +221,11 @@ class TrainingStep:
             columns.append(torch.empty_like(placed).index_copy(0, at, placed))
         return torch.cat(columns, dim=1)
 
-    def _average_copies(self) -> None:
-        """Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient."""
+    def _update_rows(self) -> None:
+        """Step the rows that no optimiser steps.
+
+        Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient.
+        """
         if not self._copies:
             return
         # One collective for all: each would wait for its own latency.
@@ -247,10 +242,6 @@ class TrainingStep:
         # The first pooled table's gradient stands for all of them: they leave one stack or cat together.
         for vectors in (*pooled[:1], *histories):
             vectors.register_hook(lambda _: stamps.vectors_ready.append(stamp()))
-
-    def _watch_lookups(self, pooled: list[torch.Tensor], stamps: Stamps) -> None:
-        for node in _kernel_nodes(pooled):
-            _time_node(node, self.clock, stamps)
 
 
 def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:

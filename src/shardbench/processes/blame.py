@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pydantic
 
+from shardbench.processes.descendants import state_of
 from shardbench.processes.job import RankError
 from shardbench.processes.progress import progress_of
 from shardbench.processes.trial_folder import phase_of
@@ -49,7 +50,7 @@ class OutOfMemory:
     @classmethod
     def now(cls) -> "OutOfMemory":
         """Read the counters as they stand."""
-        return cls(tuple(count for path, name in _counters() if (count := _count(path, name)) is not None))
+        return cls(tuple(count for path in _counters() if (count := _count(path)) is not None))
 
     def killed_since(self) -> bool | None:
         """Tell whether the kernel killed something since; None where nobody counts."""
@@ -59,22 +60,22 @@ class OutOfMemory:
         return any(after > before for before, after in zip(self.kills, now))
 
 
-def _counters() -> list[tuple[Path, str]]:
-    found = [(Path("/proc/vmstat"), "oom_kill")]
+def _counters() -> list[Path]:
+    found = [Path("/proc/vmstat")]
     own = Path("/proc/self/cgroup")
     if own.is_file():
         for line in own.read_text().splitlines():
             if line.startswith("0::"):
-                found.append((Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events", "oom_kill"))
+                found.append(Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events")
     return found
 
 
-def _count(path: Path, name: str) -> int | None:
+def _count(path: Path) -> int | None:
     try:
         text = path.read_text()
     except OSError:
         return None
-    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
@@ -174,8 +175,5 @@ def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -
 
 
 def _is_stopped(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state in "Tt"
+    state = state_of(pid)
+    return state is not None and state[0] in "Tt"

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -85,9 +86,7 @@ def end_descendants(leader: int, *, spare: bool = True) -> None:
 
     ``leader`` leads a group, which ends with it.
     """
-    _kill(leader, group=True)
-    if not spare:
-        _kill(leader)
+    kill_group(leader, spare=spare)
     until = time.monotonic() + SWEEP_S
     while (left := [pid for pid in descendants(os.getpid()) if pid != leader]) and time.monotonic() < until:
         kill_all(left)
@@ -130,14 +129,15 @@ def _pids() -> list[int]:
 def kill_all(pids: Iterable[int]) -> None:
     """Kill those of the processes that are there."""
     for pid in pids:
-        _kill(pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def _kill(pid: int, *, group: bool = False) -> None:
-    try:
-        (os.killpg if group else os.kill)(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def kill_group(leader: int, *, spare: bool = False) -> None:
+    """Kill the group that a process leads, and the process itself unless it is spared."""
+    for kill in (os.killpg,) if spare else (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            kill(leader, signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:

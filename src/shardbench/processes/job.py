@@ -7,7 +7,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.base.host import Environment
-from shardbench.base.serialise import content_hash
+from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.cost.collectives import Calls
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Plan
@@ -23,10 +23,8 @@ TO_DEVICE, TO_HOST = "copied_to_device", "copied_to_host"
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class RankJob(pydantic.BaseModel):
+class RankJob(StrictModel):
     """Everything the ranks need; the same file for all of them."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     plan: Plan
     control: Plan | None = None
@@ -52,10 +50,8 @@ class RankJob(pydantic.BaseModel):
     """Start from seeded weights and write logits and stepped weights, to compare with a reference."""
 
 
-class Ran(pydantic.BaseModel):
+class Ran(StrictModel):
     """Where, when and by which code a rank ran that torchrun or a scheduler started."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     environment: Environment
     provenance: Provenance
@@ -75,19 +71,15 @@ class Ran(pydantic.BaseModel):
         return self.model_copy(update={"provenance": self.provenance.ended()})
 
 
-class RankError(pydantic.BaseModel):
+class RankError(StrictModel):
     """What a rank leaves that ended badly."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     failure: Failure
     ran: Ran | None
 
 
-class RankResult(pydantic.BaseModel):
+class RankResult(StrictModel):
     """Milliseconds per iteration by phase, and bytes per iteration by collective, of one rank."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     rank: int
     job: str

@@ -142,11 +142,6 @@ class Worker:
                 for pipe in (self._requests, self._leash):
                     pipe.close()
 
-    @property
-    def runs(self) -> bool:
-        """Tell whether there is a process."""
-        return self._process is not None
-
     def _begin(self, phase: str) -> None:
         context, self._memory = FORK_SERVER.context(), OutOfMemory.now()
         requests, self._requests = context.Pipe(duplex=False)

@@ -5,13 +5,12 @@ from typing import Literal
 
 import pydantic
 
+from shardbench.base.serialise import FiniteModel
 from shardbench.records.provenance import Provenance
 
 
-class BaseRecord(pydantic.BaseModel, ABC):
+class BaseRecord(FiniteModel, ABC):
     """One line of a record file: which work it is of, and where, by which code and when it was done."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
     key: str

@@ -7,12 +7,11 @@ import pydantic
 from pydantic import NonNegativeFloat
 
 from shardbench.base.code import checkout
+from shardbench.base.serialise import FiniteModel
 
 
-class Provenance(pydantic.BaseModel):
+class Provenance(FiniteModel):
     """The code that made a record, and the circumstances; names no host and no path."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     commit: str | None
     """The commit of the checkout that the package lies in; None where it is in none."""

@@ -8,12 +8,12 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from shardbench.base.serialise import FiniteModel
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
-_CONFIG = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 Milliseconds = Annotated[float, Field(ge=0)]
 
 
@@ -26,10 +26,8 @@ class Tiers(StrEnum):
     """Ranks on a CPU: all tiers are the same memory, so they have no physical meaning for what was measured."""
 
 
-class Planned(pydantic.BaseModel):
+class Planned(FiniteModel):
     """The plan in numbers and what making it took, once for all repeats that a session runs."""
-
-    model_config = _CONFIG
 
     plan_hash: str
     plan_s: NonNegativeFloat
@@ -49,10 +47,8 @@ class Planned(pydantic.BaseModel):
     """Memory of the hosts, per node."""
 
 
-class RankTiming(pydantic.BaseModel):
+class RankTiming(FiniteModel):
     """Milliseconds of one rank by phase: medians over iterations where measured, means over batches where predicted."""
-
-    model_config = _CONFIG
 
     phases_ms: dict[str, Milliseconds]
     """Wall time; an exchange includes the wait for slower ranks."""
@@ -60,10 +56,8 @@ class RankTiming(pydantic.BaseModel):
     """CPU time of the threads that work for the phase; None on devices."""
 
 
-class Timing(pydantic.BaseModel):
+class Timing(FiniteModel):
     """Milliseconds, by the record's backend."""
-
-    model_config = _CONFIG
 
     step_ms: tuple[Milliseconds, ...]
     """One number an iteration: the slowest rank's step."""
@@ -83,23 +77,19 @@ class Timing(pydantic.BaseModel):
         return self.embedding_cpu_ms if self.embedding_cpu_ms is not None else self.embedding_ms
 
 
-class Control(pydantic.BaseModel):
+class Control(FiniteModel):
     """The group's common plan, held by the same ranks beside the trial's and stepped in turn with it."""
-
-    model_config = _CONFIG
 
     plan_hash: str
     step_ms: tuple[Milliseconds, ...]
     """The slowest rank's step in the turn of each of the trial's iterations, wall time."""
 
 
-class Draws(pydantic.BaseModel):
+class Draws(FiniteModel):
     """The prediction under other constants, drawn within what is known of the machine's.
 
     Draw i has the same constants in every trial of a machine, so that trials compare draw by draw.
     """
-
-    model_config = _CONFIG
 
     step_ms: tuple[Milliseconds, ...]
     """Mean step, one number a draw."""
@@ -107,10 +97,8 @@ class Draws(pydantic.BaseModel):
     """Slowest rank's mean embedding time, one number a draw."""
 
 
-class TrafficTotals(pydantic.BaseModel):
+class TrafficTotals(FiniteModel):
     """Counted, mean per iteration, all ranks together unless per rank."""
-
-    model_config = _CONFIG
 
     lookups: NonNegativeFloat
     off_hbm_lookups: NonNegativeFloat

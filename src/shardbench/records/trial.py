@@ -6,7 +6,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from shardbench.base.serialise import content_hash
+from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.model.table import Name, Optimizer, Precision
 
 
@@ -34,10 +34,8 @@ class Outcome(StrEnum):
     """Not tried: something it requires is missing, or this version cannot run the plan."""
 
 
-class TrialSpec(pydantic.BaseModel):
+class TrialSpec(StrictModel):
     """The facts that identify a trial; equal specs are the same trial and are not run twice."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     suite: Name
     workload: Name
@@ -78,10 +76,8 @@ def _shortened(cause: str) -> str:
     return cause if len(cause) <= LONGEST_FAILURE else f"{cause[: LONGEST_FAILURE - 4]} ..."
 
 
-class Failure(pydantic.BaseModel):
+class Failure(StrictModel):
     """The reason why a trial did not end ``ok``, in one line, and where it failed."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     outcome: Outcome
     cause: Annotated[str, Field(min_length=1), pydantic.AfterValidator(_shortened)]

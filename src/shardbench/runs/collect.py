@@ -127,7 +127,7 @@ def _left(folder: Path, job: RankJob, later: list[Path], known: dict[str, Record
     if not ranks_began(folder):
         return FolderState.OPEN, "not run yet"
     silent = _silent(folder, job)
-    idle_s = time.time() - max(path.stat().st_mtime for path in folder.glob("rank*.*") if path.suffix != ".partial")
+    idle_s = time.time() - max(path.stat().st_mtime for path in folder.glob("rank*.*"))
     if not silent or (holds_results(folder) and idle_s > SETTLES_S):
         return None
     where = ", ".join(f"rank {rank} in {phase_of(folder, rank)}" for rank in silent)

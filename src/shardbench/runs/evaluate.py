@@ -76,7 +76,8 @@ class Question(ABC, Generic[J]):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._bounds: Bounds | None = None
+        self.proven: Bounds | None = None
+        """The bounds, once they are known."""
         self.overran: dict[tuple[str, int], tuple[float, str]] = {}
         """Planners, by name and seed, that were killed after their budget of so many seconds; what was said."""
 
@@ -98,18 +99,9 @@ class Question(ABC, Generic[J]):
 
     def bounds(self, limits: "JudgeLimits | None" = None) -> Bounds:
         """Return the bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
-        if self._bounds is None:
-            self._bounds = _limited(self.prove_bounds, (), limits, "bound")
-        return self._bounds
-
-    @property
-    def proven(self) -> bool:
-        """Tell whether the bounds are known."""
-        return self._bounds is not None
-
-    def forget_bounds(self) -> None:
-        """Prove them again when they are next asked for."""
-        self._bounds = None
+        if self.proven is None:
+            self.proven = _limited(self.prove_bounds, (), limits, "bound")
+        return self.proven
 
 
 class RulesOnly(Question[None]):

@@ -1,32 +1,29 @@
 """A measured trial: its folder, made before ranks run, and its record, judged after, wherever the ranks ran."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pydantic
-
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
-from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.base.serialise import StrictModel, content_hash, from_json, to_json
 from shardbench.engine.measure import gather
-from shardbench.model.calibrated import chip_of
+from shardbench.model.calibrated import chip_of, is_calibrated
+from shardbench.model.machine import Machine
 from shardbench.processes.failures import TrialFailed, failed
-from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankJob, RankResult
+from shardbench.processes.job import TO_DEVICE, TO_HOST, RankJob, RankResult
 from shardbench.processes.trial_folder import left_hash, read_job, write_job
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Control, Measured, Record, TrafficTotals
+from shardbench.records.record import Control, Measured, Record, Timing, TrafficTotals
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.least_step import refuse_too_fast
 
 TRIAL = "trial.json"
 
 
-class KeptTrial(pydantic.BaseModel):
+class KeptTrial(StrictModel):
     """The file beside the job of ranks: what is known of a measured trial before they run."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     record: Record
     """The record of a trial whose ranks never run."""
@@ -103,16 +100,12 @@ def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
         if prepared is not None and code != prepared.package_code:
             cause = f"rank {rank} ran other code (hash {code}) than made the folder ({prepared.package_code})"
             raise failed(Outcome.ERROR, f"{cause}: install one version everywhere and run it again", "start")
-        different = _differences(rans[0], ran)
+        # Memory and free cores of like machines may differ.
+        facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})
+        different = [fact for fact in facts if getattr(rans[0].environment, fact) != getattr(ran.environment, fact)]
         if different:
             raise failed(Outcome.ERROR, f"ranks 0 and {rank} ran with different {', '.join(different)}", "start")
     return len({ran.host for ran in rans})
-
-
-def _differences(one: Ran, other: Ran) -> list[str]:
-    """List the facts of the environment that differ; memory and free cores of like machines may."""
-    facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})
-    return [fact for fact in facts if getattr(one.environment, fact) != getattr(other.environment, fact)]
 
 
 def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals | None) -> None:
@@ -127,3 +120,34 @@ def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals | None) -> No
         if abs(found - expected) > 1e-6 * max(1.0, expected):
             cause = f"{name}: ranks sent {found:.0f} bytes, the counter says {expected:.0f}"
             raise failed(Outcome.ERROR, cause, "bytes")
+
+
+def least_step_ms(traffic: TrafficTotals, machine: Machine) -> float | None:
+    """Return the milliseconds that a step takes at least; None where ``doctor --calibrate`` measured no link.
+
+    The busiest rank sends at least its share, and no faster than the link by its own error; what goes over both links
+    may go at once. What is not here: rows are read at no rate that could be stated as a limit, for those that are asked
+    for twice come from a cache of unknown depth; and the proven bounds are of the cost model's times, which real ranks
+    may beat.
+    """
+    constants, world = machine.constants, machine.topology.world_size
+    sent = zip(*traffic.collectives.values()) if traffic.collectives else ((), ())
+    inside, across = (sum(numbers) for numbers in sent)
+    rates = {"intra_bytes_per_s": constants.intra_bytes_per_s, "inter_bytes_per_s": constants.inter_bytes_per_s}
+    taken = [
+        1e3 * size / world / (rate * machine.errors.get(name, 1.0))
+        for size, (name, rate) in zip((inside, across), rates.items())
+        if is_calibrated(machine, name)
+    ]
+    return max(taken, default=None)
+
+
+def refuse_too_fast(timing: Timing, least_ms: float | None) -> None:
+    """Raise TrialFailed (``invalid``) where the median step is below ``least_ms``, if that is known."""
+    step_ms = statistics.median(timing.step_ms)
+    if least_ms is not None and step_ms < least_ms:
+        cause = (
+            f"the step, {step_ms:.6g} ms, is shorter than its bytes take at the link rates calibrated on these "
+            f"processors, {least_ms:.6g} ms: too good to be true, or calibrate again"
+        )
+        raise failed(Outcome.INVALID, cause, "bytes", "bandwidth")

@@ -13,7 +13,7 @@ from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
@@ -24,8 +24,7 @@ from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.evaluate import Answer, Bounds, JudgeLimits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
-from shardbench.runs.least_step import least_step_ms
-from shardbench.runs.measured_trial import judge, write_trial
+from shardbench.runs.measured_trial import judge, least_step_ms, write_trial
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import EVERY, Job
 from shardbench.workloads.materialise import Batches, materialise, materialise_beside
@@ -164,8 +163,8 @@ class JobContext:
         with self._proving:
             proven, before = self.question.proven, self.restorations
             bounds = answer.bounds
-            if not proven and not self.untouched_since(before):
-                self.question.forget_bounds()
+            if proven is None and not self.untouched_since(before):
+                self.question.proven = None
             return bounds
 
     def untouched_since(self, restorations: int) -> bool:
@@ -226,6 +225,19 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
                 file.write(text.read(KEPT_LOG_BYTES))
 
 
+def never_ran(spec: TrialSpec, role: Role, environment: str, provenance: Provenance | None) -> Record:
+    """Return the record of a trial as long as nothing came of it."""
+    return Record(
+        key=spec.key,
+        spec=spec,
+        role=role,
+        environment=environment,
+        provenance=provenance,
+        outcome=NEVER_RAN.outcome,
+        failure=NEVER_RAN,
+    )
+
+
 def run_trial(
     spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
 ) -> Record:
@@ -233,15 +245,7 @@ def run_trial(
 
     Raises BadInput only for files of the user's, which no trial of the job could read.
     """
-    begun = Record(
-        key=spec.key,
-        spec=spec,
-        role=strategy.role,
-        environment=environment,
-        provenance=provenance,
-        outcome=NEVER_RAN.outcome,
-        failure=NEVER_RAN,
-    )
+    begun = never_ran(spec, strategy.role, environment, provenance)
     failure = _cannot_start(spec, strategy, context)
     if failure is not None:
         return begun.ended(failure)

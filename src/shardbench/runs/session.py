@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
-from shardbench.base.host import Environment
+from shardbench.base.host import Environment, cores
 from shardbench.base.temporary import clean_left_folders
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.launch import Mark, Worker
@@ -97,30 +97,26 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     """
     clean_left_folders()
     with sole_writer(results):
-        return _run_alone(work, results, listener)
-
-
-def _run_alone(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
-    set_rank_variables()
-    environment = Environment.here()
-    aside = work.store.set_aside()
-    if aside is not None:
-        listener.noted(f"a line that was cut off is set aside: {aside}; its {work.unit} is repeated")
-    known = work.store.latest()
-    keys = [work.key(piece) for piece in work.pieces]
-    if len(set(keys)) < len(keys):
-        raise BadInput(f"{work.title} lists a {work.unit} twice")
-    settled = {work.key(piece) for piece in work.settled(known, environment.hash)}
-    todo = [piece for piece, key in zip(work.pieces, keys) if key not in settled]
-    listener.planned(work.title, work.unit, len(keys), len(settled))
-    if todo:
-        environment.save(results)
-    # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
-    with closing(work.run(todo, environment.hash, listener.started)) as made:
-        for number, record in enumerate(made, 1):
-            work.store.append(record)
-            known[record.key] = record
-            listener.finished(number, record)
+        set_rank_variables()
+        environment = Environment.here()
+        aside = work.store.set_aside()
+        if aside is not None:
+            listener.noted(f"a line that was cut off is set aside: {aside}; its {work.unit} is repeated")
+        known = work.store.latest()
+        keys = [work.key(piece) for piece in work.pieces]
+        if len(set(keys)) < len(keys):
+            raise BadInput(f"{work.title} lists a {work.unit} twice")
+        settled = {work.key(piece) for piece in work.settled(known, environment.hash)}
+        todo = [piece for piece, key in zip(work.pieces, keys) if key not in settled]
+        listener.planned(work.title, work.unit, len(keys), len(settled))
+        if todo:
+            environment.save(results)
+        # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
+        with closing(work.run(todo, environment.hash, listener.started)) as made:
+            for number, record in enumerate(made, 1):
+                work.store.append(record)
+                known[record.key] = record
+                listener.finished(number, record)
     return [known[key] for key in keys]
 
 
@@ -179,7 +175,7 @@ class _LoggedWorker(Worker):
         if self._printed.is_file():
             os.truncate(self._printed, 0)
         marks: dict[str, list[Mark]] = {BEGUN: []}
-        before = self.spent() if self.runs else Mark("", time.perf_counter(), 0.0)
+        before = self.spent() if self._process is not None else Mark("", time.perf_counter(), 0.0)
         try:
             value: G | Failure = self.call(call, given, timeout_s=timeout_s, phase="run", marks=marks, grace_s=LOADS_S)
         except TrialFailed as error:
@@ -202,11 +198,6 @@ def waiting_side_by_side(
     FORK_SERVER.context()
     with ThreadPoolExecutor(workers or cores()) as pool:
         yield from _as_done(pool, call, arguments)
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _as_done(

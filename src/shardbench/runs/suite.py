@@ -1,6 +1,6 @@
 """Suites: grids of workloads, machines, backends and strategies, and the jobs that they stand for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import file_text, toml_data
-from shardbench.base.serialise import first_error
+from shardbench.base.serialise import StrictModel, first_error, from_data
 from shardbench.model.machine import Machine, load_machine, overridden
 from shardbench.model.table import Name, Optimizer, Precision
 from shardbench.records.trial import Backend
@@ -25,10 +25,8 @@ Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 """A budget: at most a week."""
 
 
-class TrialSettings(pydantic.BaseModel):
+class TrialSettings(StrictModel):
     """How trials are run; each may be stated for a suite, a grid or some of its cells, and the closest one counts."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     batch_size: PositiveInt | None = None
     """Overrides the workload's; the measured backend of a small machine needs smaller batches."""
@@ -122,11 +120,8 @@ class Grid(Defaults):
             for exception in self.exceptions:
                 if all(getattr(exception, one) in (None, value) for one, value in cell.items()):
                     settings |= exception.stated()
-            try:
-                yield Job.model_validate({**cell, **settings})
-            except pydantic.ValidationError as error:
-                where = f"{cell['workload']} on {cell['machine']}, {cell['backend'].value}"
-                raise BadInput(f"{what} ({where}): {first_error(error)}") from error
+            where = f"{cell['workload']} on {cell['machine']}, {cell['backend'].value}"
+            yield from_data(Job, {**cell, **settings}, f"{what} ({where})")
 
 
 def _check_exception(exception: Exceptional, axes: dict[str, Any], what: str) -> None:
@@ -138,15 +133,18 @@ def _check_exception(exception: Exceptional, axes: dict[str, Any], what: str) ->
             raise BadInput(f"{what}: the grid has no {one} {value}; it has {', '.join(map(str, axes[one]))}")
 
 
-class Suite(pydantic.BaseModel):
-    """Workloads, and the jobs of all grids in the order in which they run."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+class _Described(StrictModel):
+    """What a suite states of itself, and its workloads."""
 
     name: Name
     description: str
     seeds: tuple[NonNegativeInt, ...] = (0,)
     workloads: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+
+
+class Suite(_Described):
+    """Workloads, and the jobs of all grids in the order in which they run."""
+
     jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -175,15 +173,9 @@ class Suite(pydantic.BaseModel):
         raise BadInput(f"suite {self.name}: a grid asks for workload '{job.workload}'; it has {known}")
 
 
-class _SuiteFile(pydantic.BaseModel):
+class _SuiteFile(_Described):
     """A TOML file of ``benchmarks/suites`` or the user's own."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    name: Name
-    description: str
-    seeds: tuple[NonNegativeInt, ...] = (0,)
-    workloads: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     defaults: Defaults = Defaults()
     grids: Annotated[tuple[Grid, ...], Field(min_length=1)]
 
@@ -194,13 +186,8 @@ class _SuiteFile(pydantic.BaseModel):
             yield from Grid.model_validate(whole).jobs(f"{what}: grids.{number}")
 
 
-def _twice(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+def _twice(names: Sequence[str]) -> str | None:
+    return next((name for number, name in enumerate(names) if name in names[:number]), None)
 
 
 def suite_names() -> list[str]:
@@ -222,7 +209,7 @@ def read_suite(name: str) -> Suite:
     what = f"suite {name}"
     try:
         file = _SuiteFile.model_validate(toml_data(_text(name), what))
-        facts = {field: getattr(file, field) for field in ("name", "description", "seeds", "workloads")}
+        facts = {field: getattr(file, field) for field in _Described.model_fields}
         return Suite(**facts, jobs=tuple(file.jobs(what)))
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error

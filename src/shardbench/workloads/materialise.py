@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
-import pydantic
 from pydantic import Field, NonNegativeInt
 
 from shardbench.base.arrays import Ints, Ints32
 from shardbench.base.errors import BadInput
 from shardbench.base.npy import mapped
 from shardbench.base.reading import file_text
-from shardbench.base.serialise import content_hash, from_json
+from shardbench.base.serialise import StrictModel, content_hash, from_json
 from shardbench.workloads.hotness import join, take
 from shardbench.workloads.trace import Bags, Split, assert_readable
 from shardbench.workloads.workload import Workload
@@ -137,9 +136,7 @@ def _crc32(folder: Path, numbers: Iterable[int]) -> int:
     return crc
 
 
-class _Header(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
+class _Header(StrictModel):
     batches: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     dtype: Literal["<i4", "<i8"]
     features: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)]

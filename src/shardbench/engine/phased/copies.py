@@ -7,7 +7,6 @@ import torch.distributed as dist
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.lower import LogicalTable, Lowered, home_rank
-from shardbench.engine.modules import TableModule
 from shardbench.engine.phased.hot import HotStep
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import TrainingStep, local_shards
@@ -41,7 +40,7 @@ class Copies:
         masters: list[torch.Tensor] = []
         mine = rank == self._me
         weights = local_shards(cold.modules) if mine else {}
-        moments = _moments(cold.modules) if mine else {}
+        moments = {name: own for module in cold.modules for name, own in module.moments().items()} if mine else {}
         for home, replica, master in _pairs(self._hot, cold):
             if home != rank:
                 continue
@@ -112,7 +111,3 @@ def _pair(replica: LogicalTable, cold: Lowered) -> tuple[int, LogicalTable, Logi
         if same and home is not None and held.row_start <= own.row_start and own.row_stop <= held.row_stop:
             return home, replica, master
     raise Unsupported(f"rows {own.row_start}..{own.row_stop} of table '{own.table}' have no master copy")
-
-
-def _moments(modules: list[TableModule]) -> dict[str, torch.Tensor]:
-    return {name: moments for module in modules for name, moments in module.moments().items()}
