@@ -10,10 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from pydantic import PositiveInt
 
-from shardbench.base.arrays import Ints
 from shardbench.datasets.laws.power_law import BrokenPowerLaw
 from shardbench.model.table import Name, SharedBy, Table
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
@@ -32,10 +30,6 @@ class SyntheticTable:
     """Mean length of a bag that is there."""
     coverage: float
     """Share of samples that have a bag."""
-
-    def lengths(self, generator: np.random.Generator, samples: int) -> Ints:
-        """Draw bag lengths int64 [samples], bounded (an assumption: no bag lengths are published)."""
-        return bag_lengths(generator, samples, self.pooling, self.coverage)
 
 
 @lru_cache(maxsize=1)
@@ -84,7 +78,9 @@ class Synthetic(DrawnWorkload):
         drawn = self._drawn[table]
         generator = self._generator(split, batch, self._ids[table])
         features = self._config.features
-        offsets = bag_offsets(drawn.lengths(generator, self.batch_size * features))
+        # An assumption: no bag lengths are published.
+        lengths = bag_lengths(generator, self.batch_size * features, drawn.pooling, drawn.coverage)
+        offsets = bag_offsets(lengths)
         return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets, features=features)
 
 

@@ -11,7 +11,8 @@ from shardbench.model.machine import Constants, Machine, Topology
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.ranking_cache import Survey
+from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import DenseShape, Workload
 
 CONSTANTS = Constants(
@@ -75,11 +76,13 @@ class RandomWorkload(Workload):
         values = (rng.random(offsets[-1]) ** 2 * rows).astype(np.int64)
         return Bags(values=values, offsets=offsets, features=features)
 
-    def _profile(self, table: int) -> AccessProfile:
+    def _survey(self, table: int) -> Survey:
         bags = self._bags(Split.TRAIN, 0, table)
         counts = np.bincount(bags.values, minlength=self.tables[table].rows)
         present = int(np.count_nonzero(bags.sample_lengths))
-        return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=self.batch_size, present=present)
+        rows = self.tables[table].rows
+        profile = AccessProfile.from_counts(counts, rows=rows, samples=self.batch_size, present=present)
+        return Ranking(bags.values, rows), profile
 
     def problem(self, on: Machine) -> Problem:
         """The planning problem of this workload on a machine."""

@@ -133,7 +133,7 @@ def test_installed_kinds_are_known(install: Callable[..., None]) -> None:
     ("loads", "words"),
     [
         ([lambda: CONFIG], "is already taken by shardbench.datasets.described: rename it"),
-        ([lambda: Theirs, lambda: Theirs], "is already taken by test_datasets_described: rename it"),
+        ([lambda: Theirs, lambda: Theirs], r"is already taken by their-package \(entry point x = pkg:obj\): rename it"),
         ([lambda: 3], "gives 3, which is not a subclass of WorkloadConfig"),
         ([lambda: Nameless], "Nameless must give its field 'dataset' a default"),
         ([_broken], "cannot be imported: ImportError: no module named x"),

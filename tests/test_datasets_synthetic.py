@@ -11,6 +11,7 @@ from fits.synthetic import COLUMNS, draw_tables, expected_reuse, loss, published
 from shardbench.base.errors import BadInput
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.synthetic import CONFIG, PARAMETERS, Synthetic, synthetic_tables
+from shardbench.workloads.drawn import bag_lengths
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -168,11 +169,11 @@ def test_profile_is_the_train_batches_counted() -> None:
 
 def test_bag_lengths_have_the_stated_mean_and_coverage() -> None:
     table = synthetic_tables()[44]
-    lengths = table.lengths(np.random.default_rng(0), 50_000)
+    lengths = bag_lengths(np.random.default_rng(0), 50_000, table.pooling, table.coverage)
     assert lengths.mean() == pytest.approx(194, rel=0.01)
     assert lengths.min() >= 1
     assert lengths.max() <= 2 * 194
     partly = next(t for t in synthetic_tables() if t.coverage < 0.6 and t.pooling > 5)
-    lengths = partly.lengths(np.random.default_rng(0), 50_000)
+    lengths = bag_lengths(np.random.default_rng(0), 50_000, partly.pooling, partly.coverage)
     assert np.mean(lengths > 0) == pytest.approx(partly.coverage, abs=0.01)
     assert lengths[lengths > 0].mean() == pytest.approx(partly.pooling, rel=0.02)

@@ -158,7 +158,7 @@ def test_dense_shape_by_hand():
 
 def test_problem_round_trip_and_checks():
     problem = RandomWorkload([(50, 8), (20, 8)], 16).problem(machine(1, 4))
-    assert Problem.from_json(problem.to_json()) == problem
+    assert from_json(Problem, to_json(problem)) == problem
     assert from_json(Machine, to_json(problem.machine)) == problem.machine
     tables, profiles = problem.tables, problem.profiles
     with pytest.raises(BadInput, match="2 tables but 1 profiles"):

@@ -151,7 +151,7 @@ REFUSED = [
     (WORKLOAD + GRID + "timeout_s = 604801", "grids.0.timeout_s: "),
     (WORKLOAD + GRID.replace("simulated", "measured") + "warmup = 0", "a measured job needs warmup of at least 1"),
     (WORKLOAD + "dense = { top = [8, 2] }" + GRID, "must end in 1, the logit"),
-    (WORKLOAD + "dense = { bottom = [] }" + GRID, "needs at least one layer width"),
+    (WORKLOAD + "dense = { bottom = [] }" + GRID, "dense.bottom: Tuple should have at least 1 item"),
 ]
 
 

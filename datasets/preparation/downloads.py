@@ -52,7 +52,8 @@ def prepare_download(
     ``rows`` is the size of every hashed table, ``train_share`` the first share of the rows, by time, that trains; None:
     what the data set states. Nothing is left of a failure; raises BadInput that says what the files should be.
     """
-    chosen, tables = mode or of.mode, _tables(of, mode, rows)
+    chosen = mode or of.mode
+    tables = _tables(of, chosen, rows)
     try:
         of.check(files)
         share = of.train_share(tuple(files)) if train_share is None else train_share
@@ -63,21 +64,20 @@ def prepare_download(
         raise BadInput(f"{error}; expected: {of.expected}") from error
 
 
-def _tables(of: Download, mode: Mode | None, rows: int | None) -> Sequence[ListedTable]:
+def _tables(of: Download, mode: Mode, rows: int | None) -> Sequence[ListedTable]:
     """Return the tables, with their rows where these are not to be counted."""
     if of.mode == "ids":
-        if mode not in (None, "ids") or rows is not None:
+        if mode != "ids" or rows is not None:
             raise BadInput("its values are row numbers of published tables: leave mode and rows out")
         return of.tables
-    chosen = mode or of.mode
-    if chosen == "ids":
+    if mode == "ids":
         raise BadInput("its values are no row numbers: take mode 'hash' or 'vocabulary'")
-    if rows is not None and chosen != "hash":
-        raise BadInput(f"mode '{chosen}' counts the rows itself: leave rows out, or take mode 'hash'")
+    if rows is not None and mode != "hash":
+        raise BadInput(f"mode '{mode}' counts the rows itself: leave rows out, or take mode 'hash'")
     tables = [
-        table.model_copy(update={"rows": (rows or table.rows) if chosen == "hash" else None}) for table in of.tables
+        table.model_copy(update={"rows": (rows or table.rows) if mode == "hash" else None}) for table in of.tables
     ]
-    if chosen == "hash" and any(table.rows is None for table in tables):
+    if mode == "hash" and any(table.rows is None for table in tables):
         raise BadInput("give the rows of the hashed tables: none are published")
     return tables
 

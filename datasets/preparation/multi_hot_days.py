@@ -77,7 +77,7 @@ class _Array:
     def __init__(self, stream: IO[bytes], name: str, hotness: int) -> None:
         self._stream, self.name, self._hotness = stream, name, hotness
         header = read_header(stream, name)
-        shape, by_column, self._dtype = header.shape, header.by_column, header.dtype
+        shape, by_column, self._dtype = header.shape, header.order == "F", header.dtype
         if not np.issubdtype(self._dtype, np.integer) or len(shape) != 2 or shape[1] != hotness or by_column:
             order = ", by column" if by_column else ""
             raise BadInput(f"{name} is {self._dtype} {list(shape)}{order}, expected int32 [samples, {hotness}]")

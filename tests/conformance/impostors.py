@@ -14,7 +14,8 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Table
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.ranking_cache import Survey
+from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload
 
 
@@ -92,8 +93,9 @@ class TinyWorkload(Workload):
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         return Bags(values=np.arange(4), offsets=np.arange(5))
 
-    def _profile(self, table: int) -> AccessProfile:
-        return AccessProfile.from_counts(np.ones(4, dtype=np.int64), rows=10, samples=4, present=4)
+    def _survey(self, table: int) -> Survey:
+        profile = AccessProfile.from_counts(np.ones(4, dtype=np.int64), rows=10, samples=4, present=4)
+        return Ranking(np.arange(4), 10), profile
 
     def recipe(self) -> object:
         return {}

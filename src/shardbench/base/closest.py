@@ -16,13 +16,14 @@ def meant(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def unknown(what: str, name: str, known: Iterable[str], see: str = "") -> str:
+def unknown(what: str, name: str, known: Iterable[str], see: str = "", left_out: Iterable[str] = ()) -> str:
     """Return one line about a name of ``what`` (such as ``suite``) that nobody has.
 
     It says what was probably meant, and where to look (``see``); without either, all that are known.
+    ``left_out`` are the causes why packages are left out that may have had it.
     """
     names = list(known)
     near = meant(name, names)
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     said = f"unknown {what} '{shown}'; " + (f"did you mean '{near}'?" if near else f"known: {', '.join(names)}")
-    return f"{said} (see: {see})" if see else said
+    return "; ".join([f"{said} (see: {see})" if see else said, *(f"left out: {cause}" for cause in left_out)])

@@ -1,10 +1,10 @@
 """Calls of other people's code in this process, which must not be waited for without end."""
 
-import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -44,19 +44,16 @@ def _interrupted(seconds: float, call: Callable[[], T]) -> T:
 
 
 def _left_alone(seconds: float, call: Callable[[], T]) -> T:
-    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.put((call(), None))
+            done.set_result(call())
         except (Exception, SystemExit) as error:
-            done.put((None, error))
+            done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise _too_long(seconds) from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    wait([done], timeout=seconds)
+    if not done.done():
+        raise _too_long(seconds)
+    return done.result()

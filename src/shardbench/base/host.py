@@ -11,6 +11,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import line_of
 from shardbench.base.serialise import FiniteModel, content_hash, from_json, to_json
 
 PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "scipy", "highspy")
@@ -47,14 +48,15 @@ class Environment(FiniteModel):
     @classmethod
     def here(cls) -> "Environment":
         """Describe the environment of this process."""
+        cuda, gpus = _cuda()
         return cls(
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
             cpu=_cpu(),
             cores=cores(),
             memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-            gpus=_gpus(),
-            versions={name: _version(name) for name in PACKAGES} | _cuda_versions(),
+            gpus=gpus,
+            versions={name: _version(name) for name in PACKAGES} | cuda,
             threads={name: os.environ.get(name) for name in THREAD_VARIABLES},
         )
 
@@ -87,12 +89,8 @@ def _path(results: Path, environment: str) -> Path:
 
 
 def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
+    stated = line_of(Path("/proc/cpuinfo"), "model name")
+    return stated.partition(":")[2].strip() if stated is not None else platform.processor() or "unknown"
 
 
 def cores() -> int:
@@ -113,22 +111,14 @@ def _has_cuda_build() -> bool:
     return importlib.util.find_spec("torch") is not None and "+cpu" not in (_version("torch") or "")
 
 
-def _cuda_versions() -> dict[str, str | None]:
+def _cuda() -> tuple[dict[str, str | None], Gpus]:
+    """Return the versions of CUDA and NCCL, and the devices."""
     if not _has_cuda_build():
-        return {"CUDA": None, "NCCL": None}
+        return {"CUDA": None, "NCCL": None}, Gpus(count=0, names=())
     import torch  # noqa: PLC0415 (slow; only where a GPU may be found)
 
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None
-    return {"CUDA": torch.version.cuda, "NCCL": nccl}
-
-
-def _gpus() -> Gpus:
-    if not _has_cuda_build():
-        return Gpus(count=0, names=())
-    import torch  # noqa: PLC0415 (slow; only where a GPU may be found)
-
-    if not torch.cuda.is_available():
-        return Gpus(count=0, names=())
-    names = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return Gpus(count=len(names), names=names)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = Gpus(count=count, names=tuple(torch.cuda.get_device_name(i) for i in range(count)))
+    return {"CUDA": torch.version.cuda, "NCCL": nccl}, gpus

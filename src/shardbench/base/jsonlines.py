@@ -84,7 +84,7 @@ class JsonLines(Generic[T]):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked() as file:
             size = os.fstat(file.fileno()).st_size
-            if size and _last_byte(self.path, size) != b"\n":
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
             try:
                 if file.write(line) < len(line):
@@ -135,15 +135,9 @@ class JsonLines(Generic[T]):
     def _locked(self) -> Iterator[io.FileIO]:
         while True:
             # Without a buffer, so that nothing is left to write when a write has failed.
-            with self.path.open("ab", buffering=0) as file:
+            with self.path.open("a+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 # Another process may have put another file in its place while this one waited.
                 if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     yield file
                     return
-
-
-def _last_byte(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(size - 1)
-        return file.read(1)

@@ -61,9 +61,7 @@ def confine(closed: Iterable[Path], writable: Iterable[Path], *, signals: bool =
     try:
         for path in _open_beside({folder.resolve() for folder in closed} | {DEVICES}):
             _allow(ruleset, path, _READ)
-        for path in _devices():
-            _allow(ruleset, path, handled)
-        for path in writable:
+        for path in (*_devices(), *writable):
             _allow(ruleset, path, handled)
         if _libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no new privileges")

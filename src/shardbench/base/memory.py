@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from shardbench.base.reading import line_of
+
 RANK_BYTES = 600 * 10**6
 """Memory of one rank besides its tables: libraries, batches, the dense model."""
 
@@ -12,13 +14,9 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 def free_memory_bytes() -> int:
     """Return what new processes may take: what the machine has free, or the control group where that is less."""
-    table = Path("/proc/meminfo")
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if table.is_file():
-        for line in table.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    return min([free, *_free_in_groups()])
+    available = line_of(Path("/proc/meminfo"), "MemAvailable:")
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([int(available.split()[0]) * 1024 if available else whole, *_free_in_groups()])
 
 
 def _free_in_groups(own: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS) -> list[int]:
@@ -37,7 +35,8 @@ def _free_in_groups(own: Path = Path("/proc/self/cgroup"), groups: Path = _GROUP
             most, taken = _number(group / limit), _number(group / used)
             if most is not None and taken is not None:
                 # Pages of files count, but make way.
-                found.append(max(most - taken + _inactive_file_bytes(group), 0))
+                of_files = int(line_of(group / "memory.stat", "inactive_file ") or 0)
+                found.append(max(most - taken + of_files, 0))
             if group == root:
                 break
     return found
@@ -46,11 +45,3 @@ def _free_in_groups(own: Path = Path("/proc/self/cgroup"), groups: Path = _GROUP
 def _number(path: Path) -> int | None:
     text = path.read_text().strip() if path.is_file() else ""
     return int(text) if text.isdigit() else None
-
-
-def _inactive_file_bytes(group: Path) -> int:
-    path = group / "memory.stat"
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        if line.startswith("inactive_file "):
-            return int(line.split()[1])
-    return 0

@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ class Header:
     """What an array's header says: numbers of ``dtype`` [shape] follow it."""
 
     dtype: np.dtype[Any]
-    by_column: bool
+    order: Literal["C", "F"]
+    """Whether numbers lie row by row or column by column."""
     shape: tuple[int, ...]
 
     @property
@@ -48,7 +49,7 @@ def read_header(stream: IO[bytes], what: str) -> Header:
     found = _HEADER.fullmatch(text)
     if found is None or len(text) != length:
         raise BadInput(f"{what} is no array of numpy's: its header is no header of numbers")
-    kind, order, sizes = found.groups()
+    kind, by_column, sizes = found.groups()
     axes = [size.strip() for size in sizes.split(",") if size.strip()]
     if len(axes) > MAX_AXES or not all(size.isdecimal() for size in axes):
         raise BadInput(f"{what} is no array of numpy's: its shape is ({sizes})")
@@ -56,7 +57,7 @@ def read_header(stream: IO[bytes], what: str) -> Header:
         dtype = np.dtype(kind)
     except TypeError as error:
         raise BadInput(f"{what} is no array of numpy's: its numbers are '{kind}'") from error
-    return Header(dtype=dtype, by_column=order == "True", shape=tuple(int(size) for size in axes))
+    return Header(dtype=dtype, order="F" if by_column == "True" else "C", shape=tuple(int(size) for size in axes))
 
 
 def mapped(path: Path) -> NDArray[Any]:
@@ -69,10 +70,9 @@ def mapped(path: Path) -> NDArray[Any]:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     if header.nbytes != there - start:
         raise BadInput(f"{path} has {there - start} bytes of numbers, its header says {header.nbytes}")
-    order: Any = "F" if header.by_column else "C"
     if header.nbytes == 0:  # which cannot be mapped
-        return np.empty(header.shape, dtype=header.dtype, order=order)
-    return np.memmap(path, header.dtype, "r", start, header.shape, order)
+        return np.empty(header.shape, dtype=header.dtype, order=header.order)
+    return np.memmap(path, header.dtype, "r", start, header.shape, header.order)
 
 
 def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
@@ -101,5 +101,4 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArray
         data = stream.read(info.file_size)
     if len(data) != header.nbytes:
         raise BadInput(f"{what} has {len(data)} bytes of numbers, its header says {header.nbytes}")
-    order: Any = "F" if header.by_column else "C"
-    return np.frombuffer(data, dtype=header.dtype).reshape(header.shape, order=order)
+    return np.frombuffer(data, dtype=header.dtype).reshape(header.shape, order=header.order)

@@ -1,14 +1,54 @@
-"""What installed packages bring by entry points."""
+"""What packages bring by name: ours, and installed ones by entry points."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import metadata
+from typing import Generic, NamedTuple, TypeVar
 
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, described
 
+T = TypeVar("T")
+
 LOADS_S = 120.0
 """Seconds that a package may take to be imported, and to make what it brings; torch takes ten."""
+
+
+class Brought(NamedTuple, Generic[T]):
+    """One thing that a package brings."""
+
+    value: T
+    package: str
+    """The name of the package in errors."""
+    module: str
+    """The module that gives it."""
+
+
+def collected(
+    kind: str,
+    packages: Iterable[tuple[str, str, Callable[[], object]]],
+    read: Callable[[object, str], Iterable[tuple[str, T]]],
+) -> tuple[dict[str, Brought[T]], tuple[str, ...]]:
+    """Return what packages bring, by name, sorted, and why packages are left out, one line each.
+
+    ``packages`` are as ``brought`` yields them; ``read`` turns what a package gives, and who it is, into names and
+    values. A package that raises BadInput, or brings a name that is taken, brings nothing and stops nothing else.
+    """
+    found: dict[str, Brought[T]] = {}
+    broken: list[str] = []
+    for package, module, load in packages:
+        own: dict[str, Brought[T]] = {}
+        try:
+            for name, value in read(load(), package):
+                other = found.get(name) or own.get(name)
+                if other is not None:
+                    raise BadInput(f"{kind} '{name}' of {package} is already taken by {other.package}: rename it")
+                own[name] = Brought(value, package, module)
+        except BadInput as error:
+            broken.append(str(error))
+        else:
+            found |= own
+    return dict(sorted(found.items())), tuple(broken)
 
 
 def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
@@ -18,11 +58,12 @@ def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
     """
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
         package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
-        yield package, point.value.partition(":")[0], partial(_loaded, point, package)
+        yield package, point.value.partition(":")[0], partial(loaded, package, point.load)
 
 
-def _loaded(point: metadata.EntryPoint, package: str) -> object:
+def loaded(package: str, load: Callable[[], object]) -> object:
+    """Return what a package gives; raises BadInput, naming it, where it cannot be imported or takes too long."""
     try:
-        return within(LOADS_S, point.load)
+        return within(LOADS_S, load)
     except (Exception, SystemExit) as error:
         raise BadInput(f"package {package} cannot be imported: {described(error)}") from error

@@ -43,6 +43,12 @@ def file_text(path: Path, what: str = "", most: int = TEXT_BYTES) -> str:
         raise BadInput(f"{what} {path} {fault}".strip()) from error
 
 
+def line_of(path: Path, name: str) -> str | None:
+    """Return what follows ``name`` in the first line of a system's file that begins with it; None where none does."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return next((line.removeprefix(name).strip() for line in lines if line.startswith(name)), None)
+
+
 def toml_data(text: str, what: str) -> dict[str, Any]:
     """Parse TOML to plain data; raises BadInput where it is none, or deeper than anybody writes."""
     try:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pydantic
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, one_line
 
 T = TypeVar("T")
 
@@ -69,15 +69,10 @@ def from_data(kind: type[T], data: Any, what: str = "data") -> T:
 def first_error(error: pydantic.ValidationError) -> str:
     """Make one line out of pydantic's report: field, message, and how many more there are."""
     errors = error.errors(include_url=False)
-    where = _short(".".join(str(part) for part in errors[0]["loc"]) or "value")
-    message = _short(errors[0]["msg"].removeprefix("Value error, "))
+    where = one_line(".".join(str(part) for part in errors[0]["loc"]) or "value", _LONGEST)
+    message = one_line(errors[0]["msg"].removeprefix("Value error, "), _LONGEST)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {message}{more}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text[: 2 * _LONGEST].split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def content_hash(*parts: Any) -> str:

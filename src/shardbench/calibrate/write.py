@@ -38,8 +38,7 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
         text, own = file_text(out), True
     else:
         own = name in machine_files()
-        _, known = machine_files()[name if own else TEMPLATES[device]]
-        text = known.read_text(encoding="utf-8")
+        text = machine_files()[name if own else TEMPLATES[device]].value.read_text(encoding="utf-8")
     machine = parse_machine(text, str(out) if out.is_file() else "machine template")
     nodes = machine.topology.nodes if own else 1
     # CPU nodes may be emulated on one machine; those of GPUs would need several.

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from shardbench.base import plugins
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, LEADERBOARD, REPRODUCTION, class_code
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, described
-from shardbench.base.plugins import brought
+from shardbench.base.plugins import Brought, brought, collected, loaded
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
@@ -27,20 +26,12 @@ GROUP = BASELINES
 """Package whose folders are searched, and the entry-point group of other people's packages."""
 
 
-class _Provided(NamedTuple):
-    strategy: Strategy
-    package: str
-    """The name of the package in errors."""
-    module: str
-    """The module that gives the strategy."""
-
-
 def strategies() -> dict[str, Strategy]:
     """Return all strategies by name, sorted; those whose ``requires`` are missing are listed too.
 
     Packages that cannot be read are left out: ``broken_packages`` says why.
     """
-    return {name: found.strategy for name, found in sorted(_found()[0].items())}
+    return {name: found.value for name, found in _found()[0].items()}
 
 
 def broken_packages() -> tuple[str, ...]:
@@ -55,9 +46,8 @@ def get_strategy(name: str) -> Strategy:
     """Return the strategy of that name; raises BadInput that names the closest or all, and packages that are broken."""
     known, broken = _found()
     if name not in known:
-        text = unknown("strategy", name, sorted(known), "shardbench list strategies")
-        raise BadInput("; ".join([text, *(f"left out: {cause}" for cause in broken)]))
-    return known[name].strategy
+        raise BadInput(unknown("strategy", name, known, "shardbench list strategies", broken))
+    return known[name].value
 
 
 def reproduction_names() -> list[str]:
@@ -77,29 +67,13 @@ def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
     """Hash the code of each strategy, by its name; None for one that is not here or has no file to read."""
     known, _ = _found()
     return {
-        name: class_code(found.strategy, Strategy, found.module) if (found := known.get(name)) else None
+        name: class_code(found.value, Strategy, found.module) if (found := known.get(name)) else None
         for name in set(names)
     }
 
 
-def _found() -> tuple[dict[str, _Provided], tuple[str, ...]]:
-    """Find strategies by name, and why packages are left out: a broken one must stop nothing else."""
-    found: dict[str, _Provided] = {}
-    broken: list[str] = []
-    for package, module, provide in _providers():
-        try:
-            members = _strategies_of(provide(), package)
-            own: dict[str, _Provided] = {}
-            for one in members:
-                other = found.get(one.name) or own.get(one.name)
-                if other is not None:
-                    raise BadInput(f"strategy name '{one.name}' of {package} is already taken by {other.package}")
-                own[one.name] = _Provided(one, package, module)
-        except BadInput as error:
-            broken.append(str(error))
-            continue
-        found |= own
-    return found, tuple(broken)
+def _found() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:
+    return collected("strategy name", _providers(), _strategies_of)
 
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:
@@ -128,11 +102,7 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
 
 
 def _load(package: str) -> object:
-    try:
-        imported = within(plugins.LOADS_S, partial(importlib.import_module, package))
-    except (Exception, SystemExit) as error:
-        raise BadInput(f"package {package} cannot be imported: {described(error)}") from error
-    provided = getattr(imported, "strategies", None)
+    provided = getattr(loaded(package, partial(importlib.import_module, package)), "strategies", None)
     if provided is None:
         raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
     return provided
@@ -153,7 +123,7 @@ def _strays(place: Path) -> Iterator[tuple[Path, str]]:
             yield path, f"is in no folder of its own: make it {path.with_suffix('') / '__init__.py'}"
 
 
-def _strategies_of(provided: object, package: str) -> list[Strategy]:
+def _strategies_of(provided: object, package: str) -> list[tuple[str, Strategy]]:
     if isinstance(provided, Strategy):
         given: object = [provided]
     elif callable(provided):
@@ -173,7 +143,7 @@ def _strategies_of(provided: object, package: str) -> list[Strategy]:
         fault = declaration_fault(member)
         if fault:
             raise BadInput(f"package {package}: {type(member).__name__} {fault}")
-    return members
+    return [(member.name, member) for member in members]
 
 
 def _made(provided: Callable[[], object]) -> object:

@@ -1,7 +1,7 @@
 """Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
 from importlib import import_module, resources
@@ -16,9 +16,9 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import brought
+from shardbench.base.plugins import Brought, brought, collected
 from shardbench.base.reading import file_text, toml_data
-from shardbench.base.serialise import STRICT, first_error
+from shardbench.base.serialise import STRICT, first_error, from_data
 from shardbench.model.table import Name
 
 GROUP = "shardbench.machines"
@@ -140,16 +140,13 @@ class Machine:
     constants: Constants
     sources: dict[str, str]
     """Source of every number, by field name."""
-    host: HostConstants | None = None
-    errors: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default_factory=dict)
+    # What a machine does not state is not in its JSON, nor in its hash.
+    host: HostConstants | None = Field(default=None, exclude_if=lambda host: host is None)
+    errors: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(
+        default_factory=dict, exclude_if=lambda errors: not errors
+    )
     """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
     standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""
-
-    @pydantic.model_serializer(mode="wrap")
-    def _stated(self, serialise: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # What a machine does not state is not in its JSON, nor in its hash.
-        data: dict[str, Any] = serialise(self)
-        return {name: value for name, value in data.items() if name not in ("host", "errors") or value}
 
 
 class _Constant(pydantic.BaseModel):
@@ -221,10 +218,7 @@ def parse_machine(text: str, what: str) -> Machine:
 
     A text that states a ``base``, another machine's name, has what it does not state as that machine has it.
     """
-    try:
-        file = _MachineFile.model_validate(_on_its_base(toml_data(text, what), what))
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: {first_error(error)}") from error
+    file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
     stated = _FIELDS | (_HOST_FIELDS if _HOST_FIELDS.keys() & file.constants.keys() else {})
     missing = sorted(stated.keys() - file.constants.keys())
     unknown = sorted(file.constants.keys() - stated.keys())
@@ -271,7 +265,7 @@ def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
     stated = data.get("constants", {})
     if not isinstance(stated, dict):
         raise BadInput(f"{what}: constants: Input should be a valid dictionary")
-    inherited = toml_data(machine_files()[base][1].read_text(encoding="utf-8"), f"machine {base}")
+    inherited = toml_data(machine_files()[base].value.read_text(encoding="utf-8"), f"machine {base}")
     if "base" in inherited:
         raise BadInput(f"{what}: base '{base}' has a base itself: name that, {inherited['base']}")
     shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
@@ -294,8 +288,8 @@ def _source_name(key: str) -> str:
     return _FIELDS[key][0] if key in _FIELDS else key
 
 
-def machine_files() -> dict[str, tuple[str, Traversable]]:
-    """Return who brings each machine, and its file, by the machine's name, sorted.
+def machine_files() -> dict[str, Brought[Traversable]]:
+    """Return the file of each machine, and who brings it, by the machine's name, sorted.
 
     They are the TOML files of shardbench.machines, and of every package that an entry point of
     the group ``shardbench.machines`` names, but for ``broken_machine_packages``.
@@ -309,30 +303,18 @@ def broken_machine_packages() -> tuple[str, ...]:
 
 
 @cache
-def _machine_files() -> tuple[dict[str, tuple[str, Traversable]], tuple[str, ...]]:
-    found: dict[str, tuple[str, Traversable]] = {}
-    broken: list[str] = []
-    ours: tuple[str, str, Callable[[], object]] = (GROUP, GROUP, partial(import_module, GROUP))
-    for package, _, load in (ours, *brought(GROUP)):
-        try:
-            found |= _files_of(package, load(), found)
-        except BadInput as error:
-            broken.append(str(error))
-    return dict(sorted(found.items())), tuple(broken)
+def _machine_files() -> tuple[dict[str, Brought[Traversable]], tuple[str, ...]]:
+    ours = (GROUP, GROUP, partial(import_module, GROUP))
+    return collected("machine", (ours, *brought(GROUP)), _files_of)
 
 
-def _files_of(
-    package: str, folder: object, others: Mapping[str, tuple[str, Traversable]]
-) -> dict[str, tuple[str, Traversable]]:
+def _files_of(folder: object, package: str) -> Iterable[tuple[str, Traversable]]:
     if not (isinstance(folder, ModuleType) and hasattr(folder, "__path__")):
         raise BadInput(f"package {package} gives {folder!r}, not a package that holds machine files")
     files = {f.name.removesuffix(".toml"): f for f in resources.files(folder).iterdir() if f.name.endswith(".toml")}
     if not files:
         raise BadInput(f"package {package} holds no machine file (*.toml)")
-    for name in files:
-        if name in others:
-            raise BadInput(f"machine '{name}' of {package} is already taken by {others[name][0]}: rename it")
-    return {name: (package, file) for name, file in files.items()}
+    return files.items()
 
 
 def load_machine(name: str) -> Machine:
@@ -340,12 +322,13 @@ def load_machine(name: str) -> Machine:
     if name.endswith(".toml"):
         return parse_machine(file_text(Path(name), "machine file"), name)
     if name not in machine_files():
-        text = unknown("machine", name, machine_files(), "shardbench list machines, or give a .toml file")
-        raise BadInput("; ".join([text, *(f"left out: {cause}" for cause in broken_machine_packages())]))
-    package, file = machine_files()[name]
-    machine = parse_machine(file.read_text(encoding="utf-8"), f"machine {name} of {package}")
+        see = "shardbench list machines, or give a .toml file"
+        raise BadInput(unknown("machine", name, machine_files(), see, broken_machine_packages()))
+    found = machine_files()[name]
+    what = f"machine {name} of {found.package}"
+    machine = parse_machine(found.value.read_text(encoding="utf-8"), what)
     if machine.name != name:
-        raise BadInput(f"machine {name} of {package}: the file states the name '{machine.name}'; they must be the same")
+        raise BadInput(f"{what}: the file states the name '{machine.name}'; they must be the same")
     return machine
 
 

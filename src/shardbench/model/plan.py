@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput
@@ -215,13 +215,8 @@ class Plan:
     segments: Annotated[tuple[Segment, ...], Field(min_length=1, max_length=MAX_SEGMENTS)]
     schedule: BatchSchedule | None = None
     notes: Notes = Field(default_factory=dict)
-    dense: DenseHome = DenseHome.DEVICES
-
-    @model_serializer(mode="wrap")
-    def _stated(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The ordinary home is not in the JSON, nor in the plan's hash.
-        data: dict[str, Any] = serialise(self)
-        return {name: value for name, value in data.items() if name != "dense" or value != DenseHome.DEVICES}
+    # The ordinary home is not in the JSON, nor in the plan's hash.
+    dense: DenseHome = Field(default=DenseHome.DEVICES, exclude_if=lambda home: home is DenseHome.DEVICES)
 
     def by_table(self) -> dict[str, list[Segment]]:
         """Return the segments of each table, sorted by their first row, then first column."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from shardbench.base.errors import BadInput, Undeclared
-from shardbench.base.serialise import content_hash, from_json, to_data, to_json
+from shardbench.base.serialise import content_hash, to_data, to_json
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.table import Optimizer, Precision, Table
@@ -97,16 +97,7 @@ class Problem:
     @cached_property
     def fingerprint(self) -> str:
         """Return the hash of everything a strategy could see."""
-        return content_hash(self.to_json())
-
-    def to_json(self) -> str:
-        """Return it as canonical JSON: sorted keys, no spaces."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str | bytes, what: str = "problem") -> "Problem":
-        """Parse; raises BadInput that names the first wrong field."""
-        return from_json(cls, text, what)
+        return content_hash(to_json(self))
 
     def restricted_to(self, sees: frozenset[Sees]) -> "Problem":
         """Return the same problem, of which whatever is not in ``sees`` raises Undeclared when it is touched."""

@@ -80,15 +80,8 @@ class DenseShape:
     """
 
     features: PositiveInt = 13
-    bottom: tuple[PositiveInt, ...] = (512, 256, 64)
+    bottom: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (512, 256, 64)
     top: tuple[PositiveInt, ...] = (512, 256, 1)
-
-    @field_validator("bottom", "top")
-    @classmethod
-    def _some_layers(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
-        if not widths:
-            raise ValueError("needs at least one layer width")
-        return widths
 
     @field_validator("top")
     @classmethod

@@ -1,30 +1,28 @@
 """A small workload that everyone can draw, and what a plan comes to on draws of it that nobody knew."""
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
-from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Table
 from shardbench.runs.conformance_problems import ROOMY, Case, round_machine
 from shardbench.runs.simulate import simulate
+from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.materialise import DrawnBatches, materialise
-from shardbench.workloads.trace import Bags, Ranking, Split
-from shardbench.workloads.workload import Workload, rng
+from shardbench.workloads.trace import Bags, Split
 
 SPLITS = 5
 """Number of other draws that a plan is judged on."""
-_TRAIN_BATCHES = 8
 _LOOKUPS = 4
 _IN_HBM = 0.3
 
 
-class PublicDraws(Workload):
+class PublicDraws(DrawnWorkload):
     """Tables of one power law, every sample with the same number of lookups."""
 
     name = "public-draws"
@@ -32,33 +30,18 @@ class PublicDraws(Workload):
     dense = DenseShape()
     batch_size = 512
     test_batches = 1
-    drawn = True
     seed = 2024
+    profile_samples = 8 * batch_size
+
+    def __init__(self) -> None:
+        """Take everything from the class: nobody configures it."""
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        generator = rng(self.seed, split, batch, table)
-        shares = generator.random(self.batch_size * _LOOKUPS)
+        shares = self._generator(split, batch, table).random(self.batch_size * _LOOKUPS)
         rows = self.tables[table].rows
         # The inverse of a power law's distribution function, exponent 0.8.
         values = np.minimum(rows * shares**5.0, rows - 1).astype(np.int64)
         return Bags(values=values, offsets=_LOOKUPS * np.arange(self.batch_size + 1))
-
-    @cached_property
-    def _rankings(self) -> tuple[Ranking, ...]:
-        draws = range(_TRAIN_BATCHES)
-        return tuple(
-            Ranking(np.concatenate([self._draw(Split.TRAIN, n, i).values for n in draws]), table.rows)
-            for i, table in enumerate(self.tables)
-        )
-
-    def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        drawn = self._draw(split, batch, table)
-        return Bags(values=self._rankings[table](drawn.values), offsets=drawn.offsets)
-
-    def _profile(self, table: int) -> AccessProfile:
-        samples = _TRAIN_BATCHES * self.batch_size
-        counts = self._rankings[table].counts
-        return AccessProfile.from_counts(counts, rows=self.tables[table].rows, samples=samples, present=samples)
 
     def recipe(self) -> object:
         """Return the seed: all else is in this module."""
@@ -72,10 +55,7 @@ def drawn_case(moves: frozenset[Move]) -> Case:
     all_bytes = sum(table.rows * table.dim * 4 for table in workload.tables)
     hbm = int(_IN_HBM * all_bytes / 2) if moves & beyond else ROOMY
     machine = round_machine(2, hbm=hbm)
-    problem = Problem.of(
-        workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-        inputs=workload.input_sample,
-    )  # fmt: skip
+    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
     return Case(problem=problem, needs=beyond if hbm < ROOMY else frozenset())
 
 

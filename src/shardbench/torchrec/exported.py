@@ -1,6 +1,5 @@
 """A plan in TorchRec's words: for every table the tables that stand for it, and how each of them is sharded."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -115,7 +114,7 @@ def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool =
         raise Unsupported("TorchRec cannot express this plan: " + "; ".join(faults))
     tables = []
     for name, segments in plan.by_table().items():
-        pieces = tuple(_pieces(name, segments, plan.world_size, in_blocks=in_blocks))
+        pieces = tuple(_pieces(segments, plan.world_size, in_blocks=in_blocks))
         rows, dim = max(s.row_stop for s in segments), max(s.column_stop for s in segments)
         tables.append(ExportedTable(name=name, rows=rows, dim=dim, pieces=pieces))
     return Exported(world_size=plan.world_size, devices_per_node=local, tables=tuple(tables))
@@ -156,8 +155,8 @@ def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
     return {tuple(range(first, first + local)) for first in range(0, world_size, local)}
 
 
-def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: bool) -> Iterator[TorchRecTable]:
-    """Yield the fewest TorchRec tables: column ranges of the same rows on devices are one, sharded column-wise."""
+def _pieces(segments: list[Segment], world_size: int, *, in_blocks: bool) -> list[TorchRecTable]:
+    """Return the fewest TorchRec tables: column ranges of the same rows on devices are one, sharded column-wise."""
     # Groups of replicas partition the world: together they are one replica on every rank.
     one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
     rows = sorted({(s.row_start, s.row_stop) for s in one})
@@ -169,11 +168,9 @@ def _pieces(name: str, segments: list[Segment], world_size: int, *, in_blocks: b
         tiled = level[0].column_start == 0 and all(a.column_stop == b.column_start for a, b in zip(level, level[1:]))
         side_by_side = on_ranks and tiled and len(tiers) == 1
         found += [_piece(some, world_size) for some in ([level] if side_by_side else [[s] for s in level])]
-    if len(found) == 1 and in_blocks and found[0].ways > 1:
-        yield replace(_in_blocks(found[0]), name=name)
-        return
-    for number, piece in enumerate(found):
-        yield replace(piece, name=name if len(found) == 1 else f"{name}_s{number}")
+    if len(found) != 1:
+        return [replace(piece, name=f"{piece.table}_s{number}") for number, piece in enumerate(found)]
+    return [_in_blocks(found[0])] if in_blocks and found[0].ways > 1 else found
 
 
 def _piece(level: list[Segment], world_size: int) -> TorchRecTable:

@@ -54,11 +54,8 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
 def parameters_of_replicas(exported: Exported, model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Return the weights of tables that every rank holds, which an ordinary optimiser steps."""
     replicas = {name for name, piece in exported.pieces.items() if piece.sharding_type == "data_parallel"}
-    return [p for name, p in model.named_parameters() if name.split(".")[-1] == "weight" and _table(name) in replicas]
-
-
-def _table(parameter: str) -> str:
-    return parameter.split(".")[-2]
+    named = ((name.split("."), parameter) for name, parameter in model.named_parameters())
+    return [parameter for path, parameter in named if path[-1] == "weight" and path[-2] in replicas]
 
 
 def configs_of(module: Collection) -> list[Any]:

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -13,8 +12,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.hotness import join
-from shardbench.workloads.ranking_cache import CompactRanking, RecentRankings
-from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.ranking_cache import CompactRanking, Survey
+from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload, WorkloadConfig, rng
 
 
@@ -59,7 +58,7 @@ class DrawnWorkload(Workload):
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
         drawn = self._draw(split, batch, table)
-        return replace(drawn, values=self._surveys[table][0](drawn.values))
+        return replace(drawn, values=self.ranking(table)(drawn.values))
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
         first = -(-self.profile_samples // self.batch_size)
@@ -69,15 +68,7 @@ class DrawnWorkload(Workload):
     def _generator(self, split: Split, batch: int, stream: int) -> np.random.Generator:
         return rng(self.seed, split, batch, stream)
 
-    def _profile(self, table: int) -> AccessProfile:
-        return self._surveys.profile(table)
-
-    @cached_property
-    def _surveys(self) -> RecentRankings:
-        return RecentRankings(self._survey)
-
-    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
-        """Make ranking and profile of a table in one pass over the train samples."""
+    def _survey(self, table: int) -> Survey:
         rows = self.tables[table].rows
         drawn: list[NDArray[np.integer]] = []
         present = 0

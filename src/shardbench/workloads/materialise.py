@@ -151,43 +151,35 @@ class Batches:
         if not (folder / _HEADER).is_file():
             raise BadInput(f"{folder} holds no materialised batches")
         self._header = file_text(folder / _HEADER)
+        self.hash = content_hash(self._header)
+        """16 hex digits of the header, which has a sum over all values."""
         header = from_json(_Header, self._header, str(folder / _HEADER))
         self.numbers = list(header.batches)
         self.batch_size = header.batch_size
         self._crc32 = header.crc32
         self._dtype = np.dtype(header.dtype)
         self._ends = np.cumsum([0, *header.features])
-        self._folder = folder
+        self.folder = folder
         self._open: dict[int, tuple[Ints, Ints32, Ints]] = {}
 
     def __reduce__(self) -> tuple[type["Batches"], tuple[Path]]:
         # Crossing a process boundary must not copy what is mapped.
-        return Batches, (self._folder,)
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder that they lie in."""
-        return self._folder
-
-    @property
-    def hash(self) -> str:
-        """Return 16 hex digits of their header, which has a sum over all values."""
-        return content_hash(self._header)
+        return Batches, (self.folder,)
 
     def intact(self) -> bool:
         """Say whether the files still are what was written."""
         try:
-            same = file_text(self._folder / _HEADER) == self._header
-            return same and _crc32(self._folder, self.numbers) == self._crc32
+            same = file_text(self.folder / _HEADER) == self._header
+            return same and _crc32(self.folder, self.numbers) == self._crc32
         except (OSError, BadInput):
             return False
 
     def _batch(self, batch: int) -> tuple[Ints, Ints32, Ints]:
         if batch not in self._open:
-            lengths = mapped(self._folder / f"{batch}.lengths.npy")
-            path, shape = self._folder / f"{batch}.values", (int(self._ends[-1]), self.batch_size)
+            lengths = mapped(self.folder / f"{batch}.lengths.npy")
+            path, shape = self.folder / f"{batch}.values", (int(self._ends[-1]), self.batch_size)
             if lengths.dtype != np.int32 or lengths.shape != shape or lengths.min() < 0:
-                raise BadInput(f"{self._folder}: lengths of batch {batch} are not int32 {shape}, 0 or more")
+                raise BadInput(f"{self.folder}: lengths of batch {batch} are not int32 {shape}, 0 or more")
             starts = np.concatenate([[0], np.cumsum(lengths.sum(axis=1, dtype=np.int64))])[self._ends]
             there = path.stat().st_size if path.is_file() else 0
             if there != starts[-1] * self._dtype.itemsize:

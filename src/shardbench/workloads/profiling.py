@@ -136,7 +136,9 @@ def count_samples(
         )
     counters = [RowCounter(workload.tables[table].rows) for _ in rates]
     for batch in range(-(-samples // size)):
-        draws = _sample_draws(seed, batch, min(size, samples - batch * size))
+        # The same for every table.
+        generator = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(batch,)))
+        draws = generator.random(min(size, samples - batch * size))
         bags = workload.bags(Split.TRAIN, batch, table).samples(0, len(draws))
         lengths = bags.sample_lengths
         for rate, counter in zip(rates, counters):
@@ -146,11 +148,6 @@ def count_samples(
         if counter.samples == 0:
             raise BadInput(f"rate {rate:g} keeps none of {samples} samples: raise samples or rate")
     return tuple(counter.counts() for counter in counters)
-
-
-def _sample_draws(seed: int, batch: int, size: int) -> Floats:
-    """Draw uniform numbers float64 [size] in [0, 1), the same for every table."""
-    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(batch,))).random(size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Rankings kept in bounded memory, so that workloads of hundreds of large tables stay affordable."""
 
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Ranking
@@ -24,29 +23,22 @@ class RankingMemory:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        # By id, since a weak set knows no order.
-        self._users: OrderedDict[int, weakref.ref[RecentRankings]] = OrderedDict()
+        # By id, since a weak set knows no order; the one active last is last.
+        self._users: WeakValueDictionary[int, RecentRankings] = WeakValueDictionary()
 
     @property
     def nbytes(self) -> int:
         """Return the memory of the rankings that are kept."""
-        return sum(user.nbytes for user in self._living())
+        return sum(user.nbytes for user in self._users.values())
 
     def make_room(self, user: "RecentRankings", table: int) -> None:
         """Drop rankings until all fit: first other users', the one not active for longest first, then ``user``'s."""
-        self._users[id(user)] = weakref.ref(user)
-        self._users.move_to_end(id(user))
+        self._users.pop(id(user), None)
+        self._users[id(user)] = user
         excess = self.nbytes - self.max_bytes
-        for other in self._living():
+        for other in list(self._users.values()):
             while excess > 0 and (freed := other.drop_last_in_turn(table if other is user else None)):
                 excess -= freed
-
-    def _living(self) -> "list[RecentRankings]":
-        living = [(key, reference()) for key, reference in self._users.items()]
-        for key, user in living:
-            if user is None:
-                del self._users[key]
-        return [user for _, user in living if user is not None]
 
 
 PROCESS_MEMORY = RankingMemory()

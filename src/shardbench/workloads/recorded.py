@@ -10,7 +10,7 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.hotness import take
-from shardbench.workloads.ranking_cache import RecentRankings
+from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
 from shardbench.workloads.workload import Workload, WorkloadConfig
 
@@ -65,14 +65,8 @@ class RecordedWorkload(Workload):
                 f"{self.name}: {self.train_samples} train samples, not the {self.profile_samples} to be profiled: "
                 "lower profile_samples or raise train_share"
             )
-        self._surveys = RecentRankings(self._survey)
 
-    def ranking(self, table: int) -> Ranking:
-        """Return the bijection from recorded ids to frequency ranks of one table."""
-        return self._surveys[table][0]
-
-    def _survey(self, table: int) -> tuple[Ranking, AccessProfile]:
-        """Make ranking and profile of a table in one pass over the train samples."""
+    def _survey(self, table: int) -> Survey:
         shape = self.tables[table]
         train = self._raw(table, 0, self.train_samples)
         if self.profile_samples < self.train_samples:
@@ -99,9 +93,6 @@ class RecordedWorkload(Workload):
             chosen = np.delete(chosen, _spread(self.train_samples, self.profile_samples))
         raw = take(self._raw(table, 0, self.train_samples), chosen[_spread(len(chosen), min(inputs, len(chosen)))])
         return replace(raw, values=self.ranking(table)(raw.values))
-
-    def _profile(self, table: int) -> AccessProfile:
-        return self._surveys.profile(table)
 
 
 def _spread(samples: int, wanted: int) -> Ints:

@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import TEXT_BYTES
-from shardbench.base.serialise import first_error
+from shardbench.base.serialise import from_data
 from shardbench.model.table import Name, Pooling, Rows, Table, Width
 
 SEPARATOR = "|"
@@ -85,10 +85,7 @@ def _listed(cells: dict[str, Any], what: str) -> ListedTable:
         given["features"] = tuple(given["features"].split(SEPARATOR))
     if "name" in given:
         given["name"] = str(given["name"])
-    try:
-        return ListedTable.model_validate(given)
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: {first_error(error)}") from error
+    return from_data(ListedTable, given, what)
 
 
 def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]:

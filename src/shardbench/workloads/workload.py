@@ -14,7 +14,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.table import DenseShape, Name, Table
-from shardbench.workloads.trace import Bags, Split, assert_readable, check_rows, last_rows
+from shardbench.workloads.ranking_cache import RecentRankings, Survey
+from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows, last_rows
 
 SAMPLED_INPUTS = 8192
 """Inputs in a sample: a share of a half is known to 0.6 %."""
@@ -27,7 +28,7 @@ MISSING = -1
 class Workload(ABC):
     """Batches are made on demand, table by table, so that nothing large is ever held whole.
 
-    Subclasses give ``tables``, ``_bags`` and ``_profile``. All ids are ranks in the frequency
+    Subclasses give ``tables``, ``_bags`` and ``_survey``. All ids are ranks in the frequency
     order of the train split.
     """
 
@@ -56,8 +57,8 @@ class Workload(ABC):
         """Return the lookups of table number ``table`` in global batch ``batch``; same arguments, same lookups."""
 
     @abstractmethod
-    def _profile(self, table: int) -> AccessProfile:
-        """Return the profile of the train split."""
+    def _survey(self, table: int) -> Survey:
+        """Make ranking and profile of a table in one pass over the train samples."""
 
     @abstractmethod
     def recipe(self) -> object:
@@ -85,9 +86,17 @@ class Workload(ABC):
         return bags
 
     @cached_property
+    def _surveys(self) -> RecentRankings:
+        return RecentRankings(self._survey)
+
+    def ranking(self, table: int) -> Ranking:
+        """Return the bijection from a table's ids, as recorded or drawn, to frequency ranks."""
+        return self._surveys[table][0]
+
+    @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:
         """Return the training profile of every table."""
-        return tuple(self._profile(i) for i in range(len(self.tables)))
+        return tuple(self._surveys.profile(i) for i in range(len(self.tables)))
 
     @cached_property
     def input_sample(self) -> InputSample | None:
@@ -106,14 +115,10 @@ class Workload(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Return the hash of the recipe, the tables and the first lookups really generated."""
-        return content_hash(
-            self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *self._sample()
-        )
-
-    def _sample(self) -> list[np.ndarray]:
         # A generator that changes its draws must change the fingerprint, even if its recipe does not.
         some = range(0, len(self.tables), max(1, len(self.tables) // 4))
-        return [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
+        drawn = [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
+        return content_hash(self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *drawn)
 
 
 class WorkloadConfig(pydantic.BaseModel):
