@@ -55,11 +55,6 @@ class Placing:
         self._rows = np.arange(episodes)
         self._ragged = bool((self.tables != self.steps).any())
 
-    @property
-    def active(self) -> Bools:
-        """Tell which episodes still have a table to place, bool [E]."""
-        return self.step < self.tables
-
     def legal(self) -> Bools:
         """Tell which devices have room for the current table, bool [E, D]; at least one an episode.
 
@@ -82,7 +77,7 @@ class Placing:
         at = (self._rows, devices)
         step = self.step
         self.free[at] -= self.sizes[:, step]
-        self.held[at] += self.active if self._ragged else 1
+        self.held[at] += step < self.tables if self._ragged else 1
         new: Floats32 = self.sums[at] + self._vectors[:, step]
         self.sums[at] = new
         self.chosen[:, step] = devices

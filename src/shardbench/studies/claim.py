@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat
 
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_data
-from shardbench.base.serialise import content_hash, first_error
+from shardbench.base.serialise import content_hash, from_data
 from shardbench.model.table import Name
 from shardbench.records.record import Record
 
@@ -47,11 +47,6 @@ class NumberKind(StrEnum):
     """Ratios r of theirs over ours; printed as 100 (1 - 1 / r) %."""
     DIFFERENCE = "difference"
     """Numbers that are no ratios."""
-
-    @property
-    def is_ratio(self) -> bool:
-        """Tell whether numbers are averaged by their logarithms."""
-        return self is not NumberKind.DIFFERENCE
 
     def shown(self, number: float) -> float:
         """Give a number in the unit of print; it never falls where the number rises."""
@@ -187,10 +182,7 @@ class _ClaimsFile(pydantic.BaseModel):
 
 def parse_claims(text: str, what: str) -> tuple[Claim, ...]:
     """Read claims out of TOML text; raises BadInput that names the first wrong field."""
-    try:
-        claims = _ClaimsFile.model_validate(toml_data(text, what)).claims
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: {first_error(error)}") from error
+    claims = from_data(_ClaimsFile, toml_data(text, what), what).claims
     names = [claim.name for claim in claims]
     if len(set(names)) < len(names):
         raise BadInput(f"{what}: two claims have one name")

@@ -5,7 +5,6 @@ version of ``claims.toml`` that has it first; ``shardbench claims --define`` wri
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.code import last_commit
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_data
-from shardbench.base.serialise import first_error
+from shardbench.base.serialise import from_data
 from shardbench.studies.claim import Claim
 
 FILE = "defined.toml"
@@ -33,10 +32,6 @@ class Definition(pydantic.BaseModel):
     at: pydantic.AwareDatetime
 
 
-class _Definitions(pydantic.RootModel[dict[str, Definition]]):
-    pass
-
-
 def definitions(package: str) -> Mapping[str, Definition]:
     """Read the stamps of a package's claims by name; there may be none. Raises BadInput for a malformed file."""
     file = resources.files(package) / FILE
@@ -47,10 +42,7 @@ def definitions(package: str) -> Mapping[str, Definition]:
 
 def parse_definitions(text: str, what: str) -> Mapping[str, Definition]:
     """Read stamps by claim out of TOML text; raises BadInput that names the first wrong field."""
-    try:
-        return _Definitions.model_validate(toml_data(text, what)).root
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: {first_error(error)}") from error
+    return from_data(dict[str, Definition], toml_data(text, what), what)
 
 
 def define(package: str, claims: Sequence[Claim]) -> list[str]:
@@ -82,11 +74,7 @@ def _stale(claim: Claim, known: Mapping[str, Definition]) -> bool:
 def _text(stamps: Mapping[str, Definition]) -> str:
     head = "# Written by `shardbench claims --define`: which commit of claims.toml first has each definition.\n"
     blocks = [
-        f'\n[{name}]\ndigest = "{stamp.digest}"\ncommit = "{stamp.commit}"\nat = {_time(stamp.at)}\n'
+        f'\n[{name}]\ndigest = "{stamp.digest}"\ncommit = "{stamp.commit}"\nat = {stamp.at.isoformat()}\n'
         for name, stamp in stamps.items()
     ]
     return head + "".join(blocks)
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat(timespec="seconds")

@@ -105,7 +105,6 @@ def _row(
 ) -> dict[str, object]:
     verdict = judge(claim, numbers)
     quoted = f'{claim.statement.rstrip(".")} ("{claim.quote}")' if claim.quote else claim.statement
-    conditions = claim.not_testable or claim.conditions
     return {
         "claim": claim.name,
         "statement": quoted,
@@ -119,8 +118,8 @@ def _row(
         "strength": "" if claim.not_testable else _strength(claim, behind, stamp),
         "n": verdict.n,
         "n_unit": claim.n_unit if claim.sample or claim.not_testable else f"{claim.n_unit} (chosen)",
-        "conditions": conditions,
-        "defined_in": _defined_in(claim, stamp),
+        "conditions": claim.not_testable or claim.conditions,
+        "defined_in": stamp.commit[:_SHORT] if stamp is not None and stamp.digest == claim.digest else "not committed",
         "judged_in": _judged_in(behind),
         "relation": claim.relation.value,
         "sourced": claim.sourced,
@@ -141,12 +140,6 @@ def _strength(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition | No
     if stamp is not None and (len(begun) < len(behind) or (begun and min(begun) < stamp.at)):
         parts.append("run before this definition was committed")
     return "; ".join(parts)
-
-
-def _defined_in(claim: Claim, stamp: Definition | None) -> str:
-    if stamp is None or stamp.digest != claim.digest:
-        return "not committed"
-    return stamp.commit[:_SHORT]
 
 
 def _judged_in(behind: Sequence[BaseRecord]) -> str:

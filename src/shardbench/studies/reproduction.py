@@ -43,33 +43,26 @@ def find_reproduction(owner: str) -> Reproduction:
     """Find studies and claims of a baseline; raises BadInput where it has none or one is malformed."""
     if owner not in reproduction_names():
         raise BadInput(unknown("paper", owner, reproduction_names(), "shardbench list papers"))
-    studies: tuple[Study, ...] = ()
-    if _module(owner, "studies"):
-        studies = tuple(_import(owner, "studies").studies())
+    home = reproduction_home(owner)
+    found = _module(home, "studies")
+    studies: tuple[Study, ...] = tuple(found.studies()) if found is not None else ()
     for study in studies:
         if not isinstance(study, Study):
             raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives {study!r}, which is not a Study")
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
         raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives two studies of one name: {', '.join(names)}")
-    text = _claims_text(owner)
-    claims = parse_claims(text, f"{owner}/{REPRODUCTION}/claims.toml") if text is not None else ()
-    observe: Observe | None = _import(owner, "claims").observations if _module(owner, "claims") else None
-    if claims and observe is None:
+    file = resources.files(home) / "claims.toml"
+    what = f"{owner}/{REPRODUCTION}/claims.toml"
+    claims = parse_claims(file.read_text(encoding="ascii"), what) if file.is_file() else ()
+    observing = _module(home, "claims")
+    if claims and observing is None:
         raise BadInput(f"{owner} has claims.toml but no claims.py with observations(evidence)")
-    return Reproduction(
-        owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(reproduction_home(owner))
-    )
+    observe: Observe | None = observing.observations if observing is not None else None
+    return Reproduction(owner=owner, studies=studies, claims=claims, observe=observe, defined=definitions(home))
 
 
-def _module(owner: str, name: str) -> bool:
-    return importlib.util.find_spec(f"{reproduction_home(owner)}.{name}") is not None
-
-
-def _import(owner: str, name: str) -> Any:
-    return importlib.import_module(f"{reproduction_home(owner)}.{name}")
-
-
-def _claims_text(owner: str) -> str | None:
-    file = resources.files(reproduction_home(owner)) / "claims.toml"
-    return file.read_text(encoding="ascii") if file.is_file() else None
+def _module(home: str, name: str) -> Any:
+    """Import a module of a reproduction; None where there is none of that name."""
+    path = f"{home}.{name}"
+    return importlib.import_module(path) if importlib.util.find_spec(path) is not None else None

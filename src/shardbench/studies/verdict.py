@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shardbench.base.statistics import log_mean, t_mean
-from shardbench.studies.claim import Claim, Relation
+from shardbench.studies.claim import Claim, NumberKind, Relation
 
 REPRODUCED_FROM = 5
 """Independent units below which nothing is called reproduced."""
@@ -53,7 +53,7 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     if not numbers:
         answer = Finding.NOT_TESTABLE if claim.not_testable else Finding.NOT_RUN
         return Verdict(direction=answer, magnitude=answer)
-    average = (log_mean if claim.scale.is_ratio else t_mean)(numbers)
+    average = (t_mean if claim.scale is NumberKind.DIFFERENCE else log_mean)(numbers)
     ours = claim.scale.shown(average.value)
     shown = [claim.scale.shown(number) for number in numbers]
     if not claim.sample:

@@ -1,7 +1,5 @@
 """The best placement that is found for a task: local search on the judged costs themselves, which no strategy sees."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
@@ -9,6 +7,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
+from shardbench.model.machine import Machine
 from shardbench.tasks.task import Task
 
 RESTARTS = 4
@@ -18,22 +17,15 @@ STEPS = 400
 NOISE = 0.3
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Costs:
-    """Row sums of devices from their loads, on one task's machine."""
-
-    task: Task
-
-    def ms(self, load: Load, everyone: float) -> Floats:
-        """Time devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
-        machine = self.task.problem.machine
-        # One node: a device's exchange depends on its own bytes and on the sum.
-        own = load.bag_bytes
-        pair = np.zeros((*own.shape, machine.topology.world_size))
-        pair[..., 0], pair[..., 1] = own, everyone - own
-        exchange = vectors_exchange_s(pair, machine)[..., 0]
-        seconds = forward_s(load, machine.constants) + backward_s(load, machine.constants) + 2.0 * exchange
-        return np.asarray(1e3 * seconds)
+def _device_ms(load: Load, everyone: float, machine: Machine) -> Floats:
+    """Give row sums of devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
+    # One node: a device's exchange depends on its own bytes and on the sum.
+    own = load.bag_bytes
+    pair = np.zeros((*own.shape, machine.topology.world_size))
+    pair[..., 0], pair[..., 1] = own, everyone - own
+    exchange = vectors_exchange_s(pair, machine)[..., 0]
+    seconds = forward_s(load, machine.constants) + backward_s(load, machine.constants) + 2.0 * exchange
+    return np.asarray(1e3 * seconds)
 
 
 def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
@@ -44,15 +36,15 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
     if task.problem.topology.nodes > 1 or task.devices < 2:
         raise Infeasible(f"task {task.problem.name}: best_found is for one node of several devices")
     loads = task.loads(counted=counted)
-    costs, rng = _Costs(task=task), np.random.default_rng(seed)
-    alone = costs.ms(loads, float(loads.bag_bytes.sum()))
+    rng = np.random.default_rng(seed)
+    alone = _device_ms(loads, float(loads.bag_bytes.sum()), task.problem.machine)
     best, best_ms = None, np.inf
     for start in range(RESTARTS):
         noise = np.exp(NOISE * rng.standard_normal(len(alone))) if start else np.ones(len(alone))
         placed = _greedy(alone * noise, task)
         if placed is None:
             continue
-        found, found_ms = _descend(placed, loads, costs)
+        found, found_ms = _descend(placed, loads, task)
         if found_ms < best_ms:
             best, best_ms = found, found_ms
     if best is None:
@@ -75,13 +67,13 @@ def _greedy(weights: Floats, task: Task) -> Ints | None:
     return placed
 
 
-def _descend(placed: Ints, loads: Load, costs: _Costs) -> tuple[Ints, float]:
-    task, placed = costs.task, placed.copy()
+def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
+    placed, machine = placed.copy(), task.problem.machine
     sizes, devices = task.sizes_bytes, task.devices
     everyone = float(loads.bag_bytes.sum())
     for _ in range(STEPS):
         held, longest = _held(placed, loads, devices)
-        device_ms = costs.ms(held, everyone)
+        device_ms = _device_ms(held, everyone, machine)
         used = np.bincount(placed, weights=sizes.astype(np.float64), minlength=devices)
         worst = int(device_ms.argmax())
         mine, others = np.flatnonzero(placed == worst), np.flatnonzero(placed != worst)
@@ -101,7 +93,7 @@ def _descend(placed: Ints, loads: Load, costs: _Costs) -> tuple[Ints, float]:
         there.longest_bag[:] = np.maximum(_without(longest[to].T, taken.longest_bag), given.longest_bag)
         untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
         untouched[:, worst] = -np.inf
-        after = np.maximum(costs.ms(here, everyone), costs.ms(there, everyone))
+        after = np.maximum(_device_ms(here, everyone, machine), _device_ms(there, everyone, machine))
         after = np.where(fits, np.maximum(after, untouched.max(axis=1)), np.inf)
         step = int(after.argmin())
         if not after[step] < device_ms[worst] * (1.0 - 1e-9):
@@ -109,7 +101,7 @@ def _descend(placed: Ints, loads: Load, costs: _Costs) -> tuple[Ints, float]:
         placed[give[step]] = to[step]
         if take[step] >= 0:
             placed[take[step]] = worst
-    return placed, float(costs.ms(_held(placed, loads, devices)[0], everyone).max())
+    return placed, float(_device_ms(_held(placed, loads, devices)[0], everyone, machine).max())
 
 
 def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:

@@ -197,7 +197,9 @@ def load_pool(
     chosen = _workload(side, folder, tables, batch_size, widened).tables
     path = folder / f"pool-{side}-{content_hash(workload.fingerprint, code_hash(*_DRAWN_BY))}.npz"
     if not path.is_file():
-        _save(path, _drawn(workload))
+        drawn = _drawn(workload)
+        with whole_file(path) as file:
+            np.savez_compressed(file, allow_pickle=False, **drawn)
     return _read(path, side, chosen, batch_size)
 
 
@@ -248,11 +250,6 @@ def _drawn(workload: Workload) -> dict[str, NDArray[np.generic]]:
         "row_counts": np.concatenate([np.asarray(p.row_counts, dtype=np.int64) for p in profiles]),
         "batch": np.array(batch, dtype=np.float64),
     }
-
-
-def _save(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
-    with whole_file(path) as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 _NAMES = ("rows", "samples", "present", "runs", "counts", "row_counts")

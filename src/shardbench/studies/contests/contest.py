@@ -223,10 +223,7 @@ class Judged:
         """Average over the tasks that were placed, and count them."""
         placed = ~np.isnan(self.cost_ms)
         return {
-            "cost_ms": float(self.cost_ms[placed].mean()),
-            "kernel_ms": float(self.kernel_ms[placed].mean()),
-            "balance": float(self.balance[placed].mean()),
-            "bound_ms": float(self.bound_ms[placed].mean()),
+            **{name: float(values[placed].mean()) for name, values in vars(self).items()},
             "tasks": int(placed.sum()),
             "infeasible": int((~placed).sum()),
         }

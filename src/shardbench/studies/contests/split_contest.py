@@ -54,20 +54,11 @@ class UncutLookups:
         """Give the longest bag of the one device that has all rows."""
         return np.full((1, 1), self._longest) if (groups, ways) == (1, 1) else self._refuse()
 
-    def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """Refuse: rows that are dealt to several devices were not counted."""
-        self._refuse()
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Refuse: distinct rows were not counted by rank."""
-        self._refuse()
-
-    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """Refuse: distinct rows were not counted by node."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *asked: object, **named: object) -> NoReturn:
+        """Refuse what was not counted: rows that are dealt to several devices, and distinct rows by rank or node."""
         raise BadInput(f"table '{self._name}' is not split by rows: only totals of its lookups are known")
+
+    dealt = distinct_by_source = distinct_by_node = _refuse
 
 
 class SplitQuestion(Question[Costs]):
@@ -89,7 +80,7 @@ class SplitQuestion(Question[Costs]):
 
         def lookups(i: int) -> TableLookups:
             table = self.problem.tables[i]
-            if all(_has_all_rows(segment, table) for segment in segments[table.name]):
+            if all(isinstance(s.placement, OnRank) and s.rows == table.rows for s in segments[table.name]):
                 return UncutLookups(self.task, i)
             return CountedLookups(self._bags(table), table.rows, self.problem.world_size, f"table {table.name}")
 
@@ -98,10 +89,6 @@ class SplitQuestion(Question[Costs]):
 
 def _elsewhere(segment: Segment) -> bool:
     return isinstance(segment.placement, Host) or getattr(segment.placement, "tier", Tier.HBM) is not Tier.HBM
-
-
-def _has_all_rows(segment: Segment, table: Table) -> bool:
-    return isinstance(segment.placement, OnRank) and segment.rows == table.rows
 
 
 def costs_of_traffic(traffic: Traffic, machine: Machine) -> Costs:
