@@ -276,7 +276,7 @@ def test_a_fault_of_the_users_files_ends_the_run(context, monkeypatch):
     def fail(*_):
         raise BadInput("the trace is cut off")
 
-    monkeypatch.setattr(context.workload, "_profile", fail)
+    monkeypatch.setattr(context.workload, "_survey", fail)
     with pytest.raises(BadInput, match="the trace is cut off"):
         outcome(context, misbehaving.Honest)
 

@@ -60,7 +60,7 @@ class ProgramPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The solver's result."""
+    """What the solver found for a part, and the bound that it proved."""
 
     found: Assignment | None
     """Devices and choices [tables of the part]; None where it found nothing that fits."""

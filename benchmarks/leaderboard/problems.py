@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shardbench.base.serialise import content_hash
-from shardbench.model.machine import load_machine
+from shardbench.model.machine import Machine, load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Name
@@ -105,15 +105,20 @@ def _known(version: int, name: str, machine: str) -> dict[str, Simulation]:
     return {}
 
 
-@lru_cache(maxsize=2)
-def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
-    """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
-    machine, posed = load_machine(machine_name), load(version).posed(name)
+def drawn(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
+    """Return what is posed on a machine: the workload, and its test batches."""
     size = None
     if posed.samples_a_device is not None:
         size = posed.samples_a_device * machine.topology.world_size
         size = min(size, posed.most_samples or size)
-    workload, batches = _drawn(version, name, size)
+    return _drawn(version, posed.name, size)
+
+
+@lru_cache(maxsize=2)
+def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
+    """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
+    machine = load_machine(machine_name)
+    workload, batches = drawn(version, load(version).posed(name), machine)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
         inputs=workload.input_sample if inputs else None,

@@ -38,8 +38,8 @@ def measure_phases(
 ) -> Sequence[Row]:
     """Measure cold, hot, cold and hot mini-batches of the click model's inputs, then mixed ones as the hybrid trains.
 
-    The processes are local CPU ranks, or one with a GPU. The click model has summed bags only: no Taobao (deviation
-    11).
+    The processes are local CPU ranks, or one with a GPU. The click model has summed bags only:
+    no Taobao (deviation 11).
     """
     data = click_data(seed, INPUTS, 4096)
     choice = choose_hot(data)

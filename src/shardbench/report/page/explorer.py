@@ -177,7 +177,7 @@ class _Share(NamedTuple):
     """What each of some holders has of a segment; hosts are numbered after the ranks."""
 
     rows: dict[int, int]
-    """By the number of the holder."""
+    """Numbers of rows, by the number of their holder."""
     of_lookups: float
     """Each holder serves this share of the segment's lookups."""
 
