@@ -273,9 +273,17 @@ def test_the_harness_is_the_same_where_a_module_has_another_name(harness):
         ("cost/bounds/step.py", "return keeps_order(plan) and ", "return keeps_order(plan) or ", False),
         ("engine/turns.py", "import", "ADDED = 1\nimport", False),
         ("tasks/oracle.py", "import", "ADDED = 1\nimport", False),
+        ("studies/contests/contest.py", "import", "ADDED = 1\nimport", False),
+        ("studies/contests/split_contest.py", "import", "ADDED = 1\nimport", False),
     ],
 )
 def test_reports_and_commands_are_not_the_harness_and_formulas_are(harness, path, old, new, same):
     before = code.checkout().package
     edit(harness / path, old, new)
     assert (code.judging_code(harness) == before) is same
+
+
+def test_a_judging_module_that_is_not_there_is_said(harness):
+    (harness / "engine" / "rank.py").unlink()
+    with pytest.raises(ModuleNotFoundError, match=r"engine\.rank is listed as one that judges numbers"):
+        code.judging_code(harness)

@@ -32,8 +32,8 @@ _JUDGES = (
     "runs.run_trial",
     "engine.rank",
     "engine.phased.ranks",
-    "studies.contest",
-    "studies.split_contest",
+    "studies.contests.contest",
+    "studies.contests.split_contest",
     "tasks.measured_oracle",
 )
 """Modules through which trials and the cells of studies are judged: with all that they import, the harness."""
@@ -98,6 +98,9 @@ def judging_code(root: Path = _ROOT) -> str:
     """
     code = _Code(PACKAGE)
     open_modules = [f"{PACKAGE}.{name}" for name in _JUDGES]
+    missing = [name for name in open_modules if _source(name, root) is None]
+    if missing:
+        raise ModuleNotFoundError(f"{missing[0]} is listed as one that judges numbers, but there is no such module")
     for path in _files(DATASETS):
         open_modules += code.add(path)
     seen: set[str] = set()
