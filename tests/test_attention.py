@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 from torch.utils.flop_counter import FlopCounterMode
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
 from shardbench.engine.dlrm import DenseModel, History, HistoryAttention
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
 from shardbench.model.strategy import Move
 from shardbench.model.table import HISTORY_FLOPS, DenseShape, Pooling, Table

@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from problems import RandomWorkload, machine
-from unsharded import measure
 
 from shardbench.base.errors import Infeasible
 from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import lower
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.modules import Groups, make_modules
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Tier, whole_table

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 from problems import machine as small
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.embark.rounds import best_round
 from shardbench.baselines.embark.splits import RowSpread, TableSplit, TableSplits
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology, load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise

@@ -11,13 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from problems import RandomWorkload, machine
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.base.errors import Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.cost.traffic import count, mean
 from shardbench.engine.lower import lower
-from shardbench.engine.measure import gather, rank_job
+from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.model.plan import (
     NodeSharded,

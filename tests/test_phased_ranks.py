@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from problems import RandomWorkload, machine
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.clock import clock_of
 from shardbench.engine.inputs import in_schedule, in_turn, seeded_inputs, seeded_weights
 from shardbench.engine.lower import lower
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
 from shardbench.model.plan import (
     BatchSchedule,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from problems import RandomWorkload, machine
 from random_plans import random_plans
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.cost.collectives import Calls, CollectiveName
 from shardbench.cost.traffic import count
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.model.plan import (
     Host,
     NodeSharded,

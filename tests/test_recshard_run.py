@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from problems import RandomWorkload, machine
-from unsharded import measure, read_sharded, train_unsharded
+from unsharded import read_sharded, train_unsharded
 
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
-from shardbench.engine.measure import rank_job
+from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.plan import OnRank, Plan, Tier

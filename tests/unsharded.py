@@ -13,11 +13,9 @@ from shardbench.base.arrays import Floats32
 from shardbench.engine.dlrm import DenseModel, History
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
-from shardbench.engine.measure import Measurement, gather, run_on_ranks
 from shardbench.model.plan import PhaseKind
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.processes.job import RankJob
-from shardbench.processes.trial_folder import write_job
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 
@@ -30,13 +28,6 @@ class Trained:
     weights: list[Floats32]
     moments: list[Floats32] | None = None
     """Row-wise Adagrad's, [rows] a table; of ranks only those of the masters of a batch schedule."""
-
-
-def measure(job: RankJob, folder: Path) -> Measurement:
-    """Run the job on local ranks in ``folder``, where none began before; raises TrialFailed."""
-    write_job(job, folder)
-    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-    return gather(folder)
 
 
 def train_unsharded(job: RankJob) -> Trained:

@@ -15,7 +15,7 @@ from shardbench.model.table import DenseShape
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import RankJob, RankResult
 from shardbench.processes.launch import run_ranks
-from shardbench.processes.trial_folder import extra_ranks, read_job, read_result
+from shardbench.processes.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.records.record import RankTiming, Timing
 from shardbench.records.trial import Failure, Outcome
 
@@ -50,6 +50,13 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
             **settings,
         }
     )
+
+
+def measure(job: RankJob, folder: Path) -> Measurement:
+    """Run the job on local ranks in ``folder``, where none began before; raises TrialFailed."""
+    write_job(job, folder)
+    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
+    return gather(folder)
 
 
 def run_on_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
