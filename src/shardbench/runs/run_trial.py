@@ -13,7 +13,7 @@ from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
@@ -225,19 +225,6 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
                 file.write(text.read(KEPT_LOG_BYTES))
 
 
-def never_ran(spec: TrialSpec, role: Role, environment: str, provenance: Provenance | None) -> Record:
-    """Return the record of a trial as long as nothing came of it."""
-    return Record(
-        key=spec.key,
-        spec=spec,
-        role=role,
-        environment=environment,
-        provenance=provenance,
-        outcome=NEVER_RAN.outcome,
-        failure=NEVER_RAN,
-    )
-
-
 def run_trial(
     spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
 ) -> Record:
@@ -245,7 +232,15 @@ def run_trial(
 
     Raises BadInput only for files of the user's, which no trial of the job could read.
     """
-    begun = never_ran(spec, strategy.role, environment, provenance)
+    begun = Record(
+        key=spec.key,
+        spec=spec,
+        role=strategy.role,
+        environment=environment,
+        provenance=provenance,
+        outcome=NEVER_RAN.outcome,
+        failure=NEVER_RAN,
+    )
     failure = _cannot_start(spec, strategy, context)
     if failure is not None:
         return begun.ended(failure)
