@@ -6,8 +6,11 @@ requirements/ or pyproject.toml changes.
 
 import hashlib
 import os
+import shlex
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nox
@@ -39,12 +42,74 @@ MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
+GPU_SUITE = "gpu"
+ON_EVERY_MACHINE = """
+Run this on each of the {nodes} machines, in this folder, which all of them share; FIRST is the first one's address:
+
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONSAFEPATH=1 FIRST=127.0.0.1; i=0
+while read -r folder; do
+  {torchrun} --nnodes {nodes} --nproc-per-node {ranks} --rdzv-backend c10d --rdzv-id "$i" \\
+    --rdzv-endpoint "$FIRST:$((29400 + i++ % 100))" -m shardbench.engine.rank "$folder" < /dev/null
+done < {list}
+
+When all have ended, on one of them: {again}"""
+TRIED_ON_CPUS = ("quick", "--backend", "measured", "--strategy", "row-wise", "--strategy", "greedy-size")
+"""Suite and options of `nox -s gpu -- --cpu`: the suite `gpu` would take an hour a repeat there."""
+
+
+def variables(**environment: str) -> dict[str, str]:
+    """Return what commands of the shared environment find in their environment beside this process's."""
+    return {**ENVIRONMENT, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}", **environment}
 
 
 def run(session: nox.Session, *command: str, **environment: str) -> None:
     """Run a command of the shared environment."""
-    env = {**ENVIRONMENT, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}", **environment}
-    session.run(str(VENV / "bin" / command[0]), *command[1:], env=env, external=True)
+    session.run(str(VENV / "bin" / command[0]), *command[1:], env=variables(**environment), external=True)
+
+
+class Steps:
+    """Commands of the shared environment of which one that fails does not keep the next one from running."""
+
+    def __init__(self, logs: Path, *, hidden: bool) -> None:
+        """Keep what they print in ``logs``; GPUs are ``hidden`` from them or not."""
+        self._logs, self._environment = logs, {"CUDA_VISIBLE_DEVICES": ""} if hidden else {}
+        self._rows: list[tuple[str, str, float, str]] = []
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def log(self, name: str) -> Path:
+        """Return the file of what a step printed."""
+        return self._logs / f"{name}.log"
+
+    def run(self, name: str, made: Path | None, *command: str) -> None:
+        """Run a command, show and keep what it prints; it makes a file or folder, or nothing but its log."""
+        print(f"\n{name}: {shlex.join(command)}", flush=True)
+        env = {**os.environ, **variables(**self._environment), "PYTHONUNBUFFERED": "1"}
+        began, said, why = time.monotonic(), "", ""
+        with (
+            self.log(name).open("w") as log,
+            subprocess.Popen(
+                [str(VENV / "bin" / command[0]), *command[1:]], env=env, text=True, errors="replace",
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ) as process,
+        ):  # fmt: skip
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                log.write(line)
+                said = line.strip() or said
+                why = said if line.startswith(("error: ", "problem: ")) else why
+        result, text = "passed", str(made or self.log(name))
+        if process.returncode:
+            result, text = "failed", f"{why or said or f'exit code {process.returncode}'} ({self.log(name)})"
+        self._rows.append((name, result, time.monotonic() - began, text))
+
+    def end(self, session: nox.Session) -> None:
+        """Print what passed, what failed and where all of it lies; end the session in error if a step failed."""
+        print("\nstep, result, seconds, where it lies or why it failed:")
+        for name, result, seconds, text in self._rows:
+            print(f"  {name:<11}  {result}  {seconds:>6.0f} s  {text}", flush=True)
+        failed = [name for name, result, *_ in self._rows if result == "failed"]
+        if failed:
+            session.error(f"{len(failed)} of {len(self._rows)} steps failed: {', '.join(failed)}")
 
 
 def install(session: nox.Session) -> None:
@@ -112,6 +177,7 @@ def publish(session: nox.Session) -> None:
             run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
         run(session, "shardbench", "report", "prediction", "--results", "results")
         run(session, "python", "tools/published_agreement.py")
+        run(session, "python", "tools/published_chart.py", PYTHONPATH=str(ROOT / "tools"))
     run(session, "python", "tools/document_numbers.py")
 
 
@@ -167,6 +233,61 @@ def tests(session: nox.Session) -> None:
     at_once = min(4, len(os.sched_getaffinity(0)) + 1)
     chosen = ("-m", mark) if mark else (f"--numprocesses={at_once}", "--dist=worksteal")
     run(session, "python", "-m", "pytest", *chosen, "--durations=10", *options)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Do on a machine with GPUs what needs them: test, calibrate, measure over nccl, compare with predictions.
+
+    A step that fails says why, and the next one goes on; a table at the end says where all of it lies. `-- --nodes N`
+    measures on N machines like this one: it prints what each of them is to run, and `-- --collect` goes on when they
+    have. `-- --cpu` tries everything with CPU ranks in place of GPUs, in minutes.
+    """
+    options, nodes = list(session.posargs), "1"
+    if "--nodes" in options:
+        at = options.index("--nodes")
+        nodes = "".join(options[at + 1 : at + 2])
+        del options[at : at + 2]
+    if not nodes.isdecimal() or int(nodes) < 1 or not set(options) <= {"--cpu", "--collect"}:
+        session.error(f"nox -s gpu takes --cpu, --nodes N and --collect, not {' '.join(session.posargs)}")
+    on_cpus = ["--cpu"] if "--cpu" in options else []
+    if not on_cpus and shutil.which("nvidia-smi") is None:
+        session.error("there is no nvidia-smi: install the NVIDIA driver, or try all on CPUs: nox -s gpu -- --cpu")
+    install(session)
+    base = Path("runs", "gpu-on-cpus" if on_cpus else "gpu")
+    suite, *chosen = TRIED_ON_CPUS if on_cpus else (GPU_SUITE,)
+    steps, lies = Steps(base / "steps", hidden=bool(on_cpus)), ("--results", str(base))
+    tables, machines, work = base / "tables" / suite, base / "machines", base / "work"
+    if "--collect" in options:
+        steps.run("collect", tables, "shardbench", "collect", str(work), *lies)
+    else:
+        for folder in (machines, work):  # no step is to find what an earlier session left
+            shutil.rmtree(folder, ignore_errors=True)
+        machines.mkdir()
+        steps.run("machine", None, "shardbench", "doctor")
+        tests = ("tests/test_cuda_path.py",) if on_cpus else ("-m", "gpu")
+        steps.run("tests", None, "python", "-m", "pytest", *tests)
+        quick = ["--quick"] if on_cpus else []
+        calibrate = ("doctor", "--calibrate", *quick, "--nodes", nodes, "--out", str(machines))
+        steps.run("calibration", machines, "shardbench", *calibrate)
+        machine = next(machines.glob("*.toml"), machines / "not-calibrated.toml")
+        measure = ("run", suite, *chosen, "--machine", str(machine), "--fresh", *lies)
+        if nodes != "1":
+            steps.run("folders", work, "shardbench", *measure, "--work", str(work), "--no-launch")
+            steps.run("list", None, "shardbench", "collect", str(work), "--open")
+            steps.end(session)
+            ranks, torchrun = machine.stem.rpartition("x")[2], VENV.relative_to(ROOT) / "bin" / "torchrun"
+            again = " ".join(["nox -s gpu --", *on_cpus, "--collect"])
+            print(
+                ON_EVERY_MACHINE.format(
+                    nodes=nodes, ranks=ranks, torchrun=torchrun, again=again, list=steps.log("list")
+                )
+            )
+            return
+        steps.run("suite", tables, "shardbench", *measure)
+    steps.run("prediction", base / "tables" / "prediction", "shardbench", "report", "prediction", *lies)
+    steps.run("page", base / "pages" / f"{suite}.html", "shardbench", "report", suite, "--page", *lies)
+    steps.end(session)
 
 
 @nox.session

@@ -19,12 +19,14 @@ BATCH = 12
 ENOUGH = 1 << 40
 
 
-def machine(rng: np.random.Generator, nodes: int, devices: int, hbm_bytes: int = ENOUGH) -> Machine:
+def machine(
+    rng: np.random.Generator, nodes: int, devices: int, hbm_bytes: int = ENOUGH, device: str = "cuda"
+) -> Machine:
     """Random constants: caches from useless to huge, host memory slower and now and then faster than HBM."""
     return Machine(
         name="m",
         description="",
-        device="cuda",
+        device=device,
         topology=Topology(
             nodes=nodes, devices_per_node=devices, hbm_bytes=hbm_bytes, uvm_bytes=ENOUGH, host_bytes=ENOUGH
         ),
@@ -56,6 +58,14 @@ def machine(rng: np.random.Generator, nodes: int, devices: int, hbm_bytes: int =
             dense_flop_per_s=1e9,
             dense_step_s=0.0,
             dense_layer_s=0.0,
+            module_s=0.0,
+            vector_copy_bytes_per_s=1e18,
+            activation_bytes_per_s=1e18,
+            lookup_copy_s=0.0,
+            length_copy_s=0.0,
+            bucketise_s=0.0,
+            reduce_bytes_per_s=1e18,
+            step_floor_s=0.0,
         ),
         sources={},
     )

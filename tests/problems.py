@@ -1,6 +1,7 @@
 """Small problems and batches for tests."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,9 @@ CONSTANTS = Constants(
     intra_bytes_per_s=1e11, inter_bytes_per_s=1e10, intra_latency_s=1e-5, inter_latency_s=3e-5, dense_flop_per_s=1e13,
     table_s=0, bag_s=0, page_s=0, sequence_row_s=0, sequence_half_rows=0, host_launch_s=1e-4, host_table_s=1e-6,
     dense_step_s=1e-5, dense_layer_s=1e-6,
+    module_s=1e-6, vector_copy_bytes_per_s=2e11, activation_bytes_per_s=1e18,
+    lookup_copy_s=1e-9, length_copy_s=2e-9, bucketise_s=3e-9, reduce_bytes_per_s=5e10,
+    step_floor_s=0.0,
 )  # fmt: skip
 
 
@@ -30,6 +34,13 @@ def machine(nodes: int = 1, devices: int = 2, hbm: int = 10**9, uvm: int = 10**1
     """A made-up machine."""
     topology = Topology(nodes=nodes, devices_per_node=devices, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=10**10)
     return Machine(name="toy", description="toy", device="cpu", topology=topology, constants=CONSTANTS, sources={})
+
+
+def without_placing(on: Machine) -> Machine:
+    """The same machine, on which nothing that is put in place around kernels and exchanges takes time."""
+    free = dict.fromkeys(("module_s", "lookup_copy_s", "length_copy_s", "bucketise_s", "step_floor_s"), 0.0)
+    free |= dict.fromkeys(("vector_copy_bytes_per_s", "reduce_bytes_per_s"), 1e30)
+    return replace(on, constants=replace(on.constants, **free))
 
 
 class RandomWorkload(Workload):

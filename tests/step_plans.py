@@ -46,7 +46,19 @@ class StepInstance:
             inter_latency_s=float(rng.choice([0.0, 1e-5, 1e-3])),
             peer_latency_s=float(rng.choice([0.0, 1e-5])),
         )
-        machine = replace(problem.machine, constants=constants)
+        # Of their own: each of them free, about as dear as the rest, or dearer.
+        rng = np.random.default_rng(seed + 2 * 10**6)
+        constants = replace(
+            constants,
+            vector_copy_bytes_per_s=float(10 ** rng.uniform(5, 10)),
+            reduce_bytes_per_s=float(10 ** rng.uniform(5, 10)),
+            lookup_copy_s=float(rng.choice([0.0, 1e-8, 1e-6])),
+            length_copy_s=float(rng.choice([0.0, 1e-8, 1e-6])),
+            bucketise_s=float(rng.choice([0.0, 1e-7, 1e-5])),
+            module_s=float(rng.choice([0.0, 1e-6, 1e-4])),
+            step_floor_s=float(rng.choice([0.0, 0.0, 0.0, 1e-3])),
+        )
+        machine = replace(problem.machine, constants=constants, device="cpu" if seed % 3 == 1 else "cuda")  # not duplex
         profiles = tuple(self._profile(table.rows) for table in problem.tables) if expected else problem.profiles
         self.problem = replace(problem, machine=machine, profiles=profiles)
         self._demand: Demand | None = None

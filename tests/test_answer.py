@@ -11,6 +11,7 @@ from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.standing import TieMark
+from shardbench.report.tables import answer
 from shardbench.report.tables.answer import WIDTH, GroupAnswer, answers, lines
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
@@ -59,7 +60,9 @@ def test_nothing_is_best_where_nothing_was_repeated() -> None:
     ]
 
 
-def test_simulated_strategies_tie_within_the_models_error() -> None:
+def test_simulated_strategies_tie_within_the_models_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"a100-40gb-2x8": "model error 25 %, median of 3 held-out steps"}
+    monkeypatch.setattr(answer, "model_error", lambda machine, quantity: said[machine])
     found = only(
         [
             simulated("a", 10.0),
@@ -73,6 +76,7 @@ def test_simulated_strategies_tie_within_the_models_error() -> None:
     assert lines(found)[:-1] == [
         "dlrm20 on a100-40gb-2x8, simulated, batch 1000:",
         "  best: a, c, 10.0 ms a step (8.07 to 11.9, 95 %), 100,000 samples/s",
+        "  model error 25 %, median of 3 held-out steps",
         "  ties with it, within the model's own error (~): b +1.0 %",
         "  no order is claimed (?), how sure the model is is unknown: e +10.0 %",
         "  slower: d +100.0 %",

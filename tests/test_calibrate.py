@@ -2,13 +2,18 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from problems import machine
 
 from shardbench.base.errors import BadInput
-from shardbench.calibrate.calibration import Calibration, _finish
-from shardbench.calibrate.fit import fit, residuals
+from shardbench.calibrate import calibration
+from shardbench.calibrate.calibration import IN_STEP_KINDS, Calibration, _finish, _source, dense_steps, trust_in
+from shardbench.calibrate.fit import direct_constants, fit, reduce_bytes_per_s, residuals
+from shardbench.calibrate.plans import PlanCase, plan_cases
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
@@ -17,52 +22,62 @@ from shardbench.calibrate.points import (
     kernel_points,
     lookups_of,
     on_one_device,
-    probe_plan,
-    probe_steps,
     problem_of,
 )
 from shardbench.calibrate.rank import Order
-from shardbench.calibrate.session import KernelTime, Measurements, MessageTime, ProbeTime, gather, measure_ranks
+from shardbench.calibrate.session import (
+    KernelTime,
+    Measurements,
+    MessageTime,
+    PlanTime,
+    gather,
+    measure_ranks,
+    order_of,
+)
 from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
 from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_machine
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
-from shardbench.cost.phases import EXCHANGE_PHASES
+from shardbench.cost.phases import EXCHANGE_PHASES, StepPhase
 from shardbench.cost.traffic import count
-from shardbench.model.machine import _FIELDS, Machine, load_machine, parse_machine
-from shardbench.model.plan import Tier
+from shardbench.model.machine import _FIELDS, Machine, Trust, load_machine, parse_machine
+from shardbench.model.plan import OnRank, Replicated, RowWise, Tier
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Pooling
+from shardbench.model.validate import validate
+from shardbench.processes.failures import TrialFailed, failed
+from shardbench.records.trial import Outcome
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 
 
 def imagined(truth: Machine, start: Machine) -> Measurements:
     """What a machine that obeys the cost model to the letter would measure."""
-    kernels, probes = [], []
+    kernels, plans = [], []
     for point in kernel_points(tiers=(Tier.HBM,), quick=True):
         small = replace(point, batch=min(point.batch, 256))
         problem = problem_of(small, on_one_device(truth))
-        load = count(
-            kernel_plan(small, problem), problem, lookups_of(small, 0), probe_steps(2, quick=True)[0].dense
-        ).load
+        load = count(kernel_plan(small, problem), problem, lookups_of(small, 0), DenseShape()).load
         forward, backward = (1e3 * float(f(load, truth.constants)[0]) for f in (forward_s, backward_s))
+        forward += 1e3 * truth.constants.module_s
         kernels.append(KernelTime(point=small, load=load, forward_ms=forward, backward_ms=backward))
-    for probe in probe_steps(2, quick=True):
-        problem = problem_of(probe.point, truth)
-        traffic = count(probe_plan(probe, problem), problem, lookups_of(probe.point, 0), probe.dense)
-        step = step_time(traffic, truth, probe.dense, problem.tables, problem.batch_size)
-        phases = {**step.phases_ms, "update": 0.0}
-        phases["output_backward"] += phases.pop("all_reduce")
-        probes.append(
-            ProbeTime(
-                probe=probe, traffic=traffic, phases_ms=phases, step_ms=step.step_ms,
-                exchange_ms=sum(phases[phase] for phase in EXCHANGE_PHASES), embedding_ms=step.embedding_ms,
-            )
-        )  # fmt: skip
+    for case in plan_cases(2, quick=True):
+        problem = case.problem(truth)
+        traffic = count(case.plan, problem, lambda i, case=case: case.bags(0, i), case.dense)
+        step = step_time(traffic, truth, case.dense, problem.tables, problem.batch_size)
+        phases = {**step.phases_ms, StepPhase.UPDATE: 0.0}
+        phases[StepPhase.OUTPUT_BACKWARD] += phases.pop(StepPhase.ALL_REDUCE)
+        kernels_ms = {StepPhase.LOOKUP: step.forward_ms, StepPhase.LOOKUP_BACKWARD: step.backward_ms}
+        plans.append(PlanTime(case=case, traffic=traffic, kernels_ms=kernels_ms, work_ms=phases, step_ms=step.step_ms))
     rate = truth.constants.intra_bytes_per_s
     messages = tuple(
-        MessageTime(nbytes=n, all_to_all_ms=1e3 * n / 2 / rate, all_reduce_ms=1e3 * n / rate) for n in MESSAGE_BYTES
-    )
+        MessageTime(
+            nbytes=n, all_to_all_ms=1e3 * n / 2 / rate, all_reduce_ms=1e3 * n / rate,
+            reduce_scatter_ms=1e3 * n / 2 * (1 / rate + 1 / truth.constants.reduce_bytes_per_s),
+        )
+        for n in MESSAGE_BYTES
+    )  # fmt: skip
     return Measurements(
-        machine=start, kernels=tuple(kernels), messages=messages, probes=tuple(probes),
+        machine=start, kernels=tuple(kernels), messages=messages, plans=tuple(plans),
         stream_bytes_per_s=truth.constants.hbm_bytes_per_s, cache_bytes=None, noise_pct=0.0,
     )  # fmt: skip
 
@@ -71,6 +86,8 @@ def imagined(truth: Machine, start: Machine) -> Measurements:
 def truth() -> Machine:
     machine = load_machine("cpu-1x2")
     changes = {"launch_s": 3e-4, "dispatch_s": 0.0, "sort_bytes": 90.0, "gather_efficiency_ratio": 0.8}
+    changes |= {"vector_copy_bytes_per_s": 5e9, "activation_bytes_per_s": 2e9, "module_s": 5e-4, "lookup_copy_s": 6e-9}
+    changes |= {"length_copy_s": 3e-8, "bucketise_s": 2e-8, "reduce_bytes_per_s": 3e9}
     links = {"intra_bytes_per_s": 2e9, "intra_latency_s": 8e-4, "dense_flop_per_s": 7e10}
     return replace(machine, constants=replace(machine.constants, **changes, **links))
 
@@ -83,19 +100,89 @@ def measured(truth) -> Measurements:
 def test_the_fit_finds_the_constants_of_a_machine_that_obeys_the_model(truth, measured):
     found = fit(measured)
     errors = [abs(np.exp(residual.log_error(found.machine)) - 1) for residual in residuals(measured)]
-    assert np.median(errors) < 0.01
-    assert max(errors) < 0.15
+    assert np.median(errors) < 0.02
+    # What few points tell apart, such as a map of sequences, stays near its guess.
+    assert np.percentile(errors, 90) < 0.15
     for name in ("hbm_bytes_per_s", "launch_s", "intra_latency_s", "dense_flop_per_s"):
-        assert getattr(found.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.05), name
-    assert found.quality["embedding"].median_pct < 1.0
+        assert getattr(found.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.15), name
+    assert found.quality["embedding"].median_pct < 2.0
     # Few quick points tell pages, bags and bytes apart.
-    assert found.held_out["embedding"].median_pct < 2.0
+    assert found.held_out["embedding"].median_pct < 3.0
+
+
+def test_adding_up_in_a_reduce_scatter_is_told_from_its_bytes(truth, measured):
+    assert reduce_bytes_per_s(measured) == pytest.approx(truth.constants.reduce_bytes_per_s, rel=0.02)
+    hidden = [replace(m, reduce_scatter_ms=m.all_to_all_ms) for m in measured.messages]
+    rate = truth.constants.intra_bytes_per_s
+    assert reduce_bytes_per_s(replace(measured, messages=tuple(hidden))) == pytest.approx(10 * rate, rel=0.02)
 
 
 def test_only_constants_that_a_prediction_depends_on_are_fitted(measured):
     fitted = fit(measured).fitted
     assert {"launch_s", "sort_bytes", "gather_efficiency_ratio", "dense_flop_per_s"} <= set(fitted)
     assert not {"hbm_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "uvm_bytes_per_s"} & set(fitted)
+
+
+def test_one_rank_tells_nothing_of_links(measured):
+    one = replace(measured.machine, topology=replace(measured.machine.topology, devices_per_node=1))
+    alone = replace(measured, machine=one)
+    assert direct_constants(measured).keys() - direct_constants(alone).keys() == {
+        "intra_bytes_per_s", "reduce_bytes_per_s"
+    }  # fmt: skip
+    assert {r.what for r in residuals(measured)} - {r.what for r in residuals(alone)} == {
+        f"{phase} in step" for phase in EXCHANGE_PHASES
+    }
+
+
+def test_whole_steps_tell_of_constants_whose_phase_one_rank_has_not(measured):
+    found = fit(measured).quality
+    name = next(name for name, kind in IN_STEP_KINDS.items() if kind == "output in step")
+    alone = {kind: quality for kind, quality in found.items() if kind != "output in step"}
+    assert "(output in step)" in _source(name, "a CPU", found)
+    assert "(whole step)" in _source(name, "a CPU", alone)
+
+
+def test_the_rank_at_fault_is_the_one_that_is_told_of(monkeypatch):
+    causes = ["RuntimeError: Connection closed by peer [127.0.0.1]:1", "RuntimeError: no room", "Timed out waiting"]
+
+    def fails(call, arguments, *, phase, **_):
+        raise failed(Outcome.ERROR, causes[arguments[2]], phase)
+
+    monkeypatch.setattr("shardbench.calibrate.session.call_in_child", fails)
+    order = order_of(replace(machine(1, 3), device="cpu"), quick=True)
+    with pytest.raises(TrialFailed, match="no room"):
+        measure_ranks(order)
+    causes[1] = causes[0]
+    with pytest.raises(TrialFailed, match="closed by peer"):
+        measure_ranks(order)
+
+
+def test_gpus_are_calibrated_and_several_such_machines_written(tmp_path, monkeypatch):
+    def gather(order, _):
+        assert {point.tier for point in order.kernels} == {Tier.HBM, Tier.UVM}
+        return imagined(replace(load_machine("h100-1x8"), topology=order.machine.topology), order.machine)
+
+    monkeypatch.setattr(calibration, "measure_ranks", lambda order: [])
+    monkeypatch.setattr(calibration, "gather", gather)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 10**9))
+    out = tmp_path / "cuda-2x2.toml"
+    done = calibration.calibrate("cuda", 2, out, quick=True, force=False, nodes=2)
+    assert max(quality.median_pct for quality in done.fit.held_out.values()) < 1.0
+    written = load_machine(str(out))
+    assert (written.name, written.device, written.topology.nodes) == ("cuda-2x2", "cuda", 2)
+    assert (written.topology.devices_per_node, written.topology.hbm_bytes) == (2, 72 * 10**9)
+    assert written.description.startswith("2 machines, each 2 GPUs of one machine, nccl")
+    assert written.errors["inter_bytes_per_s"] == GUESSED_ERROR
+    assert written.sources["inter_bytes_per_s"].startswith("not measured")
+
+
+def test_a_file_of_several_machines_is_no_file_of_one(tmp_path):
+    out = tmp_path / "cpu-2x2.toml"
+    assert base_of("cpu", 4, out).machine.topology.nodes == 2  # emulated here
+    assert not base_of("cpu", 2, out, alone=False).own
+    out.write_text((FILES / "cpu-2x2.toml").read_text())
+    base = base_of("cpu", 2, out, alone=False)
+    assert (base.own, base.machine.name, base.machine.topology.devices_per_node) == (False, "cpu-2x2", 2)
 
 
 def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured):
@@ -162,10 +249,14 @@ def test_emulated_nodes_are_calibrated_as_they_are_and_their_links_alike(measure
 def test_a_hosts_link_and_rate_stay_in_the_file(tmp_path):
     out = tmp_path / "v100-16gb-1x4.toml"
     base = base_of("cuda", 4, out)
-    write_machine(out, base, base.machine, {"dense_flop_per_s": "made up for this test"})
+    trust = Trust(step_error=1.25, plans=3, source='made up, by "hand"')
+    write_machine(out, base, replace(base.machine, trust=trust), {"dense_flop_per_s": "made up for this test"})
     loaded, shipped = load_machine(str(out)), load_machine("v100-16gb-1x4")
     assert shipped.host is not None
     assert loaded.host == shipped.host
+    assert loaded.trust == trust
+    # What is calibrated anew is not what those steps were predicted with.
+    assert base_of("cuda", 4, out).machine.trust is None
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(FILES.glob("*.toml"))])
@@ -195,10 +286,58 @@ def test_points_are_always_the_same_and_cover_what_they_say():
     one, again = bags(points[0], 1, 0), bags(points[0], 1, 0)
     np.testing.assert_array_equal(one.values, again.values)
     assert {point.tier for point in kernel_points(tiers=(Tier.HBM, Tier.UVM), quick=True)} == set(Tier)
-    for world in (2, 4):
-        for probe in probe_steps(world, quick=False):
-            assert probe.point.batch % world == 0
-            assert (probe.point.tables - probe.row_wise - probe.replicated) >= world - 1
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_plans_are_always_the_same_valid_and_of_every_kind(world):
+    cases, again = plan_cases(world, quick=False), plan_cases(world, quick=False)
+    assert [case.plan for case in cases] == [case.plan for case in again]
+    np.testing.assert_array_equal(cases[0].bags(1, 0).values, again[0].bags(1, 0).values)
+    assert {case.held_out for case in cases if case.group == "tables-1"} == {True}
+    assert sum(case.held_out for case in cases) == len(cases) / 2
+    kinds, narrow, sequences = set(), 0, 0
+    for case in cases:
+        problem = case.problem(machine(1, world))
+        validate(case.plan, problem, frozenset(Move))
+        kinds |= {type(segment.placement) for segment in case.plan.segments}
+        widths = {table.name: table.dim for table in case.tables}
+        narrow += any(segment.columns < widths[segment.table] for segment in case.plan.segments)
+        sequences += any(table.pooling is Pooling.NONE for table in case.tables)
+    assert kinds == {OnRank, RowWise, Replicated}
+    assert narrow > 5
+    assert sequences > 5
+
+
+def test_trust_counts_held_out_plans_alone(truth, measured):
+    found = trust_in(truth, measured)
+    assert (found.step_error, found.pair_error) == (1.01, 1.01)
+    assert found.plans == sum(plan.case.held_out for plan in measured.plans)
+    assert 0 < found.pairs == found.pairs_right <= found.plans
+    slower = [replace(plan, step_ms=plan.step_ms * (1.5 if plan.case.held_out else 9.0)) for plan in measured.plans]
+    found = trust_in(truth, replace(measured, plans=tuple(slower)))
+    # All plans alike: their ratios are what they were.
+    assert (found.step_error, found.pair_error) == (1.5, 1.01)
+    none = tuple(plan for plan in measured.plans if not plan.case.held_out)
+    assert trust_in(truth, replace(measured, plans=none)) is None
+
+
+def test_a_measured_dense_model_goes_before_the_formula(truth, measured):
+    plan = measured.plans[0]
+    case = replace(plan.case, model=True)
+    kept = dense_steps(replace(measured, plans=(replace(plan, case=case, work_ms=plan.work_ms | {"dense": 7.0}),)))
+    assert list(kept.values()) == [7e-3]
+    known = replace(truth, dense_steps=kept)
+    problem = case.problem(truth)
+    step = step_time(plan.traffic, known, case.dense, problem.tables, problem.batch_size)
+    assert step.phases_ms["dense"] == 7.0
+    other = step_time(plan.traffic, known, DenseShape(), problem.tables, problem.batch_size)
+    assert other.phases_ms["dense"] != 7.0
+
+
+def small_case(at: int) -> PlanCase:
+    """A drawn plan on a batch of few samples."""
+    case = plan_cases(2, quick=True)[at]
+    return replace(case, batch_size=16, source=replace(case.source, batch_size=16))
 
 
 def test_two_real_ranks(tmp_path):
@@ -207,7 +346,7 @@ def test_two_real_ranks(tmp_path):
     order = Order(
         machine=machine,
         kernels=tuple(replace(p, rows=1000, batch=min(p.batch, 64)) for p in (points[4], points[7], points[-1])),
-        probes=probe_steps(2, quick=True)[:2],
+        plans=(small_case(0), small_case(2)),
         rounds=1,
     )
     ranks = measure_ranks(order)
@@ -216,7 +355,11 @@ def test_two_real_ranks(tmp_path):
     assert all(k.forward_ms > 0 and k.backward_ms > 0 for k in measured.kernels)
     assert [m.nbytes for m in measured.messages] == list(MESSAGE_BYTES)
     assert all(m.all_to_all_ms > 0 and m.all_reduce_ms > 0 for m in measured.messages)
-    assert measured.probes[1].step_ms > sum(measured.probes[1].embedding_ms) / 2
+    assert all(m.reduce_scatter_ms > 0 for m in measured.messages)
+    for plan in measured.plans:
+        slowest = max(ms for kernel in plan.kernels_ms.values() for ms in kernel)
+        assert plan.step_ms > slowest > 0
+        assert all(ms > 0 for ms in plan.work_ms.values())
     assert measured.stream_bytes_per_s > 0
     assert {row["row_bytes"] for row in bandwidth_by_width(measured)} == {64}
     assert fused_over_single(measured) is not None

@@ -63,7 +63,7 @@ def fake_run(monkeypatch):
 
     def replace(records, settled=0, interrupt_after=None):
         def run_suite(suite, options, listener):
-            called["options"] = options
+            called["suite"], called["options"] = suite, options
             store = trial_store(options.results, suite.name)
             listener.planned(f"suite {suite.name}", "trial", len(records) + settled, settled)
             for number, record in enumerate(records, 1):
@@ -198,6 +198,18 @@ def test_run_hands_over_its_options(capsys, tmp_path, fake_run):
     assert (options.backend, options.strategies, options.seeds, options.force) == ("measured", ("a", "b"), (1, 2), True)
     assert options.retry == {Outcome.OOM, Outcome.TIMEOUT}
     assert (options.results, str(options.data), options.work) == (tmp_path, "d", Path("w"))
+
+
+def test_run_puts_a_suite_on_another_machine(capsys, tmp_path, fake_run):
+    called = fake_run([make.ok()])
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "h100-1x8"\nname = "mine"\ndescription = "ours"\n')
+    for given, on in (("cpu-2x2", "cpu-2x2"), (str(file), str(file.resolve()))):
+        assert cli.run_command(["run", "quick", "--machine", given, "--results", str(tmp_path)]) == 0
+        assert {job.machine for job in called["suite"].jobs} == {on}
+    capsys.readouterr()
+    for missing, says in (("cpu-2x3", "unknown machine 'cpu-2x3'"), ("none.toml", "none.toml")):
+        assert says in refused(capsys, "run", "quick", "--machine", missing, "--results", tmp_path)
 
 
 @pytest.mark.parametrize("tables", [[], ["--tables"]])

@@ -148,8 +148,10 @@ def test_host_lookups_slow_the_first_rank_of_their_node() -> None:
         plan = Plan(world_size=4, segments=tuple(segments))
         traffic = count(plan, problem, lambda i: workload.bags(Split.TEST, 0, i), DenseShape())
         times.append(step_time(traffic, problem.machine, DenseShape(), workload.tables, 16))
-    assert (times[0].embedding_ms > 0).tolist() == [False, False, False, True]
-    assert (times[1].embedding_ms > 0).tolist() == [False, False, True, True]
+    # One kind of module, whose call every rank makes.
+    called_ms = 1e3 * problem.machine.constants.module_s
+    assert (times[0].embedding_ms > called_ms).tolist() == [False, False, False, True]
+    assert (times[1].embedding_ms > called_ms).tolist() == [False, False, True, True]
     assert times[1].phases_ms["lookup"] == times[1].forward_ms.max()
     assert "synchronise" not in times[1].phases_ms
     copied = replace(traffic, synchronisation=Synchronisation(to_host_bytes=1e10))
@@ -190,7 +192,8 @@ def test_a_step_takes_the_slowest_rank_of_every_phase() -> None:
     assert time.phases_ms["lookup"] == time.forward_ms.max()
     assert time.phases_ms["lookup_backward"] == time.backward_ms.max()
     assert time.step_ms == pytest.approx(sum(time.phases_ms.values()))
-    np.testing.assert_allclose(time.embedding_ms, embedding_ms(traffic.load, problem.machine.constants))
+    constants = problem.machine.constants
+    np.testing.assert_allclose(time.embedding_ms, embedding_ms(traffic.load, constants) + 1e3 * constants.module_s)
 
 
 tables = st.builds(

@@ -13,7 +13,9 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Unsupported
 from shardbench.calibrate.kernels import KernelBench
 from shardbench.calibrate.messages import Messages
+from shardbench.calibrate.plans import plan_cases
 from shardbench.calibrate.points import MESSAGE_BYTES, KernelCase
+from shardbench.calibrate.rank import PlanStep
 from shardbench.engine.clock import CudaClock, clock_of
 from shardbench.engine.join import device_of, join_group
 from shardbench.engine.lower import Lowered, lower
@@ -249,8 +251,9 @@ def run_by_events(job: RankJob, folder: Path) -> tuple[Any, ...]:
     point = KernelCase(tables=2, rows=100, dim=8, batch=8, pooling=2)
     kernels_ms = KernelBench([point], torch.device("cpu"), CudaClock()).round(0)
     messages_ms = Messages(1, torch.device("cpu"), CudaClock()).round()
+    plan_ms = PlanStep(plan_cases(1, quick=True)[0], machine(1, 1), torch.device("cpu"), CudaClock()).round()
     dist.destroy_process_group()
-    return result.ms, result.cpu_ms, kernels_ms, messages_ms
+    return result.ms, result.cpu_ms, kernels_ms, messages_ms, plan_ms
 
 
 def test_events_are_read_only_after_they_happened(tmp_path):
@@ -260,7 +263,7 @@ def test_events_are_read_only_after_they_happened(tmp_path):
     problem = workload.problem(machine(1, 1))
     settings = {"warmup": 1, "iterations": 4, "seed": 0, "timeout_s": 60}
     job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
-    ms, cpu_ms, kernels_ms, messages_ms = call_in_child(
+    ms, cpu_ms, kernels_ms, messages_ms, plan_ms = call_in_child(
         run_by_events, (job, tmp_path), timeout_s=100, phase="time", log=tmp_path / "log"
     )
     assert cpu_ms == {}
@@ -269,3 +272,4 @@ def test_events_are_read_only_after_they_happened(tmp_path):
     assert all(np.all(np.array(ms[name]) > 0) for name in ("lookup_backward", "dense", "update"))
     assert all(forward > 0 and backward > 0 for times in kernels_ms for forward, backward in times)
     assert len(messages_ms) == len(MESSAGE_BYTES)
+    assert all(time > 0 for name in ("lookup_backward", "dense", "update", "step") for time in plan_ms[name])

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from shardbench.base import host
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, Gpus
 from shardbench.base.memory import RANK_BYTES
 from shardbench.calibrate import calibration
 from shardbench.cli import diagnosis as doctor
-from shardbench.cli.main import run_command
+from shardbench.cli import main as cli
 from shardbench.model.machine import load_machine
+from shardbench.processes.failures import failure_of
 from shardbench.records.trial import Backend
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.suite import load_suite
@@ -78,7 +80,7 @@ def test_memory_is_the_tables_and_the_ranks():
         ("a100-40gb-2x8", 8, False, "needs 16 CUDA devices, this machine has 8; or start the ranks on 2 machines"),
         ("a100-40gb-2x8", 16, True, "this machine stands for 2 nodes"),
         ("cpu-1x4", 0, True, "4 ranks share 2 cores"),
-        ("cpu-2x2", 0, True, "4 ranks share 2 cores: times are not those of 1 each; this machine stands for 2 nodes"),
+        ("cpu-2x2", 0, True, "4 ranks share 2 cores: times are not compared; this machine stands for 2 nodes"),
     ],
 )
 def test_what_a_machine_needs(monkeypatch, machine, gpus, fits, says):
@@ -107,7 +109,7 @@ def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):
     lacking = lacking_devices(load_machine("cpu-1x2"), Backend.MEASURED)
     assert lacking == "needs torchrec, not installed here: requirements/ lists the engine"
     assert lacking_devices(load_machine("cpu-1x2"), Backend.SIMULATED) == ""
-    assert run_command(["doctor", "--data", str(tmp_path), "--json"]) == 1
+    assert cli.run_command(["doctor", "--data", str(tmp_path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is False
     assert document["problems"] == [
@@ -115,24 +117,94 @@ def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):
         "requirements/ lists it"
     ]
     with pytest.raises(BadInput, match="torchrec is not installed"):
-        doctor.device_here(2)
+        doctor.ranks_here(2)
+
+
+@pytest.fixture
+def without_driver(monkeypatch):
+    """The CUDA build of FBGEMM is installed where there is no driver."""
+
+    def load(name, *_):
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(host, "_version", lambda name: "1.8.0" if name == "fbgemm-gpu" else None)
+    monkeypatch.setattr(host.ctypes, "CDLL", load)
+
+
+def test_a_missing_driver_is_one_line_wherever_the_engine_is_needed(without_driver, monkeypatch, capsys):
+    line = host.missing_driver()
+    assert line.startswith("the NVIDIA driver is not installed: libnvidia-ml.so.1 is missing, which the CUDA build of")
+    assert line.endswith("or the CPU engine: python requirements/install.py cpu")
+    for machine in ("cpu-1x2", "h100-1x8"):
+        assert lacking_devices(load_machine(machine), Backend.MEASURED) == line
+    with pytest.raises(BadInput, match="libnvidia-ml"):
+        doctor.ranks_here(2)
+    # What torch says of it, and of a library that lacks something else.
+    unloaded = OSError("Could not load this library: /site/fbgemm_gpu/fbgemm_gpu_config.so")
+    assert failure_of(unloaded, "plan").cause == line
+    assert failure_of(OSError("disk full"), "plan").cause == "OSError: disk full"
+    monkeypatch.setattr(cli, "app", fails_with(unloaded))
+    assert cli.run_command(["export", "plan.json"]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def fails_with(error):
+    def app(arguments, **_):
+        raise error
+
+    return app
+
+
+def test_the_driver_is_only_asked_for_by_the_cuda_build(without_driver, monkeypatch):
+    monkeypatch.setattr(host, "_version", lambda name: "1.8.0" if name == "fbgemm-gpu-cpu" else None)
+    assert host.missing_driver() == ""
+    monkeypatch.setattr(host, "_version", lambda name: "1.8.0")
+    monkeypatch.setattr(host.ctypes, "CDLL", lambda name: None)
+    assert host.missing_driver() == ""
+    assert failure_of(OSError("Could not load this library: x.so"), "plan").cause.startswith("OSError: Could not load")
 
 
 def test_fewer_devices_than_ranks(monkeypatch):
     machine_like(monkeypatch, gpus=1)
     with pytest.raises(BadInput, match="--ranks 2: here are 1 CUDA devices"):
-        doctor.device_here(2)
-    machine_like(monkeypatch, gpus=2)
-    assert doctor.device_here(2) == "cuda"
+        doctor.ranks_here(2)
+    assert doctor.ranks_here(None) == ("cuda", 1)
+    machine_like(monkeypatch, gpus=8)
+    assert doctor.ranks_here(2) == ("cuda", 2)
+    assert doctor.ranks_here(None) == ("cuda", 8)
     machine_like(monkeypatch)
-    assert doctor.device_here(2) == "cpu"
+    assert doctor.ranks_here(None) == ("cpu", 2)
+    assert doctor.ranks_here(4) == ("cpu", 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ([], ("cuda", 8, Path("cuda-1x8.toml"), 1)),
+        (["--ranks", "4"], ("cuda", 4, Path("cuda-1x4.toml"), 1)),
+        (["--nodes", "2", "--out", "."], ("cuda", 8, Path("cuda-2x8.toml"), 2)),
+        (["--out", "mine.toml"], ("cuda", 8, Path("mine.toml"), 1)),
+    ],
+)
+def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, told, asked):
+    called = []
+
+    def calibrate(device, ranks, out, *, quick, force, nodes):
+        called.append((device, ranks, out, nodes))
+        raise BadInput("enough")
+
+    machine_like(monkeypatch, gpus=8)
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    assert cli.run_command(["doctor", "--calibrate", *told]) == 2
+    assert called == [asked]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--quick"], "belong to --calibrate"),
-        (["--calibrate", "--ranks", "1"], "'--ranks'"),
+        (["--ranks", "2"], "--ranks, --nodes, --out, --quick and --force belong to --calibrate"),
+        (["--calibrate", "--ranks", "0"], "'--ranks'"),
         (["--calibrate", "--out", "machine.json"], "must end in .toml"),
         (["--calibrate", "--out", "{here}"], "give --force to write it again"),
         (["--calibrate", "--out", "new-cpu.toml"], "GB of memory, 0.0 are free: give --quick"),
@@ -145,7 +217,7 @@ def test_bad_arguments_are_one_line(tmp_path, capsys, monkeypatch, arguments, sa
     here = tmp_path / "cpu-1x2.toml"
     text = (Path(__file__).parent.parent / "benchmarks" / "machines" / "cpu-1x2.toml").read_text()
     here.write_text(text)
-    assert run_command(["doctor", *(a.format(here=here) for a in arguments)]) == 2
+    assert cli.run_command(["doctor", *(a.format(here=here) for a in arguments)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert says in printed.err
@@ -160,6 +232,7 @@ for name in ("torch", "torchrec", "fbgemm_gpu"):
 import shardbench.cli.diagnosis, shardbench.cli.run, shardbench.cli.plan
 import shardbench.runs.run_trial, shardbench.runs.runner
 from shardbench.datasets.dlrm_datasets import CONFIG
+from shardbench.base import host
 from shardbench.base.errors import BadInput
 from pathlib import Path
 try:

@@ -214,6 +214,11 @@ def test_the_fork_server_is_spared_the_engine_until_it_is_needed(tmp_path, small
     assert server_pid() == full
 
 
+def test_an_engine_that_cannot_be_loaded_does_not_end_the_fork_server(tmp_path, small_server, monkeypatch):
+    monkeypatch.setattr(server, "missing_driver", lambda: "no driver")
+    assert not call_in_child(has, (server.ENGINE,), timeout_s=60, phase="plan", log=tmp_path / "log")
+
+
 def test_cores_and_niceness_are_set_back(tmp_path, monkeypatch):
     own = Treatment.of(os.getpid())
     FORK_SERVER.context()

@@ -19,6 +19,7 @@ from shardbench.model.strategy import Role
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
+from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.studies import submission
 from shardbench.studies.reproduction import find_reproduction
@@ -27,8 +28,9 @@ from shardbench.studies.submission import check_submission
 
 DIGESTS = {1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c"}
 """A version is never changed: what is to be otherwise becomes the next one."""
-POSED = {1: "8a2317199b6e3ba7"}
-"""Hashes of the workloads and the machines, as they are drawn and loaded."""
+POSED = {1: "05ba3e3929f1067a"}
+"""Hashes of the workloads and the machines, as they are drawn and loaded. A machine has the constants known of it:
+they have changed since the committed board was made, which its records' code says as well."""
 DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())
 
 
@@ -132,6 +134,20 @@ def test_ties_say_what_is_not_known() -> None:
         row("e", 12.0, draws_ms=()),
     )  # fmt: skip
     assert dict(zip(table.strategy, table.tie)) == {"a": "", "b": "=", "c": "", "d": "~", "e": "?"}
+
+
+def test_every_row_of_a_problem_has_its_places_by_either_judge() -> None:
+    table = board(
+        bound(8.0, 8.0), row("a", 10.0, torchrec_estimate_ms=3.0), row("b", 12.0, torchrec_estimate_ms=2.0),
+        row("b", 11.0, budget="1 s", torchrec_estimate_ms=2.0), row("host", 9.0, torchrec_estimate_ms=None),
+        row("c", None), bound(1.0, 1.0, "x"), row("a", 2.0, "x", torchrec_estimate_ms=9.0),
+    )  # fmt: skip
+    places = {(r.workload, r.strategy, r.budget): (r.model_rank, r.torchrec_rank) for r in table.itertuples()}
+    assert {key: pair for key, pair in places.items() if not math.isnan(pair[0])} == {
+        ("w", "a", "60 s"): (1, 3), ("w", "b", "60 s"): (3, 1), ("w", "b", "1 s"): (2, 1), ("x", "a", "60 s"): (1, 1),
+    }  # fmt: skip
+    (sentence,) = {disagreement(part) for part in by_problem(table_standings(table)).values()} - {""}
+    assert sentence.endswith("the cost model has a (60 s) first, TorchRec's own estimator b (1 s), b (60 s)")
 
 
 def test_measured_rows_stand_beside_by_a_backend_of_their_own() -> None:

@@ -37,11 +37,16 @@ def stamp(made: Claim, hours: int = 0) -> Definition:
 
 
 def test_a_row_names_the_commits_of_its_definition_and_of_its_records() -> None:
-    made = claim(part="embedding", data="made up")
+    made = claim(part="embedding", machine="h100-1x8", data="made up")
     row = ledger._row(made, [7.0] * 5, [record("b", 2), record("a", 1)], stamp(made))
     assert (row["defined_in"], row["judged_in"]) == ("d" * 10, f"{'a' * 10} to {'b' * 10}")
-    assert row["strength"].startswith("simulated (model error ")
-    assert row["strength"].endswith("held-out embedding points); made-up workload")
+    assert row["strength"].startswith("simulated (constants of h100-1x8: model error ")
+    assert row["strength"].endswith(" held-out kernels); made-up workload")
+    unjudged = ledger._row(claim(part="step", machine="nobody-1x8"), [7.0] * 5, [record("b", 2)], stamp(made))
+    assert unjudged["strength"].startswith("simulated (constants of nobody-1x8: not judged by any published step)")
+    with pytest.raises(ValueError, match="need the name of their 'machine'"):
+        claim(part="step")
+    assert claim(part="step", machine="h100-1x8").digest == claim(part="step", machine="nobody-1x8").digest
     assert (row["direction"], row["magnitude"], row["n"], row["n_unit"]) == ("reproduced", "reproduced", 5, "draw")
     changed = ledger._row(made, [7.0], [record("a", 1, dirty=True)], stamp(claim(paper=7.0)))
     assert (changed["defined_in"], changed["judged_in"]) == ("not committed", f"{'a' * 10} (changed)")

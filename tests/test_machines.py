@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,10 +13,11 @@ import pytest
 from published_held_out import BEGINS, stated_factor
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import to_data
 from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
 from shardbench.model import machine as machine_module
-from shardbench.model.machine import load_machine, machine_files, overridden, parse_machine, scaled, uncertain
+from shardbench.model.machine import Trust, load_machine, machine_files, overridden, parse_machine, scaled, uncertain
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (
@@ -77,7 +79,7 @@ def test_every_number_says_where_it_comes_from(name: str) -> None:
         ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "TB"', "'hbm_bandwidth' has unit 'TB'"),
         ('value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "furlong"', "unit 'furlong'"),
         ('value = 3.35\nunit = "TB/s"', 'value = 0\nunit = "TB/s"', "hbm_bytes_per_s"),
-        ('value = 0.569\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
+        ('value = 0.641\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
         ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', 'source = "?"', "source"),
         ('source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', "", "source"),
         ("nodes = 1", "nodes = 0", "nodes"),
@@ -120,6 +122,48 @@ def test_a_file_may_state_what_differs_from_a_base() -> None:
     assert made.topology.uvm_bytes == base.topology.uvm_bytes
     assert (made.constants, made.errors) == (base.constants, base.errors)
     assert {key for key in base.sources if made.sources[key] != base.sources[key]} == {"hbm_bytes"}
+
+
+TRUST = """
+[trust]
+step_error = 1.09
+pair_error = 1.03
+plans = 20
+pairs = 100
+pairs_right = 94
+source = "made up for this test"
+"""
+
+
+def test_a_file_may_say_how_far_whole_steps_trust_it() -> None:
+    machine = parse_machine(text_of("h100-1x8") + TRUST, "file")
+    assert machine.trust == Trust(
+        step_error=1.09, pair_error=1.03, plans=20, pairs=100, pairs_right=94, source="made up for this test"
+    )
+    without = replace(machine, trust=None)
+    assert "trust" not in to_data(without)
+    # Other constants have no such steps; less memory changes none.
+    assert overridden(machine, {"launch": "9 us"}).trust is None
+    assert overridden(machine, {"hbm_capacity": "1 GB"}).trust == machine.trust
+    other = 'name = "x-1x2"\nbase = "cpu-1x2"\ndescription = "d"'
+    assert parse_machine(other, "file").trust is None, "a base's steps are not another machine's"
+    assert parse_machine(other + TRUST, "file").trust == machine.trust
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("pairs_right = 94", "pairs_right = 101", "101 pairs are right of 100"),
+        ("pair_error = 1.03", "", "pair_error"),
+        ("step_error = 1.09", "step_error = 0.9", "step_error"),
+        ("plans = 20", "plans = 0", "plans"),
+        ('source = "made up for this test"', 'source = "x"', "source"),
+        ("plans = 20", "plans = 20\nmood = 3", "mood"),
+    ],
+)
+def test_a_wrong_trust_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parse_machine(text_of("h100-1x8") + TRUST.replace(old, new), "file")
 
 
 @pytest.mark.parametrize(
@@ -280,8 +324,8 @@ def test_errors_in_files_are_those_of_the_held_out_points(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("error = 1.18\n", "", "'hbm_bandwidth' does not say how well it is known: add error"),
-        ("error = 1.18\n", "error = 0.9\n", "error"),
+        ("error = 1.08\n", "", "'hbm_bandwidth' does not say how well it is known: add error"),
+        ("error = 1.08\n", "error = 0.9\n", "error"),
         ('unit = "MiB"\n', 'unit = "MiB"\nerror = 1.2\n', "'cache_capacity' is a capacity and has no error"),
     ],
 )

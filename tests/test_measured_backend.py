@@ -157,14 +157,17 @@ def test_half_precision_sends_what_is_counted(tmp_path, kind):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("kind", [*KINDS, "node_sharded", "whole_copies"])
-def test_one_gpu_equals_the_unsharded_model(tmp_path, kind):
-    on = replace(machine(1, 1), device="cuda")
+def test_gpus_equal_the_unsharded_model(tmp_path, kind, gpus):
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"needs {gpus} CUDA devices")
+    on = replace(machine(1, gpus), device="cuda")
     workload = RandomWorkload(SHAPES, 32)
     problem = workload.problem(on)
     materialise(workload, tmp_path / "batches", range(2))
     settings = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 300, "dump": True}
-    job = rank_job(plan_of(kind, workload, 1, 1), problem, workload.dense, tmp_path / "batches", **settings)
+    job = rank_job(plan_of(kind, workload, 1, gpus), problem, workload.dense, tmp_path / "batches", **settings)
     measure(job, tmp_path / "job")
     sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
     for ours, theirs in zip(sharded.logits, reference.logits, strict=True):

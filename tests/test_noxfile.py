@@ -38,7 +38,7 @@ def jobs(monkeypatch):
     nox = SimpleNamespace(options=SimpleNamespace(), session=lambda job: job, Session=Session)
     monkeypatch.setitem(sys.modules, "nox", nox)
     found = runpy.run_path(str(ROOT / "noxfile.py"))
-    for job in ("publish", "reproduce", "tables", "tests"):
+    for job in ("gpu", "publish", "reproduce", "tables", "tests"):
         monkeypatch.setitem(found[job].__globals__, "install", lambda session: None)
     return found
 
@@ -164,7 +164,7 @@ class OnDisk(Session):
 
 
 def test_every_python_that_the_readme_names_is_tried_on_what_is_locked(jobs, monkeypatch, tmp_path):
-    named = ROOT.joinpath("README.md").read_text().partition("with pip and Python ")[2].partition(" (those")[0]
+    named = ROOT.joinpath("README.md").read_text().partition("with pip and Python ")[2].partition(".\n")[0]
     assert tuple(named.replace(" or ", ", ").split(", ")) == jobs["PYTHONS"]
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name != "python3.13" else None)
     with pytest.raises(Refused, match=r"^no Python 3\.13 on PATH; try those that are: nox -s pythons -- VERSION"):
@@ -189,3 +189,140 @@ def test_locking_uses_the_locked_uv(jobs, tmp_path):
     assert "--require-hashes" in install
     assert install[-1] == str(ROOT / "requirements" / "locked" / "uv.txt")
     assert write == (str(tmp_path / "uv" / "bin" / "python"), str(ROOT / "requirements" / "lock.py"))
+
+
+COMMAND = """#!/bin/sh
+echo "$(basename "$0") $*" >> ran.txt
+echo "hidden: ${CUDA_VISIBLE_DEVICES-no}" >> ran.txt
+case "$*" in
+  *"FAILS"*) echo "error: because of FAILS" >&2; echo "more words"; exit 3 ;;
+  *--calibrate*--nodes\\ 2*) touch "runs/gpu/machines/cuda-2x8.toml" ;;
+  *--calibrate*--quick*) touch "runs/gpu-on-cpus/machines/cpu-1x2.toml" ;;
+  *--calibrate*) touch "runs/gpu/machines/cuda-1x8.toml" ;;
+esac
+"""
+
+
+@pytest.fixture
+def box(jobs, monkeypatch, tmp_path):
+    """A machine with a driver, whose commands are scripts: gives a function that runs the session and what it printed.
+
+    It gives the commands that ran, the lines of the table and why the session ended in error.
+    """
+    monkeypatch.chdir(tmp_path)
+    names = {"VENV": tmp_path / ".nox", "ROOT": tmp_path, "install": lambda session: None}
+    for name, value in names.items():
+        monkeypatch.setitem(jobs["gpu"].__globals__, name, value)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    (tmp_path / ".nox" / "bin").mkdir(parents=True)
+
+    def run(capfd, *told, fails="nothing"):
+        for name in ("shardbench", "python"):
+            script = tmp_path / ".nox" / "bin" / name
+            script.write_text(COMMAND.replace("FAILS", fails))
+            script.chmod(0o755)
+        ended = ""
+        try:
+            jobs["gpu"](Session(*told))
+        except Refused as error:
+            ended = str(error)
+        log = tmp_path / "ran.txt"
+        ran = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return ran[::2], capfd.readouterr().out, ended, set(ran[1::2])
+
+    return run
+
+
+def rows(printed):
+    """Name -> (result, what is said of it) of the table at the end."""
+    table = printed.partition("or why it failed:\n")[2].split("\n\n")[0]
+    cells = [line.split(None, 4) for line in table.splitlines()]
+    return {name: (result, text) for name, result, _, _, text in cells}
+
+
+STEPS = ["machine", "tests", "calibration", "suite", "prediction", "page"]
+
+
+def test_a_gpu_box_is_tested_calibrated_measured_and_judged(box, capfd):
+    ran, printed, ended, hidden = box(capfd)
+    results = "--results runs/gpu"
+    assert ran == [
+        "shardbench doctor",
+        "python -m pytest -m gpu",
+        "shardbench doctor --calibrate --nodes 1 --out runs/gpu/machines",
+        f"shardbench run gpu --machine runs/gpu/machines/cuda-1x8.toml --fresh {results}",
+        f"shardbench report prediction {results}",
+        f"shardbench report gpu --page {results}",
+    ]
+    assert hidden == {"hidden: no"}
+    assert ended == ""
+    assert list(rows(printed)) == STEPS
+    assert {result for result, _ in rows(printed).values()} == {"passed"}
+    assert rows(printed)["page"][1] == "runs/gpu/pages/gpu.html"
+
+
+@pytest.mark.parametrize(("fails", "step"), [("pytest", "tests"), ("--calibrate", "calibration"), ("run gpu", "suite")])
+def test_a_step_that_fails_says_why_and_the_next_ones_run(box, capfd, fails, step):
+    ran, printed, ended, _ = box(capfd, fails=fails)
+    assert len(ran) == len(STEPS)
+    failed = {name: text for name, (result, text) in rows(printed).items() if result == "failed"}
+    assert failed == {step: f"error: because of {fails} (runs/gpu/steps/{step}.log)"}
+    assert ended == f"1 of 6 steps failed: {step}"
+    assert Path(f"runs/gpu/steps/{step}.log").read_text() == f"error: because of {fails}\nmore words\n"
+
+
+def test_no_machine_of_an_earlier_session_is_measured(box, capfd):
+    box(capfd)
+    ran, *_ = box(capfd, fails="--calibrate")
+    assert "--machine runs/gpu/machines/not-calibrated.toml" in ran[3]
+
+
+def test_a_gpu_box_can_be_tried_with_cpu_ranks(box, capfd, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    ran, printed, ended, hidden = box(capfd, "--cpu")
+    assert ended == ""
+    assert hidden == {"hidden: "}
+    assert list(rows(printed)) == STEPS
+    assert ran[1:3] == [
+        "python -m pytest tests/test_cuda_path.py",
+        "shardbench doctor --calibrate --quick --nodes 1 --out runs/gpu-on-cpus/machines",
+    ]
+    assert ran[3].startswith("shardbench run quick --backend measured --strategy ")
+    assert " --machine runs/gpu-on-cpus/machines/cpu-1x2.toml " in ran[3]
+
+
+def test_several_machines_are_told_what_to_run(box, capfd):
+    ran, printed, ended, _ = box(capfd, "--nodes", "2")
+    assert ended == ""
+    assert list(rows(printed)) == [*STEPS[:3], "folders", "list"]
+    assert ran[2].endswith("--calibrate --nodes 2 --out runs/gpu/machines")
+    assert ran[3].endswith("cuda-2x8.toml --fresh --results runs/gpu --work runs/gpu/work --no-launch")
+    assert ran[4] == "shardbench collect runs/gpu/work --open"
+    said = printed.partition("Run this on each of the 2 machines")[2]
+    assert ".nox/bin/torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d" in said
+    assert "done < runs/gpu/steps/list.log\n" in said
+    assert said.endswith("on one of them: nox -s gpu -- --collect\n")
+    ran, printed, ended, _ = box(capfd, "--collect")
+    assert ran[0] == "shardbench collect runs/gpu/work --results runs/gpu"
+    assert list(rows(printed)) == ["collect", *STEPS[4:]]
+
+
+def test_machines_are_told_nothing_where_a_step_failed(box, capfd):
+    _, printed, ended, _ = box(capfd, "--nodes", "2", fails="--open")
+    assert ended == "1 of 5 steps failed: list"
+    assert "Run this" not in printed
+
+
+@pytest.mark.parametrize("told", [["--cpus"], ["--nodes"], ["--nodes", "two"], ["--nodes", "0"], ["4"]])
+def test_a_gpu_session_refuses_other_options(box, capfd, told):
+    ran, _, ended, _ = box(capfd, *told)
+    assert ended == f"nox -s gpu takes --cpu, --nodes N and --collect, not {' '.join(told)}"
+    assert ran == []
+
+
+def test_a_box_without_a_driver_is_refused_before_anything_is_installed(box, capfd, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    ran, _, ended, _ = box(capfd)
+    assert ended.startswith("there is no nvidia-smi: install the NVIDIA driver, or try all on CPUs")
+    assert ran == []

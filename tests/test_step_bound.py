@@ -10,13 +10,14 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
 from shardbench.cost.bounds.row_counts import AskedRows, grouped
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
+from shardbench.cost.bounds.step_calls import COPIES, NODES, WORLD
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import count
 from shardbench.model.machine import Machine
-from shardbench.model.plan import Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.plan import NodeSharded, Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -103,6 +104,53 @@ def test_latencies_of_the_cheapest_kinds_of_calls(place: Placement | None, calls
     assert time.step_ms == pytest.approx(dense_ms + calls)
     moves = {5: DEVICE_MOVES - {Move.REPLICATE}, 1: DEVICE_MOVES}[calls]
     assert beside_dense(step_bound(counted(problem, batch), problem, DENSE, moves)) == pytest.approx(calls)
+
+
+@pytest.mark.parametrize("scope", [WORLD, NODES, COPIES])
+def test_what_is_put_in_place_by_hand(scope: int) -> None:
+    # Of everything that takes time there are 4 lookups and 3 bags a device or rank, four owners or two in a node.
+    rates = {"vector_copy_bytes_per_s": 16e3, "reduce_bytes_per_s": 16e3}
+    made = linked(2, 2, lookup_copy_s=1e-3, length_copy_s=1e-4, bucketise_s=1e-2, **rates)
+    problem = of_tables(1, made)
+    samples = BATCH // 4
+    bags = Bags(values=np.tile([0, 1, 2, 3], 4), offsets=np.cumsum([0, *[2, 1, 1] * 4]))
+    everyone, owners, bags_there = tuple(range(4)), {WORLD: 4, NODES: 2, COPIES: 0}[scope], BATCH
+    if scope == COPIES:
+        place: Placement = Replicated(ranks=everyone)
+        sent, bags_there, arrived = 0.0, samples, 0
+    else:
+        place = RowWise(ranks=everyone) if scope == WORLD else NodeSharded()
+        sent = 4 * 1.0 + owners * samples * 0.1 + 4 * 10.0
+        bags_there = BATCH if scope == WORLD else BATCH // 2
+        # All vectors but those of the rank's own samples arrive as parts of sums: of all ranks or of the node's other.
+        arrived = (owners - 1) * samples if scope == NODES else 2 * samples + samples
+    expected = sent + 4 * 1.0 + bags_there * (0.1 + 3 * 1.0) + arrived * 1.0
+    plan = Plan(world_size=4, segments=(whole_table(problem.tables[0], place),))
+    assert beside_dense_ms(simulated(problem, [bags], plan)) == pytest.approx(expected)
+    relaxation = Relaxation(counted(problem, [bags]), problem, DEVICE_MOVES)
+    costs = relaxation._costs(relaxation.first_prices())[relaxation._sets.index(frozenset({scope}))]
+    assert 1e3 * costs.sum() / 4 == pytest.approx(expected)
+
+
+def test_placing_of_whole_tables_modules_and_the_floor_by_hand() -> None:
+    rates = {"lookup_copy_s": 1e-3, "length_copy_s": 1e-4, "vector_copy_bytes_per_s": 16e3, "module_s": 1e-2}
+    problem = of_tables(2, linked(bucketise_s=1.0, reduce_bytes_per_s=1.0, **rates))
+    bags = Bags(values=np.array([0, 1, 2, 3]), offsets=np.repeat([0, 1, 2, 3, 4], [1, 3, 3, 3, 3]))
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
+    step = beside_dense_ms(simulated(problem, [bags] * 2, plan))
+    # Sent and arrived: 4 lookups and two tables' or one table's lengths; vectors once forward and twice backward.
+    assert step == pytest.approx(10.0 + 2 * (4 * 1.0 + 12 * 0.1) + 3 * BATCH * 1.0)
+    demand = counted(problem, [bags] * 2)
+    for moves in (TABLE, TABLE | {Move.COLUMNS, Move.ROWS}):
+        assert beside_dense(step_bound(demand, problem, DENSE, moves)) == pytest.approx(step, rel=1e-6)
+    one = of_tables(1, problem.machine)
+    alone = Plan(world_size=2, segments=whole_tables(one.tables, (0,)))
+    whole = step_bound(counted(one, [bags]), one, DENSE, TABLE)
+    assert beside_dense(whole) == pytest.approx(beside_dense_ms(simulated(one, [bags], alone)), rel=1e-6)
+    slow = replace(problem.machine, constants=replace(problem.machine.constants, step_floor_s=1.0))
+    floored = replace(problem, machine=slow)
+    assert step_bound(demand, floored, DENSE, DEVICE_MOVES).ms == pytest.approx(1e3)
+    assert simulated(floored, [bags] * 2, plan).step_ms == pytest.approx(1e3)
 
 
 def test_two_kinds_of_calls_only_where_they_pay() -> None:

@@ -85,6 +85,24 @@ def test_a_grid_is_every_combination_and_the_closest_statement_counts(tmp_path):
     assert {job.strategies for job in jobs} == {("shuffle", "greedy-size")}
 
 
+def test_a_suite_on_another_machine_has_each_job_once(tmp_path):
+    suite = load(tmp_path, HEAD + WORKLOAD + WORKLOAD.replace("drawn", "other") + ALL)
+    moved = suite.on("cpu-2x2")
+    assert {job.machine for job in moved.jobs} == {"cpu-2x2"}
+    axes = [(job.workload, len(job.override), job.backend.value) for job in moved.jobs]
+    assert axes == list(product(("drawn", "other"), (0, 1), ("simulated", "measured")))
+    assert [job.plan_s for job in moved.jobs] == [1, 1, 1, 1, 60, 60, 60, 60]  # the first of those alike counts
+    assert load_suite("measured").on("cpu-1x2").on("cpu-1x2") == load_suite("measured").on("cpu-1x2")
+
+
+@pytest.mark.parametrize("world", [*range(1, 11), 12, 16])
+def test_the_suite_for_gpus_can_be_run_on_as_many_as_there_are(world):
+    suite = load_suite("gpu")
+    for job in suite.jobs:
+        with_memory = machine(1, world, hbm=10 * 10**9)
+        assert impossible(suite.workload(job).build(None), with_memory, job) == ""
+
+
 def test_the_example_of_the_guide_loads(tmp_path):
     guide = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
     (example,) = re.findall(

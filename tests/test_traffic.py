@@ -10,7 +10,7 @@ from problems import bags, machine
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import distinct_columns
 from shardbench.cost.collectives import Calls
-from shardbench.cost.costmodel import dense_s
+from shardbench.cost.dense import dense_s
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (

@@ -13,14 +13,17 @@ from shardbench.cost.traffic import count
 from shardbench.cost.uncertainty import (
     DRAWS,
     KERNEL_FORM,
+    HeldOutStep,
     band,
     deviations,
     drawn_machines,
     form_of,
+    judged_steps,
     p_larger,
+    trust,
     with_form,
 )
-from shardbench.model.machine import HostConstants, load_machine, uncertain
+from shardbench.model.machine import HostConstants, Trust, load_machine, uncertain
 from shardbench.model.plan import OnRank, Plan, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.runs.simulate import simulate
@@ -139,3 +142,77 @@ def test_times_compare_draw_by_draw_and_every_pair_of_seeds_counts():
     assert p_larger([0.9 * base, 1.1 * base], [base, 1.2 * base]) == 0.25
     with pytest.raises(ValueError, match="same number"):
         p_larger([[1.0, 2.0]], [[1.0]])
+
+
+PLENTY = 10**9
+"""Held-out steps that leave nothing to chance."""
+
+
+def spread(logs) -> float:
+    return float(np.sqrt(np.mean(np.square(logs))))
+
+
+def trusted(step_error: float, pair_error: float | None = None, plans: int = PLENTY) -> Trust:
+    return Trust(step_error=step_error, pair_error=pair_error, plans=plans, source="made up for this test")
+
+
+def test_judged_steps_are_as_far_off_as_held_out_ones_and_so_are_ratios_of_plans():
+    # Constants that err by 5 % alike in both plans.
+    constants = np.exp(np.log(1.05) * deviations("hbm_bytes_per_s"))
+    found = trusted(1.2, 1.03)
+    a, b = (np.array(judged_steps(ms, ms * constants, found, plan)) for ms, plan in ((100.0, "a"), (103.0, "b")))
+    assert spread(np.log(a / 100.0)) == pytest.approx(np.log(1.2), rel=0.05)
+    assert spread(np.log(b / a) - np.log(1.03)) == pytest.approx(np.log(1.03), rel=0.15)
+    # A lead as large as the error of a ratio comes about in 84 of 100 draws, twice as large a one is sure.
+    assert p_larger([b], [a]) == pytest.approx(NormalDist().cdf(1.0), abs=0.06)
+    assert p_larger([judged_steps(106.1, 106.1 * constants, found, "b")], [a]) > 0.95
+    assert judged_steps(100.0, 100.0 * constants, found, "a") == tuple(a)
+    # Constants that spread further than held-out steps were off are taken at their word.
+    assert judged_steps(100.0, 100.0 * constants, trusted(1.02), "a") == pytest.approx(100.0 * constants)
+    assert judged_steps(100.0, [100.0] * DRAWS, trusted(1.0, 1.0), "a") == (100.0,) * DRAWS
+
+
+def test_few_held_out_steps_widen_the_band():
+    of_one, of_plenty = (judged_steps(1.0, [1.0] * DRAWS, trusted(1.1, plans=n), "a") for n in (1, PLENTY))
+    low, high = band([of_plenty])
+    assert (low, high) == pytest.approx((1.1**-1.96, 1.1**1.96), rel=0.02)
+    # 12.7 is Student's t of one degree of freedom.
+    assert band([of_one]) == pytest.approx((1.1**-12.7, 1.1**12.7), rel=0.1)
+
+
+def test_held_out_steps_judge_the_step_and_not_its_kernels(tmp_path):
+    batches = materialise(WORKLOAD, tmp_path / "b", range(1))
+    placed = plan((0, Tier.HBM), (1, Tier.UVM))
+
+    def draws(found: Trust | None):
+        problem = problem_on(replace(KNOWN, errors=dict.fromkeys(KNOWN.errors, 1.0), trust=found))
+        return simulate(placed, problem, batches, WORKLOAD.dense, 1).draws(problem, WORKLOAD.dense)
+
+    plain, judged, alone = draws(None), draws(trusted(1.3, 1.05)), draws(trusted(1.3))
+    assert plain.embedding_ms == judged.embedding_ms == alone.embedding_ms
+    step_ms = simulate(placed, problem_on(KNOWN), batches, WORKLOAD.dense, 1).step_ms
+    assert spread(np.log(plain.step_ms) - np.log(step_ms)) < np.log(1.1)
+    for found in (judged, alone):
+        assert spread(np.log(found.step_ms) - np.log(step_ms)) == pytest.approx(np.log(1.3), rel=0.05)
+
+
+def held_out(tables: str, predicted_ms: float, measured_ms: float) -> HeldOutStep:
+    return HeldOutStep(tables=tables, predicted_ms=predicted_ms, measured_ms=measured_ms)
+
+
+def test_trust_is_of_whole_steps_and_of_ratios_without_what_all_plans_share():
+    # All are predicted at half of what they take, and one by a tenth more.
+    steps = [held_out("a", 50, 100), held_out("a", 55 * 1.2, 100 * 1.2), held_out("b", 10, 20)]
+    found = trust(steps, 0.05, "made up for this test")
+    half, more = np.log(0.5), np.log(0.55)
+    assert found.step_error == pytest.approx(np.exp(np.sqrt((2 * half**2 + more**2) / 3)), abs=1e-3)
+    assert found.pair_error == 1.1
+    assert (found.plans, found.pairs, found.pairs_right) == (3, 1, 1)
+    # A fifth is within a noise of a quarter, and plans of other tables are no pair.
+    assert trust(steps, np.log(1.25), "made up for this test").pairs == 0
+    assert trust(steps[1:], 0.05, "made up for this test").pair_error is None
+    wrong = [held_out("a", 1.0, 2.0), held_out("a", 1.0, 3.0), held_out("a", 0.9, 4.0)]
+    found = trust(wrong, 0.05, "made up for this test")
+    assert (found.pairs, found.pairs_right) == (3, 0), "plans that are predicted as equal are in no order"
+    with pytest.raises(BadInput, match="no held-out step"):
+        trust([], 0.05, "made up for this test")

@@ -33,6 +33,9 @@ CONSTANTS = {
     "peer_latency": (1, "us"), "table_call": (1, "us"), "bag_call": (10, "ns"), "page_walk": (10, "ns"),
     "sequence_row": (10, "ns"), "sequence_half": (1000, "rows"), "host_launch": (10, "us"),
     "host_table_call": (1, "us"), "dense_step": (10, "us"), "dense_layer": (1, "us"),
+    "module_call": (0, "us"), "vector_copy": (1000000, "GB/s"),
+    "activation_copy": (1000000, "GB/s"), "lookup_copy": (0, "ns"),
+    "length_copy": (0, "ns"), "bucketise": (0, "ns"), "reduce": (1000000, "GB/s"), "step_floor": (0, "us"),
 }  # fmt: skip
 
 

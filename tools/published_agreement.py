@@ -1,12 +1,14 @@
 """Published measurements beside the model's predictions: the table of errors, and constants fitted on its fit half.
 
-``python tools/published_agreement.py`` rewrites results/tables/published/points.csv and the tables of
-docs/costmodel.md; ``--fit`` prints the fitted constants, which then stand in the machine files.
+``python tools/published_agreement.py`` rewrites results/tables/published and the tables of docs/costmodel.md;
+``--fit`` writes the fitted shares, of which ``tools/gpu_machines.py`` then makes the machine files.
 """
 
 import argparse
+import re
 import textwrap
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from statistics import median
 
@@ -15,8 +17,10 @@ from scipy.optimize import least_squares
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
-from shardbench.cost.published.agreement import Predicted, predict_all, predicted_ms
-from shardbench.cost.published.points import FIT, HELD_OUT, Family, FitPlan, Point, published
+from shardbench.cost.published.agreement import Pair, Predicted, pairs, predict_all, predicted_ms
+from shardbench.cost.published.gpus import committed, known_gpus, shared
+from shardbench.cost.published.points import FIT, HELD_OUT, Family, Point, PublishedStep, published
+from shardbench.cost.published.steps import StepParts, step_parts
 
 COLUMNS = (
     "point",
@@ -30,13 +34,27 @@ COLUMNS = (
     "device",
     "constants_of",
 )
+STEP_COLUMNS = (
+    "step", "published_ms", "predicted_ms", "error_pct", "split", "gpu", "gpus", "nodes", "batch_size", "framework",
+    "plan", "dense", "group",
+)  # fmt: skip
+PAIR_COLUMNS = (
+    "family", "same", "first", "second", "published_ratio", "predicted_ratio", "sign_right", "ratio_error_pct",
+)  # fmt: skip
 CSV = Path("results/tables/published/points.csv")
+STEPS_CSV = Path("results/tables/published/steps.csv")
+PAIRS_CSV = Path("results/tables/published/pairs.csv")
 DOCUMENT = Path("docs/costmodel.md")
 WIDTH = 120
 """Columns of text in the document."""
 ERROR_SCALE = 0.1
 """A point counts as its log error over this: 10 % of error weighs as much as a constant one PRIOR_SCALE off."""
 PRIOR_SCALE = np.log(2.0)
+ROBUST = 0.3
+"""Log error beyond which a residual counts less than its square."""
+AT_MOST_ONE = ("gather", "nvlink", "pcie", "copy", "product_tensor")
+"""Shares of what a data sheet says can be reached at most."""
+SHARES = Path("src/shardbench/cost/published/gpus.json")
 
 
 def cells(found: Predicted) -> tuple[str, ...]:
@@ -47,25 +65,42 @@ def cells(found: Predicted) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def fit(plan: FitPlan) -> dict[str, float]:
-    """Return constants that meet the fit half of some families best in the log, drawn weakly to their prior."""
-    families = [published().families[name] for name in plan.families]
+def fit() -> dict[str, float]:
+    """Return the shared constants that meet the fit half of all families best in the log, drawn weakly to their prior.
+
+    A family whose machine is no GPU's file takes no part. Residuals beyond ROBUST count ever less than their square, so
+    that no single source decides.
+    """
+    known = known_gpus()
     chosen: list[tuple[Point, Family, float]] = []
-    for family in families:
+    for family in published().families.values():
         split = family.split()
         groups = [p.group for p in family.points]
         # Repeats of one measurement weigh together as one.
         chosen += [(p, family, groups.count(p.group) ** -0.5) for p in family.points if split[p.point] == FIT]
-    names, prior = list(plan.prior), np.log(list(plan.prior.values()))
-    upper = np.array([0.0 if name == "gather_efficiency_ratio" else np.inf for name in names])
+    names = [name for name, share in known.shares.items() if share.fitted]
+    prior = np.log([known.shares[name].prior for name in names])
+    upper = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in names])
 
-    def residuals(logs: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[float]:
-        values = dict(zip(names, np.exp(logs).tolist()))
-        errors = [w * np.log(predicted_ms(p, f, values) / p.published_ms) / ERROR_SCALE for p, f, w in chosen]
-        return [*errors, *((logs - prior) / PRIOR_SCALE)]
+    def residuals(
+        logs: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        shares = shared() | dict(zip(names, np.exp(logs).tolist()))
+        errors = np.array([w * np.log(predicted_ms(p, f, shares) / p.published_ms) / ERROR_SCALE for p, f, w in chosen])
+        scale = ROBUST / ERROR_SCALE
+        soft = np.sign(errors) * scale * np.sqrt(2.0 * (np.sqrt(1.0 + (errors / scale) ** 2) - 1.0))
+        return np.concatenate([soft, (logs - prior) / PRIOR_SCALE])
 
-    found = least_squares(residuals, np.minimum(prior, upper - 1e-6), bounds=(-np.inf, upper))
+    start = np.minimum(np.log([known.shares[name].value for name in names]), upper - 1e-6)
+    found = least_squares(residuals, start, bounds=(-np.inf, upper), diff_step=1e-3, xtol=1e-4)
     return dict(zip(names, np.exp(found.x).tolist()))
+
+
+def with_values(text: str, values: dict[str, float]) -> str:
+    """Return the text of the file of shares with new values, three digits each."""
+    for name, value in values.items():
+        text = re.sub(rf'("{name}": {{"value": )[^,]+', rf"\g<1>{float(f'{value:.3g}'):g}", text)
+    return text
 
 
 def table_csv(rows: Iterable[Predicted]) -> str:
@@ -73,8 +108,98 @@ def table_csv(rows: Iterable[Predicted]) -> str:
     return csv_text(COLUMNS, map(cells, rows))
 
 
+def steps_csv(rows: Iterable[Predicted]) -> str:
+    """Return the table of whole published steps as CSV, with the parts of each prediction."""
+    lines = []
+    families = published().families
+    found = {f"{name}/{point.point}": point for name in families for point in families[name].points}
+    for row in rows:
+        step = found[row.point]
+        if not isinstance(step, PublishedStep):
+            continue
+        parts = step_parts(step, committed(step.machine), shared()["host_step_s"])
+        lines.append(
+            (
+                row.point, *cells(row)[2:5], row.split, step.machine, step.gpus, step.nodes, step.batch_size,
+                step.executor, step.plan, step.dense, step.group,
+                *(f"{1e3 * getattr(parts, part.name):.4g}" for part in fields(parts)),
+                row.source + (f"; {step.assumed}" if step.assumed else ""),
+            )
+        )  # fmt: skip
+    names = [f"{part.name}_ms" for part in fields(StepParts)]
+    return csv_text((*STEP_COLUMNS, *names, "source"), lines)
+
+
+def pairs_csv(rows: Iterable[Pair]) -> str:
+    """Return the table of pairs of plans as CSV."""
+    lines = [
+        (
+            p.family, p.what, p.first, p.second, f"{p.published_ratio:.3f}", f"{p.predicted_ratio:.3f}",
+            "yes" if p.sign_right else "no", f"{p.error_pct:.1f}",
+        )
+        for p in rows
+    ]  # fmt: skip
+    return csv_text(PAIR_COLUMNS, lines)
+
+
+def whole_steps(rows: Iterable[Predicted]) -> list[Predicted]:
+    """Return the rows of whole steps."""
+    return [row for row in rows if row.family.startswith("step_")]
+
+
+def group_errors(rows: Iterable[Predicted]) -> list[float]:
+    """Return one factor of error a group, 1 or more: the median of its repeats."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        ratio = row.predicted_ms / row.published_ms
+        groups.setdefault((row.family, row.group), []).append(max(ratio, 1.0 / ratio))
+    return [median(repeats) for repeats in groups.values()]
+
+
+def steps_markdown(rows: list[Predicted]) -> str:
+    """Return how far whole steps are off: all, and by GPU."""
+    lines = [
+        "| whole steps | fitted | median error | within 1.6 | held out | median error | within 1.6 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    steps = whole_steps(rows)
+    for machine in ("all", *sorted({row.constants_of for row in steps})):
+        lines.append(f"| {machine} | " + " | ".join(
+            _within([r for r in steps if r.split == split and machine in ("all", r.constants_of)])
+            for split in (FIT, HELD_OUT)
+        ) + " |")  # fmt: skip
+    lines += [
+        "",
+        "| pairs that differ by more than 5 % | pairs | in the right order | median error of the ratio |",
+        "|---|---|---|---|",
+    ]
+    found = pairs()
+    for name in ("all", *dict.fromkeys(p.family for p in found)):
+        some = [p for p in found if name in ("all", p.family)]
+        off = median(p.error_pct for p in some)
+        lines.append(f"| {name} | {len(some)} | {sum(p.sign_right for p in some)} | {off:.1f} % |")
+    return "\n".join(lines)
+
+
+def _within(rows: list[Predicted]) -> str:
+    errors = group_errors(rows)
+    if not errors:
+        return "0 | - | -"
+    near = sum(error <= 1.6 for error in errors)
+    return f"{len(errors)} | {100 * (median(errors) - 1):.1f} % | {100 * near / len(errors):.0f} %"
+
+
+def shares_markdown() -> str:
+    """Return the shared constants with their priors."""
+    lines = ["| shared constant | value | prior | where the prior comes from |", "|---|---|---|---|"]
+    for name, share in known_gpus().shares.items():
+        origin = share.source if share.fitted else f"not fitted: {share.source}"
+        lines.append(f"| `{name}` | {share.value:.3g} | {share.prior:.3g} | {origin} |")
+    return "\n".join(lines)
+
+
 def markdown(rows: list[Predicted]) -> str:
-    """Return error statistics by family, then every point, as the two tables of the document."""
+    """Return error statistics by family, and what is known of each family."""
     lines = [
         "| family | fitted | median error | worst | held out | median error | worst |",
         "|---|---|---|---|---|---|---|",
@@ -84,15 +209,13 @@ def markdown(rows: list[Predicted]) -> str:
         lines.append(f"| {name} | {' | '.join(errors)} |")
     for name, family in published().families.items():
         about = f"**{name}**: {family.title}. Source: {family.source}. Device: {family.device}. "
-        assumed = f"Constants of {family.machine}. Assumed: {'; '.join(family.assumptions)}."
-        lines += ["", *textwrap.wrap(about + assumed, WIDTH, break_on_hyphens=False), ""]
-        lines += [f"- `{key}` = {value.value:g}: {value.source}" for key, value in family.constants.items()]
-        lines += ["", "| point | published ms | predicted ms | error % | split |", "|---|---|---|---|---|"]
-        lines += [
-            "| " + " | ".join((r.point.removeprefix(f"{name}/"), *cells(r)[2:6])) + " |"
-            for r in rows
-            if r.family == name
-        ]
+        assumed = f" Assumed: {'; '.join(family.assumptions)}." if family.assumptions else ""
+        about += f"Constants of {family.machine}.{assumed}"
+        lines += ["", *textwrap.wrap(about, WIDTH, break_on_hyphens=False, break_long_words=False)]
+        lines += [""] * bool(family.constants)
+        for key, value in family.constants.items():
+            said = f"- `{key}` = {value.value:g}: {value.source}"
+            lines += textwrap.wrap(said, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -115,16 +238,18 @@ def embed(document: str, table: str, name: str = "agreement") -> str:
 def main() -> None:
     """Run the command line, from the repository's root."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", action="store_true", help="print fitted constants and write nothing")
+    parser.add_argument("--fit", action="store_true", help="fit the shared constants and write them, no tables")
     if parser.parse_args().fit:
-        for plan in published().fits:
-            for name, value in fit(plan).items():
-                print(f"{'+'.join(plan.families)}: {name} = {value:.4g} (prior {plan.prior[name]:g})")
+        write_atomically(SHARES, with_values(SHARES.read_text(), fit()))
         return
     rows = predict_all()
 
     write_atomically(CSV, table_csv(rows))
-    write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(rows)))
+    write_atomically(STEPS_CSV, steps_csv(rows))
+    write_atomically(PAIRS_CSV, pairs_csv(pairs()))
+    text = embed(DOCUMENT.read_text(), markdown(rows))
+    text = embed(text, steps_markdown(rows), "whole steps")
+    write_atomically(DOCUMENT, embed(text, shares_markdown(), "shares"))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ go, root mean squares of logarithms.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -19,10 +18,13 @@ from scipy.optimize import least_squares
 
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
-from shardbench.cost.published.agreement import committed, predicted_ms
+from shardbench.cost.published.agreement import machine_of, predicted_ms
+from shardbench.cost.published.gpus import committed
 from shardbench.cost.published.points import HELD_OUT, Family, Point, PublishedExchange, PublishedKernel, published
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
 
+STEP_FORM = 1.20
+"""Error factor of the form of whole published steps, for the constants that they judge."""
 _STEP = 1.05
 """Factor by which a constant is moved to see how far a prediction follows."""
 
@@ -38,38 +40,49 @@ class Judged:
     """Error factor of the model's form for what these points time."""
 
 
-_KERNELS = (
-    "hbm_bytes_per_s", "cache_bytes_per_s", "cache_reach_ratio", "uvm_bytes_per_s", "gather_efficiency_ratio",
-    "access_overhead_bytes", "sort_bytes", "dispatch_s",
+_EXCHANGES = (
+    "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_reduce_a100", "all_reduce_b200",
+    "collectives_b200_mlperf", "all_reduce_v100", "all_reduce_b200_efa",
 )  # fmt: skip
+_KERNELS = ("tbe_h100", "tbe_width", "embedding_bag")
 JUDGED = {
-    "+".join(judged.families): judged
-    for judged in (
-        Judged(families=("tbe_h100", "tbe_width"), constants=_KERNELS, form=KERNEL_FORM),
-        Judged(families=("embedding_bag",), constants=_KERNELS, form=KERNEL_FORM),
-        Judged(
-            families=("all_to_all_rtx6000d", "all_to_all_others"),
-            constants=("intra_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "peer_latency_s"),
-            form=EXCHANGE_FORM,
+    "kernels": Judged(
+        families=_KERNELS,
+        constants=(
+            "hbm_bytes_per_s", "cache_bytes_per_s", "cache_reach_ratio", "uvm_bytes_per_s", "gather_efficiency_ratio",
+            "access_overhead_bytes", "sort_bytes", "dispatch_s", "launch_s", "bag_step_s",
         ),
-    )
-}
-"""The judged constants by the word that machine files use after BEGINS."""
+        form=KERNEL_FORM,
+    ),
+    "exchanges": Judged(
+        families=_EXCHANGES,
+        constants=("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s"),
+        form=EXCHANGE_FORM,
+    ),
+    "steps": Judged(
+        families=tuple(name for name in published().families if name.startswith("step_")),
+        constants=(
+            "dense_flop_per_s", "dense_tf32_rate", "dense_half_rate", "dense_layer_s", "vector_copy_bytes_per_s",
+            "reduce_bytes_per_s",
+        ),
+        form=STEP_FORM,
+    ),
+}  # fmt: skip
+"""The judged constants, as ``Machine.errors`` names them, by the word that machine files use after BEGINS."""
 BEGINS = "held out: "
-
-
-def scaled_ms(point: Point, family: Family, factors: Mapping[str, float]) -> float:
-    """Return the milliseconds of a published point, predicted with constants multiplied by ``factors``."""
-    stated = committed(family.machine).constants
-    values = {name: getattr(stated, name) for name in factors}
-    values |= {name: constant.value for name, constant in family.constants.items() if name in factors}
-    if isinstance(point, PublishedExchange):
-        own = {name: value * factors.get(name, 1.0) for name, value in point.constants.items()}
-        point = replace(point, constants=own)
-    changed = {name: value * factors[name] for name, value in values.items()}
-    if "gather_efficiency_ratio" in changed:
-        changed["gather_efficiency_ratio"] = min(1.0, changed["gather_efficiency_ratio"])
-    return predicted_ms(point, family, changed)
+_KEYS = {
+    "kernels": (
+        "hbm_bandwidth", "cache_bandwidth", "cache_reach", "uvm_bandwidth", "gather_efficiency", "access_overhead",
+        "sort_traffic", "dispatch", "launch", "bag_step",
+    ),
+    "exchanges": ("intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency"),
+    "steps": (
+        "dense_rate", "dense_tf32_rate", "dense_half_rate", "dense_layer", "vector_copy", "reduce", "activation_copy",
+        "lookup_copy", "length_copy",
+    ),
+}  # fmt: skip
+ERROR_OF = {key: f"{BEGINS}{name} (docs/costmodel.md, section 7)" for name, keys in _KEYS.items() for key in keys}
+"""The words that say where the error of a GPU's constant comes from, by its key in a machine file."""
 
 
 def weighed(families: tuple[str, ...], *, every: bool = False) -> list[tuple[Point, Family, float]]:
@@ -100,11 +113,12 @@ def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> F
     """Return d log(predicted) / d log(constant), [constants], by central differences."""
     width = 2.0 * math.log(_STEP)
     return np.array(
-        [
-            math.log(scaled_ms(point, family, {c: _STEP}) / scaled_ms(point, family, {c: 1.0 / _STEP})) / width
-            for c in constants
-        ]
+        [math.log(_moved(point, family, c, _STEP) / _moved(point, family, c, 1.0 / _STEP)) / width for c in constants]
     )
+
+
+def _moved(point: Point, family: Family, constant: str, factor_: float) -> float:
+    return predicted_ms(point, family, factors={constant: factor_})
 
 
 @cache
@@ -115,7 +129,7 @@ def form_error(name: str) -> float:
 
     def errors(logs: Floats) -> Floats:
         factors = dict(zip(judged.constants, np.exp(logs).tolist()))
-        found = [math.sqrt(w) * math.log(scaled_ms(p, f, factors) / p.published_ms) for p, f, w in points]
+        found = [math.sqrt(w) * math.log(predicted_ms(p, f, factors=factors) / p.published_ms) for p, f, w in points]
         return np.array(found)
 
     groups = len({(id(family), point.group) for point, family, _ in points})
@@ -150,9 +164,12 @@ def stated_factor(error_source: str) -> float | None:
 
 def drawn_logs(point: Point, family: Family) -> Floats:
     """Return log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
-    errors = committed(family.machine).errors
+    errors = committed(machine_of(point, family)).errors
     factors = {name: error ** deviations(name) for name, error in errors.items()}
-    logs = [math.log(scaled_ms(point, family, {n: float(f[i]) for n, f in factors.items()})) for i in range(DRAWS)]
+    logs = [
+        math.log(predicted_ms(point, family, factors={n: float(f[i]) for n, f in factors.items()}))
+        for i in range(DRAWS)
+    ]
     if isinstance(point, PublishedKernel):
         form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
     else:

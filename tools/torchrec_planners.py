@@ -29,8 +29,8 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardbench.base.statistics import log_mean
-from shardbench.baselines.torchrec_planner.planner import describe
 from shardbench.baselines.torchrec_planner.translate import translate
+from shardbench.engine.described import describe
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.machine import load_machine
 from shardbench.model.plan import Plan

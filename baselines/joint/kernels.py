@@ -1,4 +1,7 @@
-"""Kernel times from ten numbers a device that add up over pieces: the cost model's, bags counted as well."""
+"""Kernel times from ten numbers a device that add up over pieces: the cost model's, bags counted as well.
+
+The copies before and after a kernel lengthen the step as its work does, so that they count as work.
+"""
 
 import numpy as np
 
@@ -15,10 +18,10 @@ NONE = 1e-6
 
 
 class PieceKernels:
-    """The kernel times of pieces on a machine."""
+    """The times of pieces' kernels and of the copies around them on a machine."""
 
     def __init__(self, constants: Constants) -> None:
-        self._numbers = KernelNumbers(constants)
+        self._numbers = KernelNumbers(constants, placing=True)
         self._launch, self._dispatch = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
 
     def numbers(self, load: Load) -> Floats:
@@ -31,7 +34,7 @@ class PieceKernels:
         return 1e3 * forward.T, 1e3 * backward.T
 
     def times_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Return milliseconds of devices' forward and backward kernels, [...] each; zero where a device has no bag."""
+        """Return milliseconds of devices' forward and backward kernels and copies, [...] each; zero without a bag."""
         forward, backward = self.work_ms(numbers)
         busy = numbers[..., -1] > NONE
         return (

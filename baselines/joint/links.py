@@ -25,6 +25,8 @@ class Links:
         across = 1.0 / self.local * (self.nodes - 1) / self.nodes * self.inter
         self.reduced = max((self.local - 1) / self.local * self.intra, across)
         """Milliseconds a byte of half an all-reduce between all devices."""
+        self.added = 1e3 / constants.reduce_bytes_per_s
+        """Milliseconds to add up a byte that arrives in a reduce-scatter."""
 
     def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
         """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.
@@ -48,14 +50,25 @@ class Links:
         found[:, 3, 1] = weights * (own / self.local + copies) * (nodes - 1) / nodes
         return np.asarray(found * [self.intra, self.inter])
 
+    def added_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
+        """Return milliseconds in which each device adds up what arrives of the sums of each piece, [pieces]."""
+        local, nodes = self.local, self.nodes
+        inside = np.select(
+            [scope == Holders.NODES, scope == Holders.RANK, scope == Holders.COPIES], [local, 0, 0], self.world
+        )
+        across = self.world / local * (nodes - 1) / nodes * (scope == Holders.WORLD)
+        arrived = counted.pooled * self.sample_bytes * (inside * (local - 1) / local + across)
+        return np.asarray(arrived * self.added)
+
     def lumps_ms(self, scope: Ints, counted: CountedPieces) -> tuple[Floats, Floats]:
         """Return milliseconds of lookups and vectors on a device that has a piece of one device or node, [pieces] each.
 
-        They are zero for pieces that more devices have.
+        Sums are added up in one of the two directions in which vectors and gradients go. They are zero for pieces that
+        more devices have.
         """
         pairs = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter)
         columns = counted.pooled * self.sample_bytes
-        scattered = columns * self.world * (self.local - 1) / self.local * self.intra
+        scattered = columns * self.world * (self.local - 1) / self.local * (self.intra + self.added / 2.0)
         out = counted.returned * pairs + np.where(
             scope == Holders.RANK, columns * pairs, columns * (self.nodes - 1) * self.inter + scattered
         )

@@ -8,7 +8,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
 from .pieces import Counter, Holders, PieceCut
-from .priced import cheapest
+from .priced import cheapest, filled
 
 FULL = 0.97
 """Share of all HBM that the cuts plan to fill: packing leaves some of it unused."""
@@ -27,12 +27,16 @@ def hot_rows(problem: Problem, share: float, moves: frozenset[Move]) -> list[int
         return [None] * len(problem.tables)
     rows, table, cost = _cuts(problem, split=Move.ROWS in moves)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
-    found = rows[cheapest(cost, rows * each[table], table, room)].tolist()
+    size = rows * each[table]
+    found = rows[filled(cheapest(cost, size, table, room), cost, size, table, room)].tolist()
     return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
 
 
 def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
-    """Return the rows in HBM, the table and the milliseconds of its kernels for every cut, [cuts] each."""
+    """Return the rows in HBM, the table and the milliseconds of its kernels for every cut, [cuts] each.
+
+    A device's kernels count, and what all devices spend on sending: rows in both tiers are two segments.
+    """
     rows, tables, cuts = [], [], []
     for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
         between = [*profile.inverse_cdf(HOT_SHARES).tolist(), profile.seen_rows] if split else []
@@ -47,6 +51,7 @@ def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
     counter = Counter(problem)
     counted = counter.count(cuts)
     table_of, kept_rows = np.concatenate(tables), np.concatenate(rows)
-    numbers = counted.numbers[0::2] + counted.numbers[1::2]
-    forward, backward = counter.kernels.work_ms(numbers)
-    return kept_rows, table_of, forward + backward
+    there = np.array([cut.start < cut.stop for cut in cuts])
+    numbers, sources = counted.numbers * there[:, None], counted.sources * there * problem.world_size
+    forward, backward = counter.kernels.work_ms(numbers[0::2] + numbers[1::2])
+    return kept_rows, table_of, forward + backward + sources[0::2] + sources[1::2]

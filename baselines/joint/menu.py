@@ -213,11 +213,13 @@ class Menu:
             return [0], []
         several = topology.nodes > 1 and topology.devices_per_node > 1
         unpooled = bool(self.counter.unpooled[index])
-        hot = self.hot_rows[index]
+        hot, constants = self.hot_rows[index], self.problem.machine.constants
         limit = table.rows if hot is None else hot
         counts, ends = np.array(profile.counts, dtype=np.float64), np.cumsum(profile.row_counts)
         a_rank = counts * (self.problem.batch_size / topology.world_size / profile.samples)
         saved = a_rank * (INDEX_BYTES + 2 * VECTOR_BYTES * table.dim * unpooled) * self.links.exchanged
+        # Lookups of copies are not sent: nobody puts them in place for their owners.
+        unsent = a_rank * 1e3 * (constants.lookup_copy_s + constants.bucketise_s)
         cost = 2.0 * table.dim * self.problem.precision.bytes * self.links.reduced
 
         def rows(worth: Floats, times: float) -> int:
@@ -227,7 +229,7 @@ class Menu:
         if Move.ROWS not in self.moves:
             return sorted({0, table.rows} if limit == table.rows else {0}), []
         break_evens = self.extent.tiers if unpooled else self.extent.break_evens
-        copied = {0} | {rows(saved, times) for times in break_evens}
+        copied = {0} | {rows(saved + unsent, times) for times in break_evens}
         if limit == table.rows:
             copied.add(table.rows)
         if not several or self.hot_rows[index] is not None or not unpooled:
@@ -266,6 +268,10 @@ class Contributions:
         self.links = np.zeros((len(menu.options), 4, 2))
         """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
         np.add.at(self.links, option, links[piece] * times[:, None, None])
+        added = menu.links.added_ms(scope, counted) * share
+        self.alike = np.zeros(len(menu.options))
+        """Milliseconds, in the mean over the devices, to put lookups in place to send them and to add up sums."""
+        np.add.at(self.alike, option, (counted.sources + added)[piece] * times)
         self.largest = np.zeros((len(menu.options), 4))
         """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
         lumped = scope[piece] <= Holders.NODE

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
+from shardbench.cost.costmodel import sources_s
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.model.plan import NodeSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
@@ -58,6 +59,8 @@ class CountedPieces:
     """The numbers of ``PieceKernels`` of every device that has the piece, [pieces, NUMBERS]."""
     received: Floats
     """Bytes of lengths and indices that each rank sends to each device that has it."""
+    sources: Floats
+    """Milliseconds in which each rank puts the lookups of its samples in place to send them."""
     returned: Floats
     """Bytes of vectors that each device that has it sends to each rank whose samples ask."""
     pooled: Floats
@@ -76,6 +79,7 @@ class TablePiece:
     columns: tuple[int, int]
     numbers: Floats
     received: float
+    sources: float
     returned: float
     pooled: float
     weights: float
@@ -160,6 +164,8 @@ class Counter:
             ).values
         load.tables[...] = features * (bags > 0)
         own = scope == Holders.COPIES
+        lookups, local_batch = asked / askers * ways, problem.batch_size // world
+        sent = Sources(lookups, ways * local_batch * features, np.where(scope == Holders.RANK, 0.0, lookups))
         rows = stop - start
         row_bytes = width * problem.precision.bytes + state
         shared = -(-rows // self.ways[Holders.NODES]) * width
@@ -167,6 +173,7 @@ class Counter:
             cuts=tuple(cuts),
             numbers=self.kernels.numbers(load),
             received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
+            sources=np.where(own, 0.0, 1e3 * sources_s(sent, problem.machine.constants)),
             returned=np.where(unpooled & ~own, asked / askers * width * VECTOR_BYTES, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
@@ -204,6 +211,7 @@ class Counter:
             columns=(first_column, first_column + cut.width),
             numbers=counted.numbers[at],
             received=float(counted.received[at]),
+            sources=float(counted.sources[at]),
             returned=float(counted.returned[at]),
             pooled=float(counted.pooled[at]),
             weights=float(counted.weights[at]),

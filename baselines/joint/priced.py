@@ -29,6 +29,21 @@ def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
     return least(cost + high * size, table, first)
 
 
+def filled(chosen: Ints, cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
+    """Return the choices [tables] with better ones that fit what is left of the room, the largest gain first.
+
+    No price of a byte brings a choice that lies above the line between two others.
+    """
+    chosen = chosen.copy()
+    while True:
+        left = room - size[chosen].sum()
+        gains = np.where(size - size[chosen][table] <= left, cost[chosen][table] - cost, 0.0)
+        best = int(gains.argmax())
+        if not gains[best] > 0.0:
+            return chosen
+        chosen[table[best]] = best
+
+
 def least(cost: Floats, table: Ints, first: Ints) -> Ints:
     """Return the first choice of least cost of each table, [tables]; ``first`` is where each table's choices begin."""
     lowest = np.repeat(np.minimum.reduceat(cost, first), np.diff(first, append=len(table)))

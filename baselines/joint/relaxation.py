@@ -45,7 +45,7 @@ class OptionRelaxation:
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
-        self._kernels_ms = self.parts.kernels.sum(axis=1)
+        self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, float] = {}
 
     def choices(self, deadline: float = np.inf) -> list[Choice]:
@@ -117,7 +117,7 @@ class OptionRelaxation:
         across = np.full(4, float(self.menu.links.nodes > 1))
         for _ in range(ROUNDS):
             price = np.stack([1.0 - across, across], axis=1) * EXCHANGES[:, None]
-            cost = self._kernels_ms + np.tensordot(self.parts.links, price, axes=2)
+            cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
             options = self._limited(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
@@ -170,4 +170,4 @@ class OptionRelaxation:
         if key not in self._latencies:
             self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
             self._latencies[key] = self._state.latencies_ms()
-        return waited + float(exchanged[2:].sum()) + self._latencies[key]
+        return waited + float(exchanged[2:].sum() + self.parts.alike[options].sum()) + self._latencies[key]

@@ -48,7 +48,9 @@ class Ruler:
         self.ahead: Floats = np.zeros(NUMBERS + 2)
         """Numbers and bytes received and returned that each device is expected to get of what is not placed yet."""
         self._pairs = max((state.local - 1) * self.links.intra, (state.world - state.local) * self.links.inter)
-        self._scattered = state.world * state.sample_bytes * (state.local - 1) / state.local * self.links.intra
+        # Sums are added up in one of the two directions.
+        a_byte = self.links.intra + self.links.added / 2.0
+        self._scattered = state.world * state.sample_bytes * (state.local - 1) / state.local * a_byte
         problem = state.problem
         row_bytes = max(t.dim * problem.precision.bytes + problem.optimizer.state_bytes(t.dim) for t in problem.tables)
         self._slack = float(DEALT_PIECES * row_bytes)
@@ -110,7 +112,7 @@ class Ruler:
         return np.asarray(self._norm(sums + powers) - self.base)
 
     def shared_ms(self) -> float:
-        """Return milliseconds that all devices pay alike: nodes' copies beside the slowest device, sums, all-reduce."""
+        """Return milliseconds that all pay alike: sending, nodes' copies beside the slowest rank, sums, all-reduce."""
         state, links = self.state, self.links
         local, nodes, world = state.local, state.nodes, state.world
         received, returned = float(self.received.max()), float(self.returned.max())
@@ -120,29 +122,30 @@ class Ruler:
             intra, inter = (local - 1) * own * links.intra, (world - local) * own * links.inter + crossed
             return max(intra + (local - 1) * copies * links.intra, inter) - max(intra, inter)
 
-        found = beside(received, state.node_received, 0.0)
+        found = state.sources_ms + beside(received, state.node_received, 0.0)
         found += 2.0 * beside(returned, state.node_returned, (nodes - 1) * columns * links.inter)
         payload = state.world_columns * world * state.sample_bytes
         in_node = state.copied_columns * local * state.sample_bytes
-        summed = (payload + in_node) * (local - 1) / local * links.intra
-        found += 2.0 * max(summed, payload / local * (nodes - 1) / nodes * links.inter)
+        inside, across = (payload + in_node) * (local - 1) / local, payload / local * (nodes - 1) / nodes
+        found += 2.0 * max(inside * links.intra, across * links.inter) + (inside + across) * links.added
         weights = 2.0 * links.weight_bytes
         replicated, copied = weights * state.replicated_weights, weights * state.copied_weights
         inter = (replicated / local + copied) * (nodes - 1) / nodes * links.inter
         return found + max(replicated * (local - 1) / local * links.intra, inter)
 
     def alike_ms(self, form: Form) -> float:
-        """Return milliseconds that all devices pay alike for the pieces of a form that all of them have."""
+        """Return milliseconds that all devices pay alike for a form: to send lookups, and for pieces that all have."""
         pieces = [piece for group in form for piece in group if piece.scope >= Holders.WORLD]
+        sources = sum(piece.sources for group in form for piece in group if piece.scope < Holders.WORLD)
         if not pieces:
-            return 0.0
+            return sources
         before = self.shared_ms()
         for piece in pieces:
             self.state.add(piece, 0)
         after = self.shared_ms()
         for piece in pieces:
             self.state.add(piece, 0, -1)
-        return after - before
+        return after - before + sources
 
     def calls_ms(self, kinds: frozenset[tuple[Holders, int]]) -> float:
         """Return milliseconds of the calls that would be new with these kinds."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import SPLIT_BYTES
-from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s
+from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s, moved
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
@@ -21,16 +21,19 @@ class PhaseTimes:
     """Milliseconds of the phases that plans decide."""
 
     forward: float
+    """Kernels of the rank that is busy longest, with what it puts in place around them, and all modules' calls."""
     backward: float
     input: float
     output: float
-    """Vectors in one direction; their gradients take as long."""
+    """Exchanges of vectors in one direction; their gradients' take as long."""
+    added: float
+    """Sums of vectors that arrive in reduce-scatters, to which gradients have no like."""
     all_reduce: float
 
     @property
     def step_ms(self) -> float:
         """The step without the dense model, which is the same for every plan."""
-        return self.forward + self.backward + self.input + 2.0 * self.output + self.all_reduce
+        return self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
 
 
 class PlanState:
@@ -48,6 +51,8 @@ class PlanState:
         """The numbers of ``PieceKernels`` by device."""
         self.received: Floats = np.zeros(self.world)
         """Bytes of lookups that each rank sends to a device, [world]."""
+        self.sources_ms = 0.0
+        """Milliseconds in which each rank puts its lookups in place to send them."""
         self.returned: Floats = np.zeros(self.world)
         """Bytes of vectors that a device sends to each rank, [world]."""
         self.node_columns: Floats = np.zeros(self.nodes)
@@ -76,6 +81,7 @@ class PlanState:
         held = np.tile(piece.held, self.nodes) if piece.scope is Holders.NODES else piece.held
         self.held[tier, at] += sign * held
         self.kinds[piece.scope, piece.module] += sign
+        self.sources_ms += sign * piece.sources
         if piece.scope is Holders.COPIES:
             self.replicated_weights += sign * piece.weights
             return
@@ -118,20 +124,27 @@ class PlanState:
         return waited + float(np.max(bytes_s(intra, inter, self.constants)))
 
     def latencies_ms(self) -> float:
-        """Return the milliseconds that all calls of a step wait whatever they send, if each of them sends something."""
+        """Return the milliseconds of all modules and calls of a step whatever they send, if each sends something."""
         lookups, vectors, sums, reduced = self.calls()
         counts = (lookups.times(3), vectors.times(2), sums.times(2), reduced)
-        return 1e3 * sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
+        waited = sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
+        return 1e3 * (waited + self._modules_s())
+
+    def _modules_s(self) -> float:
+        """Return the seconds of the host's calls of modules, one a sharding type."""
+        return self.constants.module_s * sum(number > 0 for number in self.kinds.values())
 
     def times(self) -> PhaseTimes:
         """Return the phases of the step, exactly as the cost model expects them."""
         forward, backward = self.kernels.times_ms(np.maximum(self.load, 0.0))
         lookups, vectors, sums, reduced = self.calls()
+        summed_s, added_s = self._sums_s(sums)
         return PhaseTimes(
-            forward=float(forward.max()),
+            forward=float(forward.max()) + 1e3 * self._modules_s(),
             backward=float(backward.max()),
-            input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)),
-            output=1e3 * (self._vectors_s(vectors) + self._sums_s(sums)),
+            input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)) + self.sources_ms,
+            output=1e3 * (self._vectors_s(vectors) + summed_s),
+            added=1e3 * added_s,
             all_reduce=1e3 * self._rows_s(reduced),
         )
 
@@ -142,27 +155,32 @@ class PlanState:
         intra = SPLIT_BYTES * (self.local - 1) * (everywhere + in_node)
         return self._wait_s(calls, float(intra), float(SPLIT_BYTES * (self.world - self.local) * everywhere))
 
+    def _moved(self, sent: Floats, received: Floats) -> Floats:
+        return moved(sent, received, duplex=self.machine.device != "cpu")
+
     def _input_s(self, calls: Calls) -> float:
         by_node = self.received.reshape(self.nodes, self.local).sum(axis=1).repeat(self.local)
         copies = (self.local - 1) * self.node_received
-        intra = np.maximum(by_node - self.received, (self.local - 1) * self.received) + copies
-        inter = np.maximum(self.received.sum() - by_node, (self.world - self.local) * self.received)
+        intra = self._moved(by_node - self.received, (self.local - 1) * self.received) + copies
+        inter = self._moved(self.received.sum() - by_node, (self.world - self.local) * self.received)
         return self._wait_s(calls.times(2), _clean(intra), _clean(inter))
 
     def _vectors_s(self, calls: Calls) -> float:
         by_node = self.returned.reshape(self.nodes, self.local).sum(axis=1).repeat(self.local)
         own = self.node_columns.repeat(self.local) * self.sample_bytes
         copies = (self.local - 1) * self.node_returned
-        intra = np.maximum((self.local - 1) * self.returned, by_node - self.returned) + copies
+        intra = self._moved((self.local - 1) * self.returned, by_node - self.returned) + copies
         sent = (self.world - self.local) * self.returned + (self.nodes - 1) * own
         received = self.returned.sum() - by_node + self.node_columns.sum() * self.sample_bytes - own
-        return self._wait_s(calls, _clean(intra), _clean(np.maximum(sent, received)))
+        return self._wait_s(calls, _clean(intra), _clean(self._moved(sent, received)))
 
-    def _sums_s(self, calls: Calls) -> float:
+    def _sums_s(self, calls: Calls) -> tuple[float, float]:
+        """Return seconds to exchange vectors that are summed, and to add up those that arrive."""
         payload = self.world_columns * self.world * self.sample_bytes
         in_node = (self.node_columns * self.world + self.copied_columns * self.local) * self.sample_bytes
-        intra = (payload + in_node) * (self.local - 1) / self.local
-        return self._wait_s(calls, _clean(intra), payload / self.local * (self.nodes - 1) / self.nodes)
+        intra = _clean((payload + in_node) * (self.local - 1) / self.local)
+        inter = payload / self.local * (self.nodes - 1) / self.nodes
+        return self._wait_s(calls, intra, inter), (float(intra.max()) + inter) / self.constants.reduce_bytes_per_s
 
     def _rows_s(self, calls: Calls) -> float:
         size = self.problem.precision.bytes

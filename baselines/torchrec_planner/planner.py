@@ -13,17 +13,11 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import (
-    HardwareConfig,
-    KernelConfig,
-    PlannerError,
-    Storage,
-    TopologyFactory,
-    TrainerConfig,
-)
+from torchrec.distributed.planner.types import PlannerError, Storage
 from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import Infeasible
+from shardbench.engine.described import describe
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Precision, Table
@@ -33,8 +27,6 @@ ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """Sharding types that TorchRec's EmbeddingCollection can have (deviation 9)."""
 UVM_KERNEL = "fused_uvm"
-UVM_DIVISOR = 10.0
-"""The divisor that TorchRec applies to the host link's bandwidth for rows read from host memory."""
 
 
 def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False) -> dict[str, Any]:
@@ -54,7 +46,7 @@ def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool =
 
 
 def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:
-    topology = describe(problem)
+    topology = describe(problem)  # deviations 3 and 4
     constraints = {
         table.name: _constraint(table, i, problem, sharding_types, first_only) for i, table in enumerate(problem.tables)
     }
@@ -72,25 +64,6 @@ def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool
         constraints=constraints,
         debug=False,
     )
-
-
-def describe(problem: Problem) -> Any:
-    """Return the machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
-    shape, constants = problem.topology, problem.machine.constants
-    hardware = HardwareConfig(
-        hbm_cap_bytes=shape.hbm_bytes,
-        ddr_cap_bytes=shape.uvm_bytes,
-        ssd_cap_bytes=0,
-        intra_host_bw=constants.intra_bytes_per_s / 1e3,
-        inter_host_bw=constants.inter_bytes_per_s / 1e3,
-        hbm_mem_bw=constants.hbm_bytes_per_s / 1e3,
-        ddr_mem_bw=constants.host_bytes_per_s / 1e3,
-        hbm_to_ddr_mem_bw=UVM_DIVISOR * constants.uvm_bytes_per_s / 1e3,  # deviation 4
-    )
-    trainer = TrainerConfig(world_size=shape.world_size, local_world_size=shape.devices_per_node)
-    # A CPU machine is described as a CUDA one: for "cpu" the planner refuses row-wise. deviation 3
-    kernel = KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True)
-    return TopologyFactory.create_topology(trainer, hardware, kernel)
 
 
 def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:

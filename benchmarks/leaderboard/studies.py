@@ -150,6 +150,9 @@ def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] 
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
     planned, spent = answer.planned, answer.spent
+    # Imported late: TorchRec takes seconds, and listing cells must stay cheap.
+    from shardbench.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
+
     drawn = answer.judged.draws(asked.problem, asked.dense, DRAWN)
     return {
         **row,
@@ -157,6 +160,7 @@ def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] 
         "step_ms": answer.judged.step_ms,
         "draws_ms": drawn.step_ms if drawn is not None else (),
         "bounded_by": _bounded_by(answer),
+        "torchrec_estimate_ms": torchrec_estimate_ms(answer.plan, asked.problem),
         "plan_hash": planned.plan_hash,
         "plan_s": spent.plan_s,
         "fit_s": spent.fit_s,

@@ -46,8 +46,11 @@ GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 """The whole-table heuristics that the paper compares with."""
 _RATES = (
     "hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s", "host_bytes_per_s",
-    "intra_bytes_per_s", "inter_bytes_per_s", "dense_flop_per_s",
+    "intra_bytes_per_s", "inter_bytes_per_s", "dense_flop_per_s", "vector_copy_bytes_per_s", "activation_bytes_per_s",
+    "reduce_bytes_per_s",
 )  # fmt: skip
+_TIMES = ("lookup_copy_s", "length_copy_s", "bucketise_s")
+"""Times of a lookup or a bag, of which a model in small has as small a share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,8 @@ def slice_of(machine: Machine, share: float) -> Machine:
     """
     topology = machine.topology
     sizes = {name: round(share * getattr(topology, name)) for name in ("hbm_bytes", "uvm_bytes", "host_bytes")}
-    return replace(scaled(machine, dict.fromkeys(_RATES, share)), topology=replace(topology, **sizes))
+    factors = dict.fromkeys(_RATES, share) | dict.fromkeys(_TIMES, 1.0 / share)
+    return replace(scaled(machine, factors), topology=replace(topology, **sizes))
 
 
 @lru_cache(maxsize=1)

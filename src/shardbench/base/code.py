@@ -35,6 +35,7 @@ _JUDGES = (
     "studies.contests.contest",
     "studies.contests.split_contest",
     "tasks.measured_oracle",
+    "torchrec.estimate",
 )
 """Modules through which trials and the cells of studies are judged: with all that they import, the harness."""
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})

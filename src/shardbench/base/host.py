@@ -1,5 +1,6 @@
 """What a trial ran on: hardware, versions and thread settings, without names of hosts, users or paths."""
 
+import ctypes
 import importlib.util
 import os
 import platform
@@ -16,6 +17,9 @@ from shardbench.base.serialise import FiniteModel, content_hash, from_json, to_j
 
 PACKAGES = ("shardbench", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "scipy", "highspy")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+_DRIVER = "libnvidia-ml.so.1"
+_TORCH_LOADS = "Could not load this library"
+"""What torch says of a library that FBGEMM asks it to load, whatever is in the way."""
 
 
 class Gpus(FiniteModel):
@@ -104,6 +108,25 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def missing_driver() -> str:
+    """Say in one line that FBGEMM's CUDA build finds no NVIDIA driver here; empty where that is not so."""
+    if _version("fbgemm-gpu") is None:
+        return ""
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return (
+            f"the NVIDIA driver is not installed: {_DRIVER} is missing, which the CUDA build of FBGEMM needs; install "
+            "the driver (a container is started with --gpus all), or the CPU engine: python requirements/install.py cpu"
+        )
+    return ""
+
+
+def why_not_loaded(error: BaseException) -> str:
+    """Say in one line why FBGEMM could not be loaded, where that is the error and the driver the cause; else empty."""
+    return missing_driver() if isinstance(error, OSError) and _TORCH_LOADS in str(error) else ""
 
 
 def _has_cuda_build() -> bool:

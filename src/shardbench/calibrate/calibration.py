@@ -2,13 +2,19 @@
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
+from shardbench.calibrate.plans import PlanCase
 from shardbench.calibrate.rank import Order
 from shardbench.calibrate.session import Measurements, gather, measure_ranks, order_of
 from shardbench.calibrate.write import (
@@ -19,12 +25,24 @@ from shardbench.calibrate.write import (
     refuse_overwriting,
     write_machine,
 )
+from shardbench.cost.costmodel import step_time
+from shardbench.cost.phases import StepPhase
 from shardbench.model.calibrated import chip_of, measured_on
-from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine import Machine, Topology, Trust, dense_key
 
-_LINKS = ("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s")
-_DENSE = ("dense_flop_per_s", "dense_step_s", "dense_layer_s")
-IN_STEP_KINDS = dict.fromkeys(_LINKS, "collectives in step") | dict.fromkeys(_DENSE, "dense in step")
+_IN_STEP = {
+    "exchange": (
+        "intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s",
+        "vector_copy_bytes_per_s", "reduce_bytes_per_s",
+    ),
+    "input": ("lookup_copy_s", "length_copy_s", "bucketise_s"),
+    "dense": ("dense_flop_per_s", "dense_step_s", "dense_layer_s", "activation_bytes_per_s"),
+}  # fmt: skip
+APART, _SIGNIFICANT = 0.05, 1.96
+"""Pairs of plans whose measured steps differ by less than this share, or by less than their noise, have no order."""
+IN_STEP_KINDS = {
+    name: f"{phase if phase != 'exchange' else 'output'} in step" for phase, names in _IN_STEP.items() for name in names
+}
 """Which kind of time tells the error of a constant; of all others, the embedding kernels."""
 
 
@@ -39,15 +57,26 @@ class Calibration:
     path: Path
 
 
-def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -> Calibration:
-    """Measure ``ranks`` local ranks and write the machine file ``out``.
+def calibrate(
+    device: str,
+    ranks: int,
+    out: Path,
+    *,
+    quick: bool,
+    force: bool,
+    nodes: int = 1,
+    models: Sequence[PlanCase] = (),
+) -> Calibration:
+    """Measure ``ranks`` local ranks and write the machine file ``out``, of ``nodes`` computers like this one.
+
+    The dense models of ``models``, such as a suite's workloads under their control plans, are measured as well.
 
     Raises BadInput before anything is measured where ``out`` may not be written, TrialFailed
     where a rank fails.
     """
     refuse_overwriting(out, force=force)
-    base = base_of(device, ranks, out)
-    order = order_of(base.machine, quick=quick)
+    base = base_of(device, ranks, out, alone=nodes == 1)
+    order = order_of(base.machine, quick=quick, models=models)
     need, free = _memory_bytes(order), free_memory_bytes()
     if device == "cpu" and need > free:
         smaller = "stop other programs" if quick else "give --quick"
@@ -55,6 +84,9 @@ def calibrate(device: str, ranks: int, out: Path, *, quick: bool, force: bool) -
     measured = gather(order, measure_ranks(order))
     found = fit(measured)
     machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
+    if nodes > 1:
+        several = f"{nodes} machines, each {machine.description}; the links between them are not measured"
+        machine = replace(machine, description=several, topology=replace(machine.topology, nodes=nodes))
     write_machine(out, base, machine, sources)
     return Calibration(measured=measured, fit=found, machine=machine, path=out)
 
@@ -102,22 +134,65 @@ def _finish(
         sources["inter_latency_s"] = f"{NOT_MEASURED} on one node: no lower than inside it"
     errors = base.machine.errors | {name: _error(name, source, found) for name, source in sources.items()}
     errors = {name: error for name, error in errors.items() if name in base.machine.errors}
-    machine = replace(found.machine, constants=constants, errors=errors)
+    machine = replace(found.machine, constants=constants, errors=errors, dense_steps=dense_steps(measured))
+    machine = replace(machine, trust=trust_in(machine, measured))
     if base.own:
         return machine, sources
     topology, of_memory = _capacities(machine)
     return replace(machine, topology=topology), sources | of_memory
 
 
+def trust_in(machine: Machine, measured: Measurements) -> Trust | None:
+    """Return how far held-out plans trust the machine's predictions of whole steps; None where none was held out."""
+    logs: dict[str, list[tuple[float, float, float]]] = {}
+    for plan in measured.plans:
+        case = plan.case
+        if case.held_out and not case.model:
+            tables = case.problem(measured.machine).tables
+            foreseen = step_time(plan.traffic, machine, case.dense, tables, case.batch_size).step_ms
+            logs.setdefault(case.group, []).append((math.log(foreseen), math.log(plan.step_ms), plan.step_noise))
+    errors = np.array([foreseen - real for plans in logs.values() for foreseen, real, _ in plans])
+    if not len(errors):
+        return None
+    several = [pair for plans in logs.values() for pair in combinations(plans, 2)]
+    pairs = np.array([(a[0] - b[0], a[1] - b[1]) for a, b in several]).reshape(-1, 2)
+    noise = [max(math.log1p(APART), _SIGNIFICANT * math.hypot(a[2], b[2])) for a, b in several]
+    apart = pairs[np.abs(pairs[:, 1]) > noise]
+    return Trust(
+        step_error=_factor(errors),
+        pair_error=_factor(pairs[:, 0] - pairs[:, 1]) if len(pairs) else None,
+        plans=len(errors),
+        pairs=len(apart),
+        pairs_right=int((apart[:, 0] * apart[:, 1] > 0).sum()),
+        source=f"{measured_on(chip_of(Environment.here(), machine.device))}: whole steps of random plans, held out",
+    )
+
+
+def _factor(logs: Floats) -> float:
+    return max(1.01, round(math.exp(float(np.sqrt(np.mean(logs**2)))), 3))
+
+
+def dense_steps(measured: Measurements) -> dict[str, float]:
+    """Return the seconds of the dense models that were measured for their own sake, by ``dense_key``."""
+    world = measured.machine.topology.world_size
+    found = {}
+    for plan in measured.plans:
+        if plan.case.model:
+            case = plan.case
+            ms = plan.work_ms[StepPhase.DENSE] + plan.work_ms[StepPhase.UPDATE]
+            found[dense_key(case.dense, case.tables, case.batch_size, world)] = 1e-3 * ms
+    return found
+
+
 def _memory_bytes(order: Order) -> int:
     """Return the bytes of all ranks together: every kernel's tables on every rank, a step's tables once."""
     world = order.machine.topology.world_size
     kernels = {point.kernel: point.weight_bytes for point in order.kernels}
-    return world * (sum(kernels.values()) + RANK_BYTES) + sum(probe.point.weight_bytes for probe in order.probes)
+    return world * (sum(kernels.values()) + RANK_BYTES) + sum(case.weight_bytes for case in order.plans)
 
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
-    kind = _kind(name)
+    kind = _kind(name, quality)
     found = quality[kind]
     return f"{measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
 
@@ -126,13 +201,15 @@ def _error(name: str, source: str, found: Fit) -> float:
     """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
-    kind = _kind(name)
+    kind = _kind(name, found.quality)
     quality = found.held_out.get(kind, found.quality[kind])
     return max(1.01, round(quality.factor, 2))
 
 
-def _kind(name: str) -> str:
-    return IN_STEP_KINDS.get(name, "embedding")
+def _kind(name: str, quality: dict[str, Quality]) -> str:
+    kind = IN_STEP_KINDS.get(name, "embedding")
+    # One rank exchanges nothing: whole steps tell of what it does around exchanges.
+    return kind if kind in quality else "whole step"
 
 
 def _rounded_down(value: float) -> float:

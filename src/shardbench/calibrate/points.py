@@ -1,4 +1,4 @@
-"""What calibration measures: kernel points, probe steps and message sizes, as plain data."""
+"""What calibration measures beside whole steps: kernel points and message sizes, as plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardbench.model.machine import Machine, Topology
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import DenseShape, Pooling, Table
+from shardbench.model.table import Pooling, Table
 from shardbench.workloads.trace import Bags, bag_offsets
 
 BATCHES = 4
@@ -17,8 +17,6 @@ BATCHES = 4
 
 MESSAGE_BYTES = tuple(2**k for k in range(10, 25, 2))
 """Bytes of the timed all-to-alls and all-reduces: 1 KiB to 16 MiB."""
-
-DENSE = DenseShape(bottom=(512, 256, 32), top=(512, 256, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +48,6 @@ class KernelCase:
         return self.tables, self.rows, self.dim, self.tier, self.unpooled
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbeStep:
-    """A whole training step on tables of a kernel point's shape, dealt evenly over the ranks.
-
-    Of the tables, ``row_wise`` are dealt row by row and ``replicated`` lie on every rank.
-    """
-
-    point: KernelCase
-    dense: DenseShape = DENSE
-    row_wise: int = 0
-    replicated: int = 0
-    held_out: bool = False
-
-
 def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, ...]:
     """Choose points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
     made: list[KernelCase] = []
@@ -90,46 +74,6 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, 
         add(4, 1_000_000, 8, (1024, 4, 1), (2048, 20, 2))
         add(1, 20_000, 64, (1024, 1, 1), (4096, 20, 1))
     return tuple(made)
-
-
-def probe_steps(world: int, *, quick: bool) -> tuple[ProbeStep, ...]:
-    """Choose steps from nearly empty to some tens of milliseconds; batch sizes are multiples of the world."""
-
-    def tables(*shape: int, unpooled: bool = False) -> KernelCase:
-        number, rows, dim, local_batch, pooling, skew = shape
-        return KernelCase(
-            tables=number * world, rows=rows, dim=dim, batch=local_batch * world, pooling=pooling, skew=skew,
-            unpooled=unpooled,
-        )  # fmt: skip
-
-    small = DenseShape(bottom=(128, 64, 16), top=(128, 64, 1))
-    tiny = DenseShape(bottom=(32,), top=(32, 1))
-    wide = DenseShape(bottom=(512, 256, 64), top=(1024, 512, 1))
-    middle = tables(4, 100_000, 32, 512, 5, 2)
-    steps = [
-        ProbeStep(point=tables(1, 1000, 16, 16, 1, 1), dense=small),
-        ProbeStep(point=middle),
-        ProbeStep(point=tables(8, 100_000, 16, 256, 2, 3), dense=tiny),
-        ProbeStep(point=tables(2, 200_000, 64, 1024, 20, 2), dense=wide),
-    ]
-    if not quick:
-        steps += [
-            ProbeStep(point=tables(10, 100_000, 16, 512, 1, 3), held_out=True),
-            ProbeStep(point=tables(8, 100_000, 16, 512, 10, 2), dense=small),
-            ProbeStep(point=tables(2, 100_000, 128, 1024, 8, 1), dense=tiny),
-            ProbeStep(point=tables(2, 50_000, 128, 2048, 1, 2), dense=tiny),
-            ProbeStep(point=tables(1, 200_000, 64, 512, 20, 3), dense=small),
-            ProbeStep(point=tables(5, 100_000, 16, 512, 20, 1), held_out=True),
-            ProbeStep(point=middle, row_wise=2),
-            ProbeStep(point=tables(4, 50_000, 64, 1024, 5, 1), dense=tiny, row_wise=3 * world),
-            ProbeStep(point=tables(4, 100_000, 32, 1024, 20, 2), dense=tiny, row_wise=3 * world, held_out=True),
-            ProbeStep(point=tables(4, 4000, 32, 512, 5, 2), row_wise=2, replicated=2),
-            ProbeStep(point=tables(2, 50_000, 32, 256, 10, 2, unpooled=True), dense=small),
-            ProbeStep(point=tables(1, 100_000, 32, 512, 20, 1, unpooled=True), dense=tiny, held_out=True),
-            ProbeStep(point=tables(8, 50_000, 32, 512, 10, 2), dense=wide, held_out=True),
-            ProbeStep(point=tables(3, 50_000, 128, 1024, 3, 1), dense=tiny, held_out=True),
-        ]
-    return tuple(steps)
 
 
 def bags(point: KernelCase, batch: int, table: int) -> Bags:
@@ -164,18 +108,3 @@ def problem_of(point: KernelCase, machine: Machine) -> Problem:
 def kernel_plan(point: KernelCase, problem: Problem) -> Plan:
     """Place all tables whole on the one device, in the point's tier."""
     return Plan(world_size=1, segments=whole_tables(problem.tables, [0] * point.tables, [point.tier] * point.tables))
-
-
-def probe_plan(probe: ProbeStep, problem: Problem) -> Plan:
-    """Place row-wise tables first, then replicated ones, and deal the rest over the ranks."""
-    world = problem.world_size
-    everyone = tuple(range(world))
-    segments = []
-    for i, table in enumerate(problem.tables):
-        if i < probe.row_wise:
-            segments.append(whole_table(table, RowWise(ranks=everyone)))
-        elif i < probe.row_wise + probe.replicated:
-            segments.append(whole_table(table, Replicated(ranks=everyone)))
-        else:
-            segments.append(whole_table(table, OnRank(rank=i % world)))
-    return Plan(world_size=world, segments=tuple(segments))

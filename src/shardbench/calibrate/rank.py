@@ -8,8 +8,9 @@ import torch.distributed as dist
 
 from shardbench.calibrate.kernels import KernelBench
 from shardbench.calibrate.messages import Messages
-from shardbench.calibrate.points import BATCHES, KernelCase, ProbeStep, lookups_of, probe_plan, problem_of
-from shardbench.cost.phases import KERNELS, MEASURED_PHASES
+from shardbench.calibrate.plans import PlanCase
+from shardbench.calibrate.points import KernelCase
+from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_inputs
@@ -29,7 +30,7 @@ class Order:
 
     machine: Machine
     kernels: tuple[KernelCase, ...]
-    probes: tuple[ProbeStep, ...]
+    plans: tuple[PlanCase, ...]
     rounds: int
 
 
@@ -39,10 +40,10 @@ class RankTimes:
 
     kernels: tuple[tuple[tuple[float, float], ...], ...]
     """Times (forward, backward) of every counted iteration, by kernel point."""
-    messages: tuple[tuple[tuple[float, float], ...], ...]
-    """Times (all-to-all, all-reduce) of every round, by message size."""
-    probes: tuple[dict[str, tuple[float, ...]], ...]
-    """Times of every counted iteration by phase, of each probe step."""
+    messages: tuple[tuple[tuple[float, float, float], ...], ...]
+    """Times (all-to-all, all-reduce, reduce-scatter) of every round, by message size."""
+    plans: tuple[dict[str, tuple[float, ...]], ...]
+    """Times of every counted iteration by phase, of each plan's step."""
     stream_bytes_per_s: float
 
 
@@ -53,67 +54,67 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     clock = clock_of(device)
     kernels = KernelBench(order.kernels, device, clock)
     messages = Messages(machine.topology.world_size, device, clock)
-    probes = [Probe(probe, machine, device, clock) for probe in order.probes]
+    plans = [PlanStep(case, machine, device, clock) for case in order.plans]
     # As ranks of trials do.
     keep_freed_memory()
     stream = kernels.stream_bytes_per_s()
     kernels.round(0)
     messages.round()
-    for probe in probes:
-        probe.round()
-    turns = [([p.round() for p in probes], kernels.round(n), messages.round()) for n in range(order.rounds)]
+    for plan in plans:
+        plan.round()
+    turns = [([p.round() for p in plans], kernels.round(n), messages.round()) for n in range(order.rounds)]
     dist.barrier()
     dist.destroy_process_group()
     return RankTimes(
         kernels=tuple(tuple(t for turn in turns for t in turn[1][i]) for i in range(len(order.kernels))),
         messages=tuple(tuple(turn[2][i] for turn in turns) for i in range(len(messages.buffers))),
-        probes=tuple(
+        plans=tuple(
             {phase: tuple(ms for turn in turns for ms in turn[0][i][phase]) for phase in (*MEASURED_PHASES, "step")}
-            for i in range(len(probes))
+            for i in range(len(plans))
         ),
         stream_bytes_per_s=stream,
     )
 
 
-class Probe:
-    """A probe step on this rank: the same code that a measured trial runs."""
+class PlanStep:
+    """A plan's step on this rank: the same code that a measured trial runs."""
 
-    def __init__(self, probe: ProbeStep, machine: Machine, device: torch.device, clock: Clock) -> None:
-        problem = problem_of(probe.point, machine)
+    def __init__(self, case: PlanCase, machine: Machine, device: torch.device, clock: Clock) -> None:
+        problem = case.problem(machine)
         lowered = lower(
-            probe_plan(probe, problem),
+            case.plan,
             problem.tables,
             machine.topology,
             problem.precision,
             optimizer=problem.optimizer,
             device=device.type,
         )
-        settings = StepSettings(dense=probe.dense, optimizer=problem.optimizer, learning_rate=0.01, dense_seed=0)
+        settings = StepSettings(dense=case.dense, optimizer=problem.optimizer, learning_rate=0.01, dense_seed=0)
         self.clock = clock
         self.step = TrainingStep(lowered, settings, device, clock)
-        self.batches = [_local_batch(probe, problem, lowered, batch, device) for batch in range(BATCHES)]
+        self.batches = [_local_batch(case, problem, lowered, batch, device) for batch in case.batches]
 
     def round(self) -> dict[str, list[float]]:
-        """Run one step of every batch, the first uncounted: ms by phase; kernels on a CPU give their CPU time."""
+        """Run two steps of every batch, the first uncounted: wall ms by phase.
+
+        What other plans' turns drove out of the caches, and the system out of memory, comes back in the first.
+        """
         times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
-        for number in range(BATCHES + 1):
-            dist.barrier()
-            _, stamps = self.step(self.batches[number % BATCHES])
-            self.clock.settle()
-            if number:
-                cpu = stamps.read_cpu(self.clock)
-                kernels = {} if cpu is None else {name: cpu[name] for name in KERNELS}
-                for name, ms in (stamps.read(self.clock) | kernels).items():
+        for counted in (False, True):
+            for batch in self.batches:
+                dist.barrier()
+                _, stamps = self.step(batch)
+                self.clock.settle()
+                for name, ms in stamps.read(self.clock).items() if counted else ():
                     times[name].append(ms)
         return times
 
 
-def _local_batch(probe: ProbeStep, problem: Problem, lowered: Lowered, batch: int, device: torch.device) -> LocalBatch:
+def _local_batch(case: PlanCase, problem: Problem, lowered: Lowered, batch: int, device: torch.device) -> LocalBatch:
     share = problem.batch_size // problem.world_size
     start, stop = dist.get_rank() * share, (dist.get_rank() + 1) * share
-    lookups = lookups_of(probe.point, batch)
-    sparse = lowered.local_lookups(lambda i: lookups(i).samples(start, stop))
-    dense, labels = seeded_inputs(probe.dense, problem.batch_size, 0, batch)
+    sparse = lowered.local_lookups(lambda i: case.bags(batch, i).samples(start, stop))
+    dense, labels = seeded_inputs(case.dense, problem.batch_size, 0, batch)
     return LocalBatch(
         dense=dense[start:stop].to(device), sparse=sparse.to(device), labels=labels[start:stop].to(device)
     )

@@ -5,6 +5,7 @@ import numpy as np
 from shardbench.base.serialise import to_data
 from shardbench.calibrate.calibration import Calibration
 from shardbench.calibrate.session import KernelTime, Measurements
+from shardbench.model.machine import Machine
 
 NOISY_PCT = 10.0
 """A calibration with more noise than this should be repeated."""
@@ -62,7 +63,7 @@ def lines(done: Calibration) -> list[str]:
     measured = done.measured
     forward, backward = launch_floor_ms(measured)
     ratio = fused_over_single(measured)
-    noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
+    noise = f"noise of repeated times: {measured.noise_pct:.1f} %, drift between rounds: {measured.drift_pct:.1f} %"
     if measured.noise_pct > NOISY_PCT:
         noise += "; ranks share cores, with each other or with other programs: stop those and use --force"
     found = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
@@ -74,7 +75,8 @@ def lines(done: Calibration) -> list[str]:
         found.append(f"fused kernel: {ratio:.2f}x the time of its tables one by one")
     found.append(f"launch floor: {1e3 * forward:.0f} us forward, {1e3 * backward:.0f} us backward")
     found += [
-        f"{m.nbytes} bytes: all-to-all {m.all_to_all_ms:.3f} ms, all-reduce {m.all_reduce_ms:.3f} ms"
+        f"{m.nbytes} bytes: all-to-all {m.all_to_all_ms:.3f} ms, all-reduce {m.all_reduce_ms:.3f} ms, "
+        f"reduce-scatter {m.reduce_scatter_ms:.3f} ms"
         for m in measured.messages
     ]
     for kind, quality in done.fit.quality.items():
@@ -84,7 +86,17 @@ def lines(done: Calibration) -> list[str]:
     for kind in done.fit.held_out.keys() - done.fit.quality.keys():
         judged = done.fit.held_out[kind]
         found.append(f"check, {kind}: median error {judged.median_pct:.1f} % (n={judged.n})")
-    return [*found, f"machine file: {done.path}"]
+    return [*found, f"machine file: {done.path}", *trusted(done.machine)]
+
+
+def trusted(machine: Machine) -> list[str]:
+    """Say in a line how far to trust the file: what it predicts of plans that took no part in its making."""
+    trust = machine.trust
+    if trust is None:
+        return []
+    steps = f"whole steps {100.0 * (trust.step_error - 1.0):.0f} % off (RMS of {trust.plans} plans)"
+    order = f"{trust.pairs_right} of {trust.pairs} pairs of plans in the right order"
+    return [f"how far to trust it, held out: {steps}, {order}; pairs differ by 5 % and by more than their noise"]
 
 
 def _shape(kernel: KernelTime) -> tuple[object, ...]:

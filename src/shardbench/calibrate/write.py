@@ -1,13 +1,16 @@
 """Machine files out of a calibration, and what they are based on."""
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
 from shardbench.base.reading import file_text, toml_data
-from shardbench.model.machine import _FIELDS, _HOST_FIELDS, UNITS, Machine, machine_files, parse_machine
+from shardbench.model.calibrated import chip_of, measured_on
+from shardbench.model.machine import _FIELDS, _OPTIONAL, UNITS, Machine, Trust, machine_files, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
@@ -31,15 +34,18 @@ class Base:
     """Whether it describes this very machine and is no template."""
 
 
-def base_of(device: str, ranks: int, out: Path) -> Base:
-    """Return the file that is written again, else the shipped machine of that name, else a template."""
+def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
+    """Return the file that is written again, else the shipped machine of that name, else a template.
+
+    It is a template in any case where this computer is not ``alone``, but one of several that the file is to describe.
+    """
     name = out.name.removesuffix(".toml")
-    if out.is_file():
+    if out.is_file() and alone:
         text, own = file_text(out), True
     else:
-        own = name in machine_files()
+        own = alone and name in machine_files()
         text = machine_files()[name if own else TEMPLATES[device]].value.read_text(encoding="utf-8")
-    machine = parse_machine(text, str(out) if out.is_file() else "machine template")
+    machine = parse_machine(text, str(out) if own else "machine template")
     nodes = machine.topology.nodes if own else 1
     # CPU nodes may be emulated on one machine; those of GPUs would need several.
     if own and ((machine.device, machine.topology.world_size) != (device, ranks) or (device == "cuda" and nodes > 1)):
@@ -52,7 +58,8 @@ def base_of(device: str, ranks: int, out: Path) -> Base:
     description = machine.description if own else f"{ranks} {ranks_word}"
     # Another machine's constants are a guess about this one.
     errors = machine.errors if own else dict.fromkeys(machine.errors, GUESSED_ERROR)
-    machine = replace(machine, name=name, description=description, topology=topology, errors=errors)
+    # Whole steps judge the constants that they were predicted with, and those are about to change.
+    machine = replace(machine, name=name, description=description, topology=topology, errors=errors, trust=None)
     return Base(machine=machine, constants=toml_data(text, name)["constants"], own=own)
 
 
@@ -88,9 +95,14 @@ def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
     ]
     for key in _FIELDS:
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources)]
-    for key in _HOST_FIELDS:
+    for key in _OPTIONAL:
         if key in base.constants:
             lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
+    measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"
+    for key, seconds in sorted(machine.dense_steps.items()):
+        lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(measured)}"']
+    if machine.trust is not None:
+        lines += ["", "[trust]", *_trust(machine.trust)]
     return "\n".join(lines) + "\n"
 
 
@@ -121,6 +133,11 @@ def _error(name: str, machine: Machine, judged: str) -> list[str]:
     if name not in machine.errors:
         return []
     return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
+
+
+def _trust(trust: Trust) -> list[str]:
+    stated = [(field.name, getattr(trust, field.name)) for field in fields(trust)]
+    return [f"{name} = {json.dumps(value)}" for name, value in stated if value is not None]
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardbench.base.errors import BadInput
-from shardbench.base.host import Environment
+from shardbench.base.host import Environment, missing_driver
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.datasets.cards.card import kinds, load_card
 from shardbench.model.machine import Machine
@@ -68,7 +68,8 @@ def diagnose(data: Path) -> Diagnosis:
 
 def _engine_problems() -> tuple[str, ...]:
     how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
-    return tuple(f"{distribution} is not installed; {how}" for distribution in missing_engine())
+    missing = [f"{distribution} is not installed; {how}" for distribution in missing_engine()]
+    return (*missing, *filter(None, [missing_driver()]))
 
 
 def _fit(suite: Suite, job: Job, data: Path, environment: Environment, free: int, *, engine: bool) -> JobFit:
@@ -104,7 +105,7 @@ def memory_bytes(tables: tuple[Table, ...], job: Job, machine: Machine) -> int:
 def _runs(machine: Machine, need: int, environment: Environment, free: int, *, engine: bool) -> tuple[bool, str]:
     topology = machine.topology
     if not engine:
-        return False, "the engine is not installed"
+        return False, "the engine cannot be loaded"
     lacking = lacking_devices(machine, Backend.MEASURED)
     if lacking:
         return False, lacking
@@ -114,7 +115,7 @@ def _runs(machine: Machine, need: int, environment: Environment, free: int, *, e
             return False, f"needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
         if topology.world_size > environment.cores:
             cores = f"{topology.world_size} ranks share {environment.cores} cores"
-            notes = [f"{cores}: times are not those of 1 each"]
+            notes = [f"{cores}: times are not compared"]
     if topology.nodes > 1:
         notes.append(f"this machine stands for {topology.nodes} nodes: links between them are as fast as inside")
     return True, "; ".join(notes)
@@ -136,18 +137,20 @@ def _datasets(data: Path) -> dict[str, str]:
     return found
 
 
-def device_here(ranks: int) -> str:
-    """Return ``cuda`` where there is a CUDA device for each rank, and ``cpu`` where there is none.
+def ranks_here(ranks: int | None) -> tuple[str, int]:
+    """Return ``cuda`` where there is a CUDA device for each rank, else ``cpu`` where there is none, and the ranks.
 
-    Raises BadInput for fewer devices than ranks, and where the engine is missing.
+    None stands for as many ranks as there are devices, or two of a CPU. Raises BadInput for fewer devices than ranks,
+    and where the engine is missing.
     """
     missing = _engine_problems()
     if missing:
         raise BadInput(missing[0])
     count = Environment.here().gpus.count
+    ranks = ranks or count or 2
     if 0 < count < ranks:
         raise BadInput(f"--ranks {ranks}: here are {count} CUDA devices, and each rank needs one")
-    return "cuda" if count else "cpu"
+    return "cuda" if count else "cpu", ranks
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:

@@ -16,9 +16,20 @@ def doctor_command(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine and write a machine file.")] = (
         False
     ),
-    ranks: Annotated[int, typer.Option("--ranks", min=2, help="Measure with this many local ranks (GPUs).")] = 2,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks", min=1, help="Measure with this many local ranks; all GPUs, or 2 of a CPU, if left out."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            "--nodes", min=1, help="Write of this many computers like this one; the links between are guesses."
+        ),
+    ] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Machine file to write; <device>-1x<ranks>.toml where left out.")
+        Path | None, typer.Option("--out", help="Machine file to write, or its folder; <device>-<nodes>x<ranks>.toml.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer points: rougher, in about 20 s.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a machine file that exists.")] = False,
@@ -27,10 +38,11 @@ def doctor_command(
 ) -> int:
     """Say what this machine is and what runs on it. With --calibrate it measures the machine instead."""
     if calibrate:
-        _calibrate(ranks, out, quick=quick, force=force, as_json=as_json)
+        _calibrate(ranks, nodes, out, quick=quick, force=force, as_json=as_json)
         return EXIT_OK
-    if out is not None or quick or force:
-        raise BadInput("--out, --quick and --force belong to --calibrate: add it, or leave them out")
+    if ranks is not None or nodes > 1 or out is not None or quick or force:
+        belong = "--ranks, --nodes, --out, --quick and --force"
+        raise BadInput(f"{belong} belong to --calibrate: add it, or leave them out")
 
     from shardbench.cli.diagnosis import diagnose, lines  # noqa: PLC0415
 
@@ -40,14 +52,16 @@ def doctor_command(
     return EXIT_OK if diagnosis.ok else EXIT_FAILED
 
 
-def _calibrate(ranks: int, out: Path | None, *, quick: bool, force: bool, as_json: bool) -> None:
-    from shardbench.cli.diagnosis import device_here  # noqa: PLC0415
+def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, force: bool, as_json: bool) -> None:
+    from shardbench.cli.diagnosis import ranks_here  # noqa: PLC0415
 
-    device = device_here(ranks)
-    path = out if out is not None else Path(f"{device}-1x{ranks}.toml")
+    device, ranks = ranks_here(ranks)
+    path = out if out is not None else Path()
+    if path.is_dir():
+        path /= f"{device}-{nodes}x{ranks}.toml"
 
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
     from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
 
-    done = calibrate(device, ranks, path, quick=quick, force=force)
+    done = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes)
     tell(data(done), lines(done), as_json=as_json)

@@ -11,6 +11,7 @@ import typer
 from shardbench.base.code import commit_here, differs
 from shardbench.base.errors import ShardBenchError, one_line
 from shardbench.base.generated import ascii_text
+from shardbench.base.host import why_not_loaded
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command
@@ -65,6 +66,9 @@ def run_command(arguments: Sequence[str]) -> int:
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
     except OSError as error:
+        unloaded = why_not_loaded(error)
+        if unloaded:
+            return _fail(unloaded)
         if error.filename is None:
             raise
         return _fail(f"{error.filename}: {error.strerror}")

@@ -51,6 +51,9 @@ RetryOption = Annotated[
         autocompletion=completing(retried),
     ),
 ]
+BusyOption = Annotated[
+    bool, typer.Option("--busy-ok", help="Measure a suite that wants a quiet machine on a busy one too.")
+]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of records, environments, tables and pages.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of data sets that you brought or prepared.")]
 WorkOption = Annotated[

@@ -146,9 +146,11 @@ def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproductio
 
 
 def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
-    """Write both tables of predicted against measured over all records, and say how well they agree."""
+    """Write the tables of predicted against measured over all records, and say how well they agree."""
     from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
+    from shardbench.report.prediction.judges import judges_lines  # noqa: PLC0415
     from shardbench.report.prediction.summary import expected_files, summaries, text_lines  # noqa: PLC0415
+    from shardbench.report.prediction.trust import trust_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     files = expected_files(results, rows)
@@ -157,6 +159,6 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
         return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
     found = summaries(rows)
-    lines = [*text_lines(found), f"tables: {', '.join(paths)}"]
+    lines = [*text_lines(found), *judges_lines(rows), *trust_lines(rows), f"tables: {', '.join(paths)}"]
     shared.tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
     return shared.EXIT_OK

@@ -10,6 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
+from shardbench.cli.run import second_judge
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def reproduce_command(
         trials: list[Record] = []
         written: list[Path] = []
         if not study and not strategy and name in suites():
-            options = RunOptions(results=results, data=data, quick=quick, force=force, retry=again)
+            options = RunOptions(
+                results=results, data=data, quick=quick, force=force, retry=again, second_judge=second_judge()
+            )
             trials = run_suite(load_suite(name), options, listener)
             written = write_tables(results, name) if trials else []
         cells = run_studies(

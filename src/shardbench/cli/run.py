@@ -1,25 +1,56 @@
 """The command ``run``: runs what is open of a suite."""
 
+import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
-from shardbench.cli.names import outcomes, say_left_out, suite_called
+from shardbench.cli.names import completing, machines, outcomes, say_left_out, suite_called
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
 from shardbench.records.trial import Outcome
 from shardbench.runs.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardbench.model.machine import Machine
+    from shardbench.model.plan import Plan
+    from shardbench.model.problem import Problem
     from shardbench.records.record import Record
     from shardbench.runs.runner import RunOptions
+    from shardbench.runs.second_judge import StepJudge
+    from shardbench.workloads.workload import Workload
+
+
+def torchrec_step_ms(plan: "Plan", problem: "Problem") -> float | None:
+    """Return TorchRec's own estimate of a plan's step in ms; None where it cannot express the plan."""
+    # Imported by the process that judges alone: TorchRec takes seconds.
+    from shardbench.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
+
+    return torchrec_estimate_ms(plan, problem)
+
+
+def second_judge() -> "StepJudge | None":
+    """Return the judge beside the cost model; None where TorchRec is not installed."""
+    return torchrec_step_ms if importlib.util.find_spec("torchrec") is not None else None
 
 
 def run_suite_command(
     suite: shared.SuiteArgument,
     *,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            help="Run the suite's jobs on this machine instead, such as the file of doctor --calibrate.",
+            autocompletion=completing(machines),
+        ),
+    ] = None,
     backend: shared.BackendOption = None,
     strategy: shared.StrategiesOption = None,
     seed: shared.SeedsOption = None,
@@ -28,6 +59,7 @@ def run_suite_command(
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
     retry: shared.RetryOption = "",
+    busy_ok: shared.BusyOption = False,
     work: shared.WorkOption = None,
     no_launch: shared.NoLaunchOption = False,
     parallel: shared.ParallelOption = 1,
@@ -46,7 +78,7 @@ def run_suite_command(
 
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
-    loaded = suite_called(suite)
+    loaded = suite_called(suite) if machine is None else suite_called(suite).on(_anywhere(machine))
     say_left_out()
     # Jobs elsewhere begin in other folders.
     options = RunOptions(
@@ -61,6 +93,9 @@ def run_suite_command(
         launch=not no_launch,
         parallel=parallel,
         cluster=_cluster(cluster, parallel, cluster_option or [], results),
+        second_judge=second_judge(),
+        calibrate=_calibrate,
+        busy_ok=busy_ok,
     )
     if fresh:
         _delete_records(loaded.name, options)
@@ -92,6 +127,23 @@ def run_suite_command(
             print(f"page: {written[-1]}")
         print(_summary(len(records), counts))
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
+
+
+def _anywhere(machine: str) -> str:
+    """Return the machine's name, or the whole path of its file: jobs on a cluster begin in other folders."""
+    from shardbench.model.machine import load_machine  # noqa: PLC0415
+
+    load_machine(machine)
+    return str(Path(machine).resolve()) if machine.endswith(".toml") else machine
+
+
+def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -> None:
+    """Measure this computer as a machine of that shape, on which these workloads are to run."""
+    from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
+    from shardbench.calibrate.plans import workload_case  # noqa: PLC0415
+
+    models = {workload.name: workload_case(workload, machine) for workload in workloads}
+    calibrate(machine.device, machine.topology.world_size, out, quick=False, force=True, models=tuple(models.values()))
 
 
 def _delete_records(suite: str, options: "RunOptions") -> None:

@@ -30,6 +30,7 @@ def status_command(
 
     It counts the trials and cells that are settled or open, how they ended, and the records of other code than this.
     """
+    from shardbench.runs.calibrating import as_calibrated  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, SuiteWork  # noqa: PLC0415
 
     suite, reproduction = named(name)
@@ -43,7 +44,7 @@ def status_command(
             strategies=tuple(strategy or ()),
             seeds=tuple(seed or ()),
         )
-        _add_suite(suite.name, SuiteWork(suite, options), state, lines)
+        _add_suite(suite.name, SuiteWork(as_calibrated(suite, results), options), state, lines)
     if reproduction is not None:
         _add_studies(reproduction, results, state, lines)
     shared.tell(state, lines, as_json=as_json)

@@ -58,6 +58,21 @@ class Exchange(NamedTuple):
     """Columns of the module: unpooled tables of one width share one, 0 is the module of all pooled tables."""
 
 
+class Sources(NamedTuple):
+    """What ranks put in place to send it, themselves among those who get it, [world] each."""
+
+    lookups: Floats
+    lengths: Floats
+    """Lengths of bags: a table's that is dealt over ranks counts for each of them."""
+    bucketed: Floats
+    """Lookups whose owner is found first: those of rows that are dealt over ranks."""
+
+    @classmethod
+    def zeros(cls, world: int) -> "Sources":
+        """Return what ranks send that send nothing."""
+        return cls(zeros(world), zeros(world), zeros(world))
+
+
 def _module_columns(table: Table, segment: Segment) -> int:
     return segment.columns if table.pooling is Pooling.NONE else 0
 
@@ -85,6 +100,7 @@ class Account:
         self.load = Load.zeros(self.world)
         self.host = Load.zeros(self.topology.nodes)
         self.history_columns = zeros(self.world)
+        self.sources = Sources.zeros(self.world)
         self._to = np.zeros((self.world, self.world))
         self._back = np.zeros((self.world, self.world))
         self._rank_columns = zeros(self.world)
@@ -171,6 +187,13 @@ class Account:
     def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
         self._exchanges.add(Exchange(kind, _module_columns(table, segment)))
 
+    def _send(self, table: Table, sources: Floats, owners: int, *, dealt: bool = False) -> None:
+        """Count lookups of one segment that every rank, [world], sends to its ``owners``."""
+        self.sources.lookups[...] += sources
+        self.sources.lengths[...] += owners * self.local_batch * table.features
+        if dealt:
+            self.sources.bucketed[...] += sources
+
     def _on_rank(self, table: Table, segment: Segment, lookups: TableLookups, rank: int) -> None:
         sources = lookups.by_source(segment.row_start, segment.row_stop)
         distinct = float(lookups.distinct(segment.row_start, segment.row_stop, 1)[0])
@@ -186,6 +209,7 @@ class Account:
         self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
+        self._send(table, sources, 1)
         self._exchange(table, segment, "table_wise")
 
     def _row_wise(self, table: Table, segment: Segment, lookups: TableLookups, place: RowWise) -> tuple[str, int]:
@@ -208,6 +232,7 @@ class Account:
         self._to[:, at] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
             self._back[at, :] += owned.T * segment.columns * VECTOR_BYTES
+        self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
         self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
         return ("world", 0) if whole else ("node", nodes.pop())
 
@@ -227,6 +252,7 @@ class Account:
             self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
             if table.pooling is Pooling.NONE:
                 self._back[at, at] += owned[node].T * segment.columns * VECTOR_BYTES
+        self._send(table, dealt.sum(axis=1), local, dealt=True)
         # Blocks are padded to equal length, and copies are averaged block by block.
         self._copied_weights += -(-segment.rows // local) * segment.columns
         self._exchange(table, segment, "node_sharded")
@@ -245,6 +271,7 @@ class Account:
             self._to[at, home] += sources[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
             if table.pooling is Pooling.NONE:
                 self._back[home, at] += sources[node] * segment.columns * VECTOR_BYTES
+        self._send(table, sources.ravel(), 1)
         self._copied_weights[place.local_rank] += segment.rows * segment.columns
         self._exchange(table, segment, "node_table_wise")
 
@@ -262,6 +289,11 @@ class Account:
             self._replicated_weights += segment.rows * segment.columns
             self._replicas.add(_module_columns(table, segment))
             self._widths.add(segment.columns)
+
+    @property
+    def modules(self) -> int:
+        """Return the number of sharding types of modules, copies on every rank among them."""
+        return len(self._exchanges) + len(self._replicas)
 
     def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
         """Return every collective of the step by name, with its bytes by rank and its calls."""

@@ -165,17 +165,29 @@ def bytes_s(intra: Floats | float, inter: Floats | float, constants: Constants) 
     return np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
 
 
-def ranks_s(collective: Collective, machine: Machine) -> Floats:
+def moved(sent: Floats, received: Floats, *, duplex: bool) -> Floats:
+    """Return the bytes that a rank's link is busy with: the larger of both ways, or their mean where it is one way.
+
+    Devices send while they receive. On CPUs the core that copies a message out also copies one in, so that what a
+    rank sends and receives adds up; the bandwidth is that of messages that are as many both ways.
+    """
+    return np.maximum(sent, received) if duplex else (sent + received) / 2.0
+
+
+def ranks_s(collective: Collective, machine: Machine, *, duplex: bool = True) -> Floats:
     """Return the seconds of the collectives of one name on each rank if it waited for no other, [..., world].
 
     Zero where no rank sends anything. Every call costs its latency; the bytes of all calls are one
-    sum a rank, the larger of sent and received. Latency + bytes / bandwidth is also the
-    size-dependent efficiency: half of the bandwidth is reached at latency x bandwidth bytes.
+    sum a rank, those of ``moved``. Latency + bytes / bandwidth is also the
+    size-dependent efficiency: half of the bandwidth is reached at latency x bandwidth bytes. nccl sends
+    a message in chunks, whose number trades the start of each against the wait for the first: that adds
+    the geometric mean of both.
     """
-    intra = np.maximum(collective.sent_intra, collective.received_intra)
-    inter = np.maximum(collective.sent_inter, collective.received_inter)
+    intra = moved(collective.sent_intra, collective.received_intra, duplex=duplex)
+    inter = moved(collective.sent_inter, collective.received_inter, duplex=duplex)
     waited = sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
-    own = waited + bytes_s(intra, inter, machine.constants)
+    moving = bytes_s(intra, inter, machine.constants)
+    own = waited + moving + (np.sqrt(waited * moving) if machine.device == "cuda" else 0.0)
     return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
 
 
@@ -196,6 +208,19 @@ def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
         received_inter=(everyone - node) / world,
     )
     return ranks_s(exchange, machine)
+
+
+def waits_s(name: CollectiveName, collective: Collective, machine: Machine) -> Floats:
+    """Return the seconds of the collectives of one name on each rank in a step, as ``ranks_s``, [world].
+
+    On a machine of CPU ranks links are not duplex. A reduce-scatter adds up the vectors that arrive; an all-reduce of
+    weights counts as its bytes alone.
+    """
+    seconds = ranks_s(collective, machine, duplex=machine.device != "cpu")
+    if name is CollectiveName.OUTPUT_REDUCE_SCATTER:
+        arrived = collective.received_intra + collective.received_inter
+        seconds = seconds + arrived / machine.constants.reduce_bytes_per_s
+    return seconds
 
 
 def collective_s(collective: Collective, machine: Machine) -> float:

@@ -3,7 +3,8 @@
 Per rank, forward:   max(dispatch, launch + max(calls + pages + gather + (indices + outputs) / hbm, bag x step))
 Per rank, backward:  launch + calls + 2 pages + sequences + gradients + sort + update
 Calls are what a CPU pays a table and a bag; they, pages of rows and sequences cost nothing on devices, which run them
-side by side. ``bag`` is the longest one.
+side by side. ``bag`` is the longest one. Before and after its kernels a rank puts what it received and what it sends in
+place: copies, which lengthen the step where they are on the rank that is busy longest.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).
@@ -17,19 +18,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.base.errors import BadInput
-from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.collectives import collective_s
+from shardbench.cost.accounting import INDEX_BYTES, Sources
+from shardbench.cost.collectives import waits_s
+from shardbench.cost.dense import dense_s
 from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
-from shardbench.model.table import HISTORY_FLOPS, DenseShape, Table
+from shardbench.model.table import DenseShape, Table
 
-BACKWARD_DENSE = 2.0
-"""The MLPs' backward pass computes two products (input and weight gradients) for the forward's one."""
+OUTPUT_PASSES = 1.0
+"""Copies of a rank's pooled vectors into one buffer, from which TorchRec sends them."""
+GRADIENT_PASSES = 2.0
+"""Copies of their gradients from the buffers in which they arrive to those that the kernels read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,19 @@ class StepTime:
 
     forward_ms: Floats
     backward_ms: Floats
+    sources_ms: Floats
+    """Time to put in place lookups that are sent; a part of ``input``."""
+    arrived_ms: Floats
+    """Time to put in place lookups that arrived; a part of ``input``."""
+    placing_ms: Floats
+    """Time to put in place vectors that are sent; a part of ``output``."""
+    placing_backward_ms: Floats
+    """Time to put in place the gradients that arrived; a part of ``output_backward``."""
     phases_ms: dict[StepPhase, float]
-    """Duration of each phase for the whole world (slowest rank), in order; they add up to the step."""
+    """Duration of each phase for the whole world, in order; they add up to the step.
+
+    A phase of kernels is that of the rank which is busy longest with them and with putting things in place.
+    """
 
     @property
     def embedding_ms(self) -> Floats:
@@ -138,6 +152,38 @@ def backward_s(load: Load, constants: Constants) -> Floats:
     return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
 
 
+def busy_forward_s(load: Load, constants: Constants) -> Floats:
+    """Return the seconds from a rank's lookups' arrival to its vectors' leaving, [n]; as ``forward_s``, with copies.
+
+    What is put in place before and after the kernel is device work as well, behind which the dispatch hides.
+    """
+    tail = constants.bag_step_s * load.longest_bag
+    kernel = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
+    busy = np.maximum(constants.dispatch_s, kernel + placing_forward_s(load, constants))
+    return np.where(load.bags > 0, busy, 0.0)
+
+
+def arrived_s(load: Load, constants: Constants) -> Floats:
+    """Return the seconds to put the lookups that arrived in place, [n]; linear in the load."""
+    return np.asarray(constants.lookup_copy_s * load.all_lookups + constants.length_copy_s * load.bags)
+
+
+def placing_forward_s(load: Load, constants: Constants) -> Floats:
+    """Return the seconds to put lookups that arrived and vectors that are sent in place, [n]; linear in the load."""
+    return arrived_s(load, constants) + OUTPUT_PASSES * load.bag_bytes / constants.vector_copy_bytes_per_s
+
+
+def placing_backward_s(load: Load, constants: Constants) -> Floats:
+    """Return the seconds to put gradients of vectors that arrived in place, [n]; linear in the load."""
+    return np.asarray(GRADIENT_PASSES * load.bag_bytes / constants.vector_copy_bytes_per_s)
+
+
+def sources_s(sources: Sources, constants: Constants) -> Floats:
+    """Return the seconds of each rank to put the lookups of its samples in place, by owner where dealt, [world]."""
+    copied = constants.lookup_copy_s * sources.lookups + constants.length_copy_s * sources.lengths
+    return np.asarray(copied + constants.bucketise_s * sources.bucketed)
+
+
 def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
     """Return the seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
 
@@ -173,35 +219,6 @@ def synchronisation_s(copies: Synchronisation, machine: Machine) -> float:
     return each / copy_bytes_per_s(machine)
 
 
-def dense_s(
-    history_columns: Floats,
-    machine: Machine,
-    dense: DenseShape,
-    tables: tuple[Table, ...],
-    batch_size: int,
-    *,
-    home: DenseHome = DenseHome.DEVICES,
-) -> float:
-    """Return the seconds of the dense model, forward and backward, on devices or hosts.
-
-    Devices wait for the one whose samples have the longest histories: ``history_columns`` [world] are lookups of
-    unpooled tables times their widths. Raises BadInput for a GPU's hosts without a stated rate.
-    """
-    even = batch_size / machine.topology.world_size * dense.flops_per_sample(tables)
-    flop = (1.0 + BACKWARD_DENSE) * (even + HISTORY_FLOPS * history_columns)
-    layers, constants, host = len(dense.layers(tables)), machine.constants, machine.host
-    fixed = constants.dense_step_s + layers * constants.dense_layer_s
-    if home is DenseHome.DEVICES:
-        return fixed + float(flop.max()) / constants.dense_flop_per_s
-    if machine.device == "cpu" and host is None:
-        # A CPU machine's devices are its CPUs.
-        return fixed + float(flop.sum()) / machine.topology.world_size / constants.dense_flop_per_s
-    if host is None:
-        raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
-    fixed = host.dense_step_s + layers * host.dense_layer_s
-    return fixed + float(flop.sum()) / machine.topology.nodes / host.dense_flop_per_s
-
-
 def embedding_ms(load: Load, constants: Constants) -> Floats:
     """Return forward and backward milliseconds, [n]: the quantity that strategies balance."""
     return np.asarray(1e3 * (forward_s(load, constants) + backward_s(load, constants)))
@@ -213,40 +230,58 @@ def step_time(
     """Predict the time of one step without overlap.
 
     The measured backend's phases follow one another too, but for DDP, which hides part of the
-    gradient all-reduce behind the backward pass.
+    gradient all-reduce behind the backward pass. What the host's floor leaves of a short step is in ``dense``, which no
+    plan changes.
     """
-    constants = machine.constants
-    forward = forward_s(traffic.load, constants)
-    backward = backward_s(traffic.load, constants)
+    constants, exchanged = machine.constants, traffic.dense is DenseHome.DEVICES
+    modules_s = constants.module_s * traffic.modules
+    forward, backward = forward_s(traffic.load, constants), backward_s(traffic.load, constants)
+    arrived = arrived_s(traffic.load, constants) * exchanged
+    # The dispatch may hide some of it.
+    placing = (busy_forward_s(traffic.load, constants) - forward) * exchanged
+    placing_backward = placing_backward_s(traffic.load, constants) * exchanged
     # A node's first rank runs its host lookups, one after the other with its own.
     first = slice(None, None, machine.topology.devices_per_node)
     if machine.device == "cpu" and machine.host is None:
         # The ranks' own CPUs: the same kernels on the same memory, and nothing to copy.
         forward[first] += forward_s(traffic.host, constants)
         backward[first] += backward_s(traffic.host, constants)
+        arrived[first] += arrived_s(traffic.host, constants) * exchanged
+        placing[first] += placing_forward_s(traffic.host, constants) * exchanged
+        placing_backward[first] += placing_backward_s(traffic.host, constants) * exchanged
     else:
-        copy_rate = copy_bytes_per_s(machine) if traffic.dense is DenseHome.DEVICES else math.inf
+        copy_rate = copy_bytes_per_s(machine) if exchanged else math.inf
         forward[first] += host_forward_s(traffic.host, constants, copy_rate)
         backward[first] += host_backward_s(traffic.host, constants, copy_rate)
+    forward += modules_s
+    sources = sources_s(traffic.sources, constants)
+    arrived = np.minimum(arrived, placing)
 
     def waits_ms(phase: StepPhase) -> float:
-        return 1e3 * sum(collective_s(traffic.collectives[name], machine) for name in WAITS[phase])
+        names = WAITS[phase]
+        return 1e3 * sum(float(waits_s(name, traffic.collectives[name], machine).max()) for name in names)
 
+    first_busy, last_busy = int((forward + placing).argmax()), int((backward + placing_backward).argmax())
     copies_s = synchronisation_s(traffic.synchronisation, machine)
     dense_ms = 1e3 * dense_s(traffic.history_columns, machine, dense, tables, batch_size, home=traffic.dense)
+    phases_ms = {
+        StepPhase.INPUT: waits_ms(StepPhase.INPUT) + 1e3 * float(sources.max() + arrived[first_busy]),
+        StepPhase.LOOKUP: 1e3 * float(forward[first_busy]),
+        StepPhase.OUTPUT: waits_ms(StepPhase.OUTPUT) + 1e3 * float((placing - arrived)[first_busy]),
+        StepPhase.DENSE: dense_ms,
+        StepPhase.OUTPUT_BACKWARD: waits_ms(StepPhase.OUTPUT_BACKWARD) + 1e3 * float(placing_backward[last_busy]),
+        StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward[last_busy]),
+        StepPhase.ALL_REDUCE: waits_ms(StepPhase.ALL_REDUCE),
+    } | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {})  # fmt: skip
+    phases_ms[StepPhase.DENSE] += max(0.0, 1e3 * constants.step_floor_s - sum(phases_ms.values()))
     return StepTime(
         forward_ms=1e3 * forward,
         backward_ms=1e3 * backward,
-        phases_ms={
-            StepPhase.INPUT: waits_ms(StepPhase.INPUT),
-            StepPhase.LOOKUP: 1e3 * float(forward.max()),
-            StepPhase.OUTPUT: waits_ms(StepPhase.OUTPUT),
-            StepPhase.DENSE: dense_ms,
-            StepPhase.OUTPUT_BACKWARD: waits_ms(StepPhase.OUTPUT_BACKWARD),
-            StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward.max()),
-            StepPhase.ALL_REDUCE: waits_ms(StepPhase.ALL_REDUCE),
-        }
-        | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {}),
+        sources_ms=1e3 * sources,
+        arrived_ms=1e3 * arrived,
+        placing_ms=1e3 * (placing - arrived),
+        placing_backward_ms=1e3 * placing_backward,
+        phases_ms=phases_ms,
     )
 
 

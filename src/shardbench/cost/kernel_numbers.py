@@ -11,7 +11,13 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.cost.costmodel import backward_work_s, forward_work_s, gather_rate
+from shardbench.cost.costmodel import (
+    backward_work_s,
+    forward_work_s,
+    gather_rate,
+    placing_backward_s,
+    placing_forward_s,
+)
 from shardbench.cost.load import Load, TierRows
 from shardbench.model.machine import Constants
 
@@ -26,10 +32,18 @@ class KernelNumbers:
     """The numbers of loads by a machine's constants, and the time of their sums."""
 
     def __init__(
-        self, constants: Constants, kinds: Collection[int] = (HBM, UVM, GRADIENTS), *, sequences: bool = True
+        self,
+        constants: Constants,
+        kinds: Collection[int] = (HBM, UVM, GRADIENTS),
+        *,
+        sequences: bool = True,
+        placing: bool = False,
     ) -> None:
-        """``kinds`` of repeats and, with ``sequences``, distinct rows of sequences: loads must have no others."""
-        self.constants, self._sequences = constants, sequences
+        """``kinds`` of repeats and, with ``sequences``, distinct rows of sequences: loads must have no others.
+
+        With ``placing`` the works have the time to put things in place before and after the kernels.
+        """
+        self.constants, self._sequences, self._placing = constants, sequences, placing
         self.reach = constants.cache_reach_ratio * constants.cache_bytes
         rate = gather_rate(constants)
         saved = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
@@ -56,6 +70,9 @@ class KernelNumbers:
         if load.longest_bag.any():
             raise BadInput("kernel numbers add up; the longest bag does not: give expected loads")
         works = [forward_work_s(load, self.constants), backward_work_s(load, self.constants)]
+        if self._placing:
+            works[FORWARD] += placing_forward_s(load, self.constants)
+            works[BACKWARD] += placing_backward_s(load, self.constants)
         repeats, sets = self._repeats(load)
         for work, saved in zip(self._works, self._saved_s(repeats, sets)):
             works[work] += saved

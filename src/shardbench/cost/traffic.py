@@ -11,7 +11,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
-from shardbench.cost.accounting import Account
+from shardbench.cost.accounting import Account, Sources
 from shardbench.cost.collectives import Calls, Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
@@ -34,6 +34,10 @@ class Synchronisation:
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
     """One iteration: loads of devices [world] and hosts [nodes], every collective, copies between host and device."""
+
+    sources: Sources
+    modules: float
+    """Sharding types of modules, each of which every rank calls."""
 
     load: Load
     host: Load
@@ -99,11 +103,13 @@ def traffic_of(
             chosen = cold_segments(chosen)
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
-    collectives, copied = account.collectives(weights), account.host.bag_bytes
+    collectives, copied, sources = account.collectives(weights), account.host.bag_bytes, account.sources
     if plan.dense is DenseHome.HOSTS:
         collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
-        copied = np.zeros_like(copied)
+        copied, sources = np.zeros_like(copied), Sources.zeros(problem.world_size)
     return Traffic(
+        sources=sources,
+        modules=account.modules,
         load=account.load,
         host=account.host,
         collectives=collectives,
@@ -156,6 +162,8 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         )
 
     return Traffic(
+        sources=Sources(*(average(numbers) for numbers in zip(*(t.sources for t in several)))),
+        modules=float(average([t.modules for t in several])),
         load=Load(average([t.load.values for t in several])),
         host=Load(average([t.host.values for t in several])),
         collectives={name: collective(name) for name in several[0].collectives},

@@ -6,25 +6,31 @@ all trials and on all machines, whose files mostly share the sources of their co
 two times are compared draw by draw. The form of the kernels and of the exchanges errs by KERNEL_FORM
 and EXCHANGE_FORM, anew for every plan: no published point tells how alike two plans err, so they
 are taken not to.
+
+A machine file with a ``Trust`` says how far whole steps, and the ratios of two plans, are off where they were held out.
+There the form of the step is drawn by that: a factor that all plans of the machine share, and one of each plan.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
+from shardbench.base.statistics import t_quantile
 from shardbench.cost.costmodel import StepTime
 from shardbench.cost.phases import StepPhase
-from shardbench.model.machine import Machine, scaled, uncertain
+from shardbench.model.machine import Machine, Trust, scaled, uncertain
 
 DRAWS = 200
 """A probability near 95 per cent is known to about 1.5 per cent."""
-KERNEL_FORM, EXCHANGE_FORM = 1.09, 1.08
+KERNEL_FORM, EXCHANGE_FORM = 1.10, 1.14
 """Error factors of the form: what the best constants leave of published points' errors (published/held_out.py)."""
 _FORM = {
     StepPhase.INPUT: ("exchanges", EXCHANGE_FORM),
@@ -35,6 +41,9 @@ _FORM = {
     StepPhase.ALL_REDUCE: ("all_reduce", EXCHANGE_FORM),
 }
 """The form that each phase shares with others, and its error: an all-to-all errs alike in whichever phase it is."""
+_SHARED = "form of the step of all plans"
+_UPPER = 0.975
+"""Share of draws below the upper end of a 95 % band."""
 SURE = 0.95
 """Probability from which on one plan is said to be faster than another."""
 
@@ -76,6 +85,25 @@ def with_form(time: StepTime, draw: int, of: str, n: int = DRAWS) -> StepTime:
     )
 
 
+def judged_steps(step_ms: float, drawn_ms: Sequence[float], trust: Trust, of: str) -> tuple[float, ...]:
+    """Return the drawn steps of plan ``of`` spread as far as held-out steps and pairs of plans are off.
+
+    ``drawn_ms`` are the steps under draws of the constants and, where ``trust`` has no pairs, of the parts' form. With
+    pairs, each plan errs by a factor of its own for which two plans' ratio is off by ``pair_error``. A factor that all
+    plans share fills up to ``step_error``. Draws that spread further are not narrowed, as held-out steps need not have
+    used every constant that a plan uses. Few held-out steps say little of their own error: the spread of n of them is
+    widened as Student's t is for n degrees of freedom.
+    """
+    n = len(drawn_ms)
+    logs = np.log(np.array(drawn_ms) / step_ms)
+    few = t_quantile(_UPPER, trust.plans) / NormalDist().inv_cdf(_UPPER)
+    own = few * math.log(trust.pair_error or 1.0) / math.sqrt(2.0)
+    rest = (few * math.log(trust.step_error)) ** 2 - own**2 - float(np.mean(logs**2))
+    shared = math.sqrt(max(0.0, rest))
+    factors = np.exp(shared * deviations(_SHARED, n) + own * deviations(f"form of the step in {of}", n))
+    return tuple((np.array(drawn_ms) * factors).tolist())
+
+
 def p_larger(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> float:
     """Return the share of draws in which a time is the larger one; equal ones count half.
 
@@ -97,3 +125,44 @@ def band(times: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the 2.5th and 97.5th percentile of the draws of all trials (seeds) together."""
     low, high = np.percentile(np.array(times), (2.5, 97.5))
     return float(low), float(high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutStep:
+    """A step that was predicted and measured, of a plan to which no constant was fitted."""
+
+    tables: str
+    """The tables, batch and ranks of the plan: two plans with the same word can take each other's place."""
+    predicted_ms: float
+    measured_ms: float
+
+    @property
+    def error_log(self) -> float:
+        """Return log(predicted / measured)."""
+        return math.log(self.predicted_ms / self.measured_ms)
+
+
+def trust(steps: Sequence[HeldOutStep], least_log: float, source: str) -> Trust:
+    """Return how far these steps are from what is predicted of them, the biases that they share included.
+
+    Two measured steps of the same tables are ordered where the logarithms of their times differ by more than
+    ``least_log``, the noise; steps predicted as equal are in no right order. Raises BadInput without a step.
+    """
+    if not steps:
+        raise BadInput("no held-out step says how far to trust the machine file: measure plans to hold out")
+    pairs = [(a, b) for a, b in combinations(steps, 2) if a.tables == b.tables]
+    apart = [(a, b) for a, b in pairs if abs(math.log(a.measured_ms / b.measured_ms)) > least_log]
+    right = sum((a.predicted_ms - b.predicted_ms) * (a.measured_ms - b.measured_ms) > 0.0 for a, b in apart)
+    return Trust(
+        step_error=_factor([step.error_log for step in steps]),
+        pair_error=_factor([a.error_log - b.error_log for a, b in pairs]) if pairs else None,
+        plans=len(steps),
+        pairs=len(apart),
+        pairs_right=right,
+        source=source,
+    )
+
+
+def _factor(logs: Sequence[float]) -> float:
+    """Return the root mean square of logarithms as a factor, to three digits behind the point."""
+    return round(math.exp(math.sqrt(math.fsum(log * log for log in logs) / len(logs))), 3)

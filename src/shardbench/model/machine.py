@@ -1,5 +1,7 @@
 """Machines: nodes x devices, memory tiers, links and kernel constants, each with its source."""
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -19,7 +21,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collected
 from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import STRICT, first_error, from_data
-from shardbench.model.table import Name
+from shardbench.model.table import DenseShape, Name, Table
 
 GROUP = "shardbench.machines"
 """Package of our machine files, and the entry-point group of other people's packages."""
@@ -113,6 +115,22 @@ class Constants:
     """Fixed time of a dense model's step: its loss, its optimiser and the bookkeeping of its parallel copies."""
     dense_layer_s: NonNegativeFloat
     """Fixed time of one layer of the dense model, forward and backward."""
+    module_s: NonNegativeFloat
+    """Host time of the forward call of one sharding type of one module, on every rank, whatever it holds there."""
+    vector_copy_bytes_per_s: Positive
+    """Bytes of vectors that are put in place a second; one pass reads and writes each byte."""
+    activation_bytes_per_s: Positive
+    """Bytes a second of what lies between the dense model's products: vectors joined and split, attention, pairs."""
+    lookup_copy_s: NonNegativeFloat
+    """Time to put one lookup in place for an exchange, and again to put it in place after it."""
+    length_copy_s: NonNegativeFloat
+    """Time to put the length of one bag in place for an exchange, and again to put it in place after it."""
+    bucketise_s: NonNegativeFloat
+    """Time to find the owner of one lookup of rows that are dealt over ranks, beside putting it in place."""
+    reduce_bytes_per_s: Positive
+    """Bytes that arrive in a reduce-scatter and are added up a second, beside what the link takes for them."""
+    step_floor_s: NonNegativeFloat
+    """Host time of a step, below which it cannot fall whatever the devices do."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -130,6 +148,40 @@ class HostConstants:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class MatrixConstants:
+    """Rates that large products of narrower number formats reach; stated by GPUs, whose matrix units have them."""
+
+    dense_tf32_flop_per_s: Positive
+    dense_half_flop_per_s: Positive
+    """Products of fp16 or bf16 numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Trust:
+    """How far whole steps of plans that no constant was fitted to are from what a machine file predicts of them."""
+
+    step_error: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    """The factor whose logarithm is the root mean square of log(predicted / measured) of these steps."""
+    pair_error: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """The same of the ratios of two plans' steps on the same tables, in which what all plans share is left out;
+    None where no two of them are on the same tables."""
+    plans: PositiveInt
+    """The number of these steps."""
+    pairs: Annotated[int, Field(ge=0)] = 0
+    """Pairs of plans of the same tables whose measured steps differ by more than the noise."""
+    pairs_right: Annotated[int, Field(ge=0)] = 0
+    """Pairs of these that are predicted in the order in which they are measured."""
+    source: Annotated[str, Field(min_length=8)]
+    """What was measured, where and when."""
+
+    def __post_init__(self) -> None:
+        if self.pairs_right > self.pairs:
+            raise ValueError(f"trust: {self.pairs_right} pairs are right of {self.pairs}")
+        if self.pairs and self.pair_error is None:
+            raise ValueError("trust: pairs were compared, so pair_error says how far their ratios are off")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Machine:
     """A cluster as the cost model and the planners see it."""
 
@@ -142,11 +194,17 @@ class Machine:
     """Source of every number, by field name."""
     # What a machine does not state is not in its JSON, nor in its hash.
     host: HostConstants | None = Field(default=None, exclude_if=lambda host: host is None)
+    matrix: MatrixConstants | None = Field(default=None, exclude_if=lambda matrix: matrix is None)
     errors: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(
         default_factory=dict, exclude_if=lambda errors: not errors
     )
     """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
     standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""
+    dense_steps: dict[Name, Positive] = Field(default_factory=dict, exclude_if=lambda measured: not measured)
+    """Seconds of the dense model, forward and backward, that were measured on this machine, by ``dense_key``: they go
+    before the formula. No plan changes them, so that nothing is lost in foresight by taking them as measured."""
+    trust: Trust | None = Field(default=None, exclude_if=lambda trust: trust is None)
+    """What held-out whole steps say of this machine's predictions; None where none was held against it."""
 
 
 class _Constant(pydantic.BaseModel):
@@ -158,6 +216,12 @@ class _Constant(pydantic.BaseModel):
     error_source: Annotated[str, Field(min_length=8)] | None = None
 
 
+class _DenseStep(pydantic.BaseModel):
+    model_config = STRICT
+    ms: Positive
+    source: Annotated[str, Field(min_length=8)]
+
+
 class _MachineFile(pydantic.BaseModel):
     model_config = STRICT
     name: Name
@@ -166,6 +230,8 @@ class _MachineFile(pydantic.BaseModel):
     nodes: Devices
     devices_per_node: Devices
     constants: dict[str, _Constant]
+    dense_steps: dict[Name, _DenseStep] = Field(default_factory=dict)
+    trust: Trust | None = None
 
 
 _TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
@@ -203,6 +269,14 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "dense_rate": ("dense_flop_per_s", "flop_per_s"),
     "dense_step": ("dense_step_s", "s"),
     "dense_layer": ("dense_layer_s", "s"),
+    "module_call": ("module_s", "s"),
+    "vector_copy": ("vector_copy_bytes_per_s", "bytes_per_s"),
+    "activation_copy": ("activation_bytes_per_s", "bytes_per_s"),
+    "lookup_copy": ("lookup_copy_s", "s"),
+    "length_copy": ("length_copy_s", "s"),
+    "bucketise": ("bucketise_s", "s"),
+    "reduce": ("reduce_bytes_per_s", "bytes_per_s"),
+    "step_floor": ("step_floor_s", "s"),
 }
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {
@@ -211,15 +285,39 @@ _HOST_FIELDS: dict[str, tuple[str, str]] = {
     "host_dense_step": ("dense_step_s", "s"),
     "host_dense_layer": ("dense_layer_s", "s"),
 }
+# As those of the host: all or none.
+_MATRIX_FIELDS: dict[str, tuple[str, str]] = {
+    "dense_tf32_rate": ("dense_tf32_flop_per_s", "flop_per_s"),
+    "dense_half_rate": ("dense_half_flop_per_s", "flop_per_s"),
+}
+_OPTIONAL = {**_HOST_FIELDS, **_MATRIX_FIELDS}
+
+
+def _optional_fields(host: bool, matrix: bool) -> dict[str, tuple[str, str]]:
+    return (_HOST_FIELDS if host else {}) | (_MATRIX_FIELDS if matrix else {})
+
+
+def known_fields(machine: "Machine") -> dict[str, tuple[str, str]]:
+    """Return (field, dimension) by key of a machine file, of all constants that the machine states."""
+    return _FIELDS | _optional_fields(machine.host is not None, machine.matrix is not None)
+
+
+def dense_key(dense: DenseShape, tables: tuple[Table, ...], batch_size: int, world: int) -> str:
+    """Return the name of a measured dense model: a digest of its layers, of what tables give it, batch and ranks."""
+    given = [[table.dim, table.pooling.value, table.features] for table in tables]
+    shape = [dense.features, dense.bottom, dense.top, given, batch_size, world]
+    return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
 
 def parse_machine(text: str, what: str) -> Machine:
     """Parse a machine out of TOML text; raises BadInput that names a constant missing, negative or of a wrong unit.
 
-    A text that states a ``base``, another machine's name, has what it does not state as that machine has it.
+    A text that states a ``base``, another machine's name, has the constants that it does not state as that machine
+    has them. What was measured of the base, its dense steps and its trust, is not of the other machine.
     """
     file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
-    stated = _FIELDS | (_HOST_FIELDS if _HOST_FIELDS.keys() & file.constants.keys() else {})
+    keys = file.constants.keys()
+    stated = _FIELDS | _optional_fields(bool(_HOST_FIELDS.keys() & keys), bool(_MATRIX_FIELDS.keys() & keys))
     missing = sorted(stated.keys() - file.constants.keys())
     unknown = sorted(file.constants.keys() - stated.keys())
     if missing:
@@ -227,7 +325,7 @@ def parse_machine(text: str, what: str) -> Machine:
             f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
         )
     if unknown:
-        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _HOST_FIELDS)}")
+        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _OPTIONAL)}")
     values: dict[str, float] = {}
     for key, (_, dimension) in stated.items():
         constant = file.constants[key]
@@ -240,6 +338,7 @@ def parse_machine(text: str, what: str) -> Machine:
     topology = {field: round(named[field]) for field in _TOPOLOGY_BYTES}
     constants = {field.name: named[field.name] for field in fields(Constants)}
     host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in stated}
+    matrix = {field: values[key] for key, (field, _) in _MATRIX_FIELDS.items() if key in stated}
     try:
         return Machine(
             name=file.name,
@@ -249,7 +348,10 @@ def parse_machine(text: str, what: str) -> Machine:
             constants=Constants(**constants),
             sources={_source_name(key): constant.source for key, constant in file.constants.items()},
             host=HostConstants(**host) if host else None,
+            matrix=MatrixConstants(**matrix) if matrix else None,
             errors={_source_name(key): c.error for key, c in file.constants.items() if c.error is not None},
+            dense_steps={key: 1e-3 * step.ms for key, step in file.dense_steps.items()},
+            trust=file.trust,
         )
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
@@ -339,8 +441,8 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     for an unknown constant, or a value that is not a number with a fitting unit.
     """
     topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
-    errors = dict(machine.errors)
-    known = _FIELDS | (_HOST_FIELDS if host is not None else {})
+    matrix, errors, trust = machine.matrix, dict(machine.errors), machine.trust
+    known = known_fields(machine)
     names = [machine.name]
     for key, text in sorted(override.items()):
         if key not in known:
@@ -351,27 +453,31 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
             topology = replace(topology, **{field: round(value)})
         elif host is not None and key in _HOST_FIELDS:
             host = replace(host, **{field: value})
+        elif matrix is not None and key in _MATRIX_FIELDS:
+            matrix = replace(matrix, **{field: value})
         else:
             constants = replace(constants, **{field: value})
         sources[_source_name(key)] = "override of the job"
         if _source_name(key) in errors:
             errors[_source_name(key)] = 1.0
+        if key not in _CAPACITIES:
+            trust = None  # Its steps were not of such a machine.
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
     return replace(
-        machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host, errors=errors
-    )
+        machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host,
+        matrix=matrix, errors=errors, trust=trust,
+    )  # fmt: skip
 
 
 def uncertain(machine: Machine) -> tuple[str, ...]:
     """Return the names of the constants that have an error, as in ``Machine.errors``: all but capacities."""
-    known = _FIELDS | (_HOST_FIELDS if machine.host is not None else {})
-    return tuple(_source_name(key) for key in known if key not in _CAPACITIES)
+    return tuple(_source_name(key) for key in known_fields(machine) if key not in _CAPACITIES)
 
 
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
     constants = {
-        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _HOST_FIELDS
+        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _OPTIONAL
     }
     if "gather_efficiency_ratio" in constants:
         constants["gather_efficiency_ratio"] = min(1.0, constants["gather_efficiency_ratio"])
@@ -379,7 +485,11 @@ def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     if host is not None:
         own = {field: name for name, (field, _) in _HOST_FIELDS.items() if name in factors}
         host = replace(host, **{field: getattr(host, field) * factors[name] for field, name in own.items()})
-    return replace(machine, constants=replace(machine.constants, **constants), host=host)
+    matrix = machine.matrix
+    if matrix is not None:
+        own = {field: name for name, (field, _) in _MATRIX_FIELDS.items() if name in factors}
+        matrix = replace(matrix, **{field: getattr(matrix, field) * factors[name] for field, name in own.items()})
+    return replace(machine, constants=replace(machine.constants, **constants), host=host, matrix=matrix)
 
 
 def _quantity(text: str, dimension: str, what: str) -> float:

@@ -12,6 +12,7 @@ from shardbench.base.errors import (
     described,
     one_line,
 )
+from shardbench.base.host import why_not_loaded
 from shardbench.processes.limits import at_memory_limit
 from shardbench.records.trial import Failure, Outcome
 
@@ -67,7 +68,7 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""
     if not isinstance(error, ShardBenchError):
-        text = described(error, LONGEST_CAUSE)
+        text = why_not_loaded(error) or described(error, LONGEST_CAUSE)
         place = place or (places[-1][1] if places else "")
     # A strategy that declines has nothing to mend.
     text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from shardbench.base.errors import BadInput
+from shardbench.base.host import missing_driver
 from shardbench.processes.descendants import state_of
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
@@ -157,7 +158,8 @@ class ForkServer:
         state = state_of(pid) if pid is not None else None
         if pid is not None and state is not None and (state[0] in "Tt" or Treatment.of(pid) != self.own):
             end_server()
-        loads = PRELOAD if self._spared else (ENGINE, *PRELOAD)
+        # What of the engine cannot be loaded ends the fork server; whoever needs it is told why.
+        loads = PRELOAD if self._spared or missing_driver() else (ENGINE, *PRELOAD)
         if self.loaded is None or not set(loads) <= set(self.loaded):
             end_server()
             self._context.set_forkserver_preload(list(loads))

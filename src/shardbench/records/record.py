@@ -125,6 +125,7 @@ class Predictions:
 
     traffic: TrafficTotals
     predicted: Timing
+    draws: Draws | None
     tiers: Tiers
     bound_ms: float | None = None
     bound_fixed_ms: float | None = None
@@ -132,6 +133,7 @@ class Predictions:
     mean_step_ms: float | None = None
     step_bound_ms: float | None = None
     own_step_bound_ms: float | None = None
+    torchrec_estimate_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,6 @@ class Simulated:
     """The part of a record that only simulated trials have; its fields are the record's."""
 
     timing: Timing
-    draws: Draws | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,8 @@ class Measured:
 
     ranks_hash: str
     hosts: int | None = None
+    cores: int | None = None
+    others_share: float | None = None
     timing: Timing | None = None
     control: Control | None = None
     measured_bytes: dict[str, float] | None = None
@@ -177,7 +180,8 @@ class Record(BaseRecord):
     control: Control | None = None
     """The common plan's steps; measured only."""
     draws: Draws | None = None
-    """Simulated only: how sure the cost model is."""
+    """How sure the cost model is of ``predicted``. None where the machine states no errors, and in earlier records of
+    measured trials."""
     traffic: TrafficTotals | None = None
     tiers: Tiers | None = None
     """The meaning of the tiers; None in records of versions that did not say."""
@@ -190,6 +194,11 @@ class Record(BaseRecord):
     and in earlier records."""
     hosts: PositiveInt | None = None
     """Measured only: machines that the ranks ran on; with fewer than the machine has nodes, nodes were emulated."""
+    cores: PositiveInt | None = None
+    """Measured only: cores that the ranks could use, on all hosts together; None in earlier records."""
+    others_share: NonNegativeFloat | None = None
+    """Measured only: share of all cores' time that other processes used, or that the machine was not given, while the
+    ranks ran; None where the system does not say, where they ran elsewhere and in earlier records."""
     bound_ms: float | None = None
     """Proven lower bound on the slowest rank's embedding time under the cost model, any device move.
 
@@ -205,6 +214,8 @@ class Record(BaseRecord):
     """Proven lower bound on it, any device move."""
     own_step_bound_ms: float | None = None
     """The same for the moves that the strategy declares."""
+    torchrec_estimate_ms: NonNegativeFloat | None = None
+    """The plan's step by TorchRec's own estimator; None where TorchRec cannot express it, and in earlier records."""
 
     def ended(self, failure: Failure | None, *parts: Predictions | Simulated | Yardsticks | Measured) -> "Record":
         """Return this record with more parts, of a trial that ended with this failure or, without one, well."""
@@ -219,6 +230,12 @@ class Record(BaseRecord):
         """Tell whether the bounds are about this trial: simulated, of a plan without host lookups or a schedule."""
         moves = self.planned.moves if self.planned is not None else ()
         return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Tell whether more ranks on CPUs ran than there were cores, so that its times are of how those were shared."""
+        world = len(self.planned.hbm_memory_bytes) if self.planned is not None else 0
+        return self.tiers is Tiers.COUNTED and self.cores is not None and world > self.cores
 
     @property
     def expected_key(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -15,12 +16,23 @@ from shardbench.model.table import Optimizer, Precision
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, titled
+from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
 )  # fmt: skip
 """Mildest first; a row shows the worst of its trials."""
+
+
+class ComparedBy(StrEnum):
+    """What the measured rows of a group are compared by."""
+
+    CONTROL = "control"
+    """Each trial's ratio to the control plan that its ranks stepped in turn with it."""
+    STEP = "step"
+    """The trials' steps, as they have no control or not the same one."""
+    NOTHING = "nothing"
+    """Ranks shared cores: what they send is checked, and times are shown."""
 
 
 class Condition(NamedTuple):
@@ -155,6 +167,12 @@ class Row:
                 same.setdefault((record.spec.seed, record.planned.plan_hash), []).append(record)
         return same
 
+    @property
+    def torchrec_ms(self) -> float | None:
+        """Median over trials of the step by TorchRec's estimator; None where it gave none for some plan."""
+        known = all(record.torchrec_estimate_ms is not None for record in self.records)
+        return self.typical(lambda record: record.torchrec_estimate_ms) if known else None
+
     def typical(self, number: Callable[[Record], float | None]) -> float | None:
         """Median over trials of a number of each; None where the row is not ok or no trial has it."""
         numbers = [value for record in self.records if (value := number(record)) is not None] if self.ok else []
@@ -175,6 +193,18 @@ class Group:
         hashes = {r.control.plan_hash if r.control else None for row in self.ok_rows for r in row.records}
         return hashes.pop() if len(hashes) == 1 else None
 
+    @cached_property
+    def compared(self) -> bool:
+        """Tell whether times are compared: not where ranks shared cores, whose times are of how they did so."""
+        return not any(record.shares_cores for row in self.rows for record in row.records)
+
+    @property
+    def compared_by(self) -> ComparedBy:
+        """Name what measured rows are compared by."""
+        if not self.compared:
+            return ComparedBy.NOTHING
+        return ComparedBy.CONTROL if self.control else ComparedBy.STEP
+
     def numbers(self, row: Row) -> tuple[float, ...]:
         """Return the numbers that rows are compared by, one a trial: ratios to the control, else median steps.
 
@@ -188,8 +218,8 @@ class Group:
 
     @cached_property
     def noise(self) -> Noise | None:
-        """Noise of the numbers that rows are compared by, from trials of one plan; None where simulated or unknown."""
-        if self.condition.backend is Backend.SIMULATED:
+        """Noise of the numbers that rows are compared by, from trials of one plan; None where there is none to know."""
+        if self.condition.backend is Backend.SIMULATED or not self.compared:
             return None
         several = (
             self.numbers(Row(strategy=row.strategy, records=tuple(trials)))
@@ -212,7 +242,12 @@ class Group:
         return float(np.median([len(row.records) for row in self.ok_rows])) if self.ok_rows else None
 
     def p_slower(self, row: Row, other: Row) -> float | None:
-        """Share of draws, over all pairs of trials, in which ``row`` has the longer step; None where there are none."""
+        """Share of draws, over all pairs of trials, in which ``row`` has the longer step.
+
+        None where a trial has no draws, and where measured: there, draws are of the predictions.
+        """
+        if self.condition.backend is not Backend.SIMULATED:
+            return None
         if row.step_draws is None or other.step_draws is None:
             return None
         return p_larger(row.step_draws, other.step_draws)
@@ -226,8 +261,8 @@ class Group:
 
     @cached_property
     def pairs(self) -> tuple[tuple[Row, Row], ...]:
-        """All pairs of rows that are ok."""
-        return tuple(combinations(self.ok_rows, 2))
+        """All pairs of rows that are ok; none where times are not compared."""
+        return tuple(combinations(self.ok_rows, 2)) if self.compared else ()
 
     @cached_property
     def pairs_beyond_noise(self) -> tuple[tuple[Row, Row], ...] | None:
@@ -236,9 +271,16 @@ class Group:
 
     @cached_property
     def best(self) -> Row | None:
-        """The competitor with the lowest number; None where none is ok."""
-        competitors = [row for row in self.rows if row.competes]
+        """The competitor with the lowest number; None where none is ok, and where times are not compared."""
+        competitors = [row for row in self.rows if row.competes and self.compared]
         return min(competitors, key=lambda row: (self.estimate(row).value, row.strategy), default=None)
+
+    @cached_property
+    def judged(self) -> dict[str, tuple[int, int] | None]:
+        """The place of each row by the cost model and by TorchRec's estimator; None of a row that one does not rate."""
+        listed = self.standings.values()
+        places = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in listed])
+        return dict(zip(self.standings, places, strict=True))
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
@@ -258,6 +300,7 @@ class Group:
         condition, best = self.condition, self.best
         role, backend = row.worst.role.value, condition.backend.value
         step = row.step if row.ok else None
+        own_ms = step.value if step else None
         same = self._same(row, best) if row.ok and best is not None else None
         p_slower = self.p_slower(row, best) if row.ok and best is not None and row is not best else None
         return Standing(
@@ -269,7 +312,7 @@ class Group:
             role=role,
             outcome=row.worst.outcome.value,
             cause=row.cause,
-            step_ms=step.value if step else None,
+            step_ms=own_ms,
             low_ms=step.low if step else None,
             high_ms=step.high if step else None,
             over_best_pct=over_best_pct,
@@ -277,6 +320,8 @@ class Group:
             same=same,
             p_slower=p_slower,
             mark=mark(vs_best_pct, same, p_slower, role=role, backend=backend),
+            model_ms=row.typical(predicted_step_ms) if row.worst.spec.backend is Backend.MEASURED else own_ms,
+            torchrec_ms=row.torchrec_ms,
             plan_s=row.typical(lambda record: record.planned.plan_s if record.planned else None),
             fit_s=row.typical(lambda record: record.planned.fit_s if record.planned else None),
             record=row.records[0].key,
@@ -315,21 +360,35 @@ def slowest_embedding_ms(record: Record) -> float | None:
     return max(record.timing.embedding_ms, default=None) if record.timing else None
 
 
+def predicted_step_ms(record: Record) -> float | None:
+    """Return the median step that the cost model predicted; None where the record has none."""
+    return float(np.median(record.predicted.step_ms)) if record.predicted else None
+
+
 def groups(records: Iterable[Record]) -> list[Group]:
-    """Current records by condition, sorted by it."""
+    """Current records by condition, sorted by it; those whose times are not compared come last."""
     found: dict[Condition, dict[str, list[Record]]] = {}
     for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
         found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
-    return [
+    made = [
         Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))
         for condition, rows in sorted(found.items())
     ]
+    return sorted(made, key=lambda group: not group.compared)
 
 
 def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
-    """Return the standings of all groups; groups of one problem get names of their workload that differ."""
+    """Return the standings of all groups whose times are compared.
+
+    Groups of one problem get names of their workload that differ.
+    """
     names = [_told_apart(group.condition, grouped) for group in grouped]
-    return [replace(one, workload=name) for group, name in zip(grouped, names) for one in group.standings.values()]
+    return [
+        replace(one, workload=name)
+        for group, name in zip(grouped, names)
+        if group.compared
+        for one in group.standings.values()
+    ]
 
 
 def _told_apart(own: Condition, grouped: Sequence[Group]) -> str:

@@ -55,6 +55,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "step_ms_high": "ms, its other end",
         "vs_control": "of measured trials: median over iterations of the step over the control plan's in the same turn",
         "predicted_step_ms": "ms, the cost model's median step of the same plan and batches",
+        "torchrec_estimate_ms": "ms, TorchRec's own estimate of the plan; none where it cannot express the plan",
         "mean_step_ms": "ms, the cost model's mean step, what the bounds of the step are proven for",
         "step_bound_ms": "ms, proven lower bound on it whatever a plan does with devices; of simulated trials",
         "own_step_bound_ms": "ms, the same for the moves that the strategy declares",

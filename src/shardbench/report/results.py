@@ -15,7 +15,7 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.cell import CellRecord
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import cell_store, trial_store
-from shardbench.records.trial import Outcome
+from shardbench.records.trial import Backend, Outcome
 from shardbench.report.groups import current
 from shardbench.report.result_columns import COLUMNS
 
@@ -30,9 +30,12 @@ _BACKENDS = {
     "faults/summary": "measured",
     "planner/measured": "measured",
     "planner/plans": "simulated",
+    "prediction/judges": _BOTH,
     "prediction/points": _BOTH,
     "prediction/summary": _BOTH,
+    "published/pairs": _BOTH,
     "published/points": _BOTH,
+    "published/steps": _BOTH,
     "regression/noise": "measured",
     "scale/counting": "measured",
     "scale/prepare": "measured",
@@ -201,7 +204,8 @@ def _planned(planned: Planned) -> Row:
 
 
 def _timed(record: Record, timing: Timing) -> Row:
-    low, high = band([record.draws.step_ms]) if record.draws is not None else (None, None)
+    drawn = record.draws if record.spec.backend is Backend.SIMULATED else None
+    low, high = band([drawn.step_ms]) if drawn is not None else (None, None)
     control, predicted = record.control, record.predicted
     return {
         "iterations": len(timing.step_ms),
@@ -211,6 +215,7 @@ def _timed(record: Record, timing: Timing) -> Row:
         "step_ms_high": high,
         "vs_control": float(np.median(np.divide(timing.step_ms, control.step_ms))) if control is not None else None,
         "predicted_step_ms": float(np.median(predicted.step_ms)) if predicted is not None else None,
+        "torchrec_estimate_ms": record.torchrec_estimate_ms,
         "mean_step_ms": record.mean_step_ms,
         "emb_ms_mean": float(np.mean(timing.embedding_ms)) if timing.embedding_ms else None,
         "emb_ms_max": max(timing.embedding_ms, default=None),

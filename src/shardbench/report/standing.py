@@ -3,7 +3,7 @@
 A problem is a workload on a machine by one backend. Tables, answers, pages and papers are views of such rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import pandas as pd
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report.compare.same_numbers import SAME
 
 PROBLEM = ("workload", "machine", "backend")
 """Columns that name a problem."""
@@ -21,9 +22,13 @@ COLUMNS = (
     "plan_s", "fit_s",
 )  # fmt: skip
 """A study's table with all of these states standings; other columns may be beside them."""
+RANKS = ("model_rank", "torchrec_rank")
+"""Columns of a row's place by either judge, among the rows that both rate."""
 AS_RUN = "as run"
 """The budget's name where there is only one."""
 
+_NAMED = 3
+"""A sentence names so many strategies that share a place at most."""
 Cells = Mapping[str, Any]
 _Key = TypeVar("_Key")
 
@@ -69,6 +74,10 @@ class Standing:
     """Share of draws in which the step is longer than the best competitor's; None of the best, and without draws."""
     mark: TieMark | None = None
     """A strategy that failed has none, nor has any where no competitor ended well."""
+    model_ms: float | None = None
+    """The step by the cost model: where simulated ``step_ms``, where measured what it predicted."""
+    torchrec_ms: float | None = None
+    """The step by TorchRec's own estimator; None of a plan that TorchRec cannot express."""
     plan_s: float | None = None
     fit_s: float | None = None
     devices: float | None = None
@@ -165,6 +174,37 @@ def by_strategy(listed: Iterable[Standing]) -> dict[str, list[Standing]]:
     return standings_by(lambda one: one.strategy, listed)
 
 
+def ranks_by_judge(rated: Sequence[tuple[float | None, float | None]]) -> list[tuple[int, int] | None]:
+    """Return the places of rows, given the step of each by either judge: 1 is the shortest, equal steps share theirs.
+
+    Places are among the rows that both judges rate; the others have None.
+    """
+    both = [(a, b) for a, b in rated if a is not None and b is not None]
+
+    def place(judge: int, ms: float) -> int:
+        return 1 + sum(pair[judge] < ms * (1.0 - SAME) for pair in both)
+
+    return [None if a is None or b is None else (place(0, a), place(1, b)) for a, b in rated]
+
+
+def disagreement(listed: Iterable[Standing]) -> str:
+    """Say in a sentence which competitors either judge has first; empty where they have one in common.
+
+    It is empty too where nothing is rated, or compared at all.
+    """
+    competing = [one for one in listed if one.competes and one.mark is not None]
+    found = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in competing])
+    rated = [(one.name, places) for one, places in zip(competing, found, strict=True) if places is not None]
+    firsts = [sorted(name for name, places in rated if places[judge] == 1) for judge in (0, 1)]
+    if set(firsts[0]) & set(firsts[1]) or not rated:
+        return ""
+    model, torchrec = (", ".join(names[:_NAMED]) + (" and more" * (len(names) > _NAMED)) for names in firsts)
+    return (
+        f"the judges disagree about the best: of the {len(rated)} plans that both rate, the cost model has {model} "
+        f"first, TorchRec's own estimator {torchrec}"
+    )
+
+
 def throughput_standing(row: Cells) -> Standing:
     """Return the standing that a row of a table of throughput states; ``over_best_pct`` is not in it."""
     vs_best_pct, p_slower = number(row, "vs_best_pct"), number(row, "p_slower_than_best")
@@ -203,6 +243,8 @@ def _stated(row: Mapping[Any, Any], **known: Any) -> Standing:
         **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
         **{name: number(row, name) for name in numbers},
     }
+    known["model_ms"] = number(row, "predicted_step_ms") if is_measured(given["backend"]) else known["step_ms"]
+    known["torchrec_ms"] = number(row, "torchrec_estimate_ms")
     return Standing(**given, low_ms=number(row, "step_ms_low"), high_ms=number(row, "step_ms_high"), **known)
 
 

@@ -135,6 +135,14 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         dense_flop_per_s=1e13,
         dense_step_s=0.0,
         dense_layer_s=0.0,
+        module_s=0.0,
+        vector_copy_bytes_per_s=1e18,
+        activation_bytes_per_s=1e18,
+        lookup_copy_s=0.0,
+        length_copy_s=0.0,
+        bucketise_s=0.0,
+        reduce_bytes_per_s=1e18,
+        step_floor_s=0.0,
     )
     return Machine(
         name=f"conformance-{nodes}x{per_node}",

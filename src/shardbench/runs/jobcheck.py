@@ -4,6 +4,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
+from shardbench.base.host import missing_driver
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.machine import Machine
 from shardbench.processes.launch import call_in_child
@@ -47,8 +48,9 @@ def lacking_devices(machine: Machine, backend: Backend) -> str:
     needed, missing = machine.topology.world_size, missing_engine()
     if missing:
         return f"needs {', '.join(missing)}, not installed here: requirements/ lists the engine"
-    if machine.device == "cpu":
-        return ""
+    driver = missing_driver()
+    if driver or machine.device == "cpu":
+        return driver
     there, nodes = cuda_devices(), machine.topology.nodes
     elsewhere = f"; or start the ranks on {nodes} machines with torchrun or SLURM" if nodes > 1 else ""
     return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}{elsewhere}"

@@ -73,12 +73,13 @@ def judge(kept: Record, folder: Path) -> tuple[Measured, Failure | None]:
         return measured, error.failure
     job, _ = read_job(folder)
     moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
-    measured = replace(measured, hosts=hosts, timing=measurement.timing, measured_bytes=moved)
+    ran = measurement.ranks[0].ran
+    environment = ran.environment if ran is not None else Environment.here()
+    cores = environment.cores * hosts
+    measured = replace(measured, hosts=hosts, cores=cores, timing=measurement.timing, measured_bytes=moved)
     if job.control is not None:
         control = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
         measured = replace(measured, control=control)
-    ran = measurement.ranks[0].ran
-    environment = ran.environment if ran is not None else Environment.here()
     try:
         _compare_bytes(moved, kept.traffic)
         if kept.calibrated_on == chip_of(environment, job.device):

@@ -19,12 +19,14 @@ from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Draws, Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
+from shardbench.records.record import Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.evaluate import Answer, Bounds, JudgeLimits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.measured_trial import judge, least_step_ms, write_trial
+from shardbench.runs.quiet import MachineBusy, Quiet
+from shardbench.runs.second_judge import SecondJudge
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import EVERY, Job
 from shardbench.workloads.materialise import Batches, materialise, materialise_beside
@@ -71,7 +73,6 @@ class JudgedPlan:
 
     plan: Plan
     predictions: Predictions
-    draws: Draws | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class JobContext:
     Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
-    without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan.
+    without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan. Ranks run
+    here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class JobContext:
         launch: bool = True,
         data: Path | None = None,
         pickles: Mapping[str, bytes] | None = None,
+        quiet: Quiet | None = None,
+        second: SecondJudge | None = None,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -112,6 +116,8 @@ class JobContext:
         self.closed = (folder, *filter(None, [data]))
         """Folders that no planner reaches: the test batches' and, where it is given, that of the data behind them."""
         self.pickles = pickles or {}
+        self.quiet = quiet or Quiet()
+        self.second = second
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
@@ -230,7 +236,8 @@ def run_trial(
 ) -> Record:
     """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
 
-    Raises BadInput only for files of the user's, which no trial of the job could read.
+    Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
+    while trials are to have it for themselves.
     """
     begun = Record(
         key=spec.key,
@@ -295,10 +302,13 @@ def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContex
     bounds = context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
+    second = context.second
     predictions = Predictions(
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
+        draws=judged.draws(context.question.problem, context.workload.dense),
         tiers=_tiers(spec.backend, context),
+        torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
     )
     if bound is not None:
         predictions = replace(
@@ -310,11 +320,7 @@ def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContex
             step_bound_ms=anyhow.ms if anyhow is not None else None,
             own_step_bound_ms=own.ms if own is not None else None,
         )
-    return JudgedPlan(
-        plan=answer.plan,
-        predictions=predictions,
-        draws=None if measured else judged.draws(context.question.problem, context.workload.dense),
-    )
+    return JudgedPlan(plan=answer.plan, predictions=predictions)
 
 
 def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
@@ -326,9 +332,11 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
         if planned.spec.backend is Backend.MEASURED:
             return _measured(predicted, judged, context)
         _refuse_impossible(judged.predictions)
+    except MachineBusy:
+        raise
     except Exception as error:
         return predicted.ended(failure_of(error, "harness"))
-    return predicted.ended(None, Simulated(timing=judged.predictions.predicted, draws=judged.draws))
+    return predicted.ended(None, Simulated(timing=judged.predictions.predicted))
 
 
 def _refuse_impossible(found: Predictions) -> None:
@@ -365,17 +373,22 @@ def _measured(predicted: Record, judged: JudgedPlan, context: JobContext) -> Rec
     )
     least_ms = least_step_ms(judged.predictions.traffic, context.machine)
     kept = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
-    folder = context.new_attempt(spec.key)
-    write_trial(kept, job, folder)
     elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
     if elsewhere:
+        write_trial(kept, job, context.new_attempt(spec.key))
         return kept.ended(Failure(outcome=Outcome.SKIPPED, cause=elsewhere, phase="start"))
-    try:
-        run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-        measured, failure = judge(kept, folder)
-    except Exception as error:
-        measured, failure = Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
-    return kept.ended(failure, measured)
+
+    def run() -> tuple[Measured, Failure | None]:
+        folder = context.new_attempt(spec.key)
+        write_trial(kept, job, folder)
+        try:
+            run_on_ranks(folder, job.topology.world_size, job.timeout_s)
+            return judge(kept, folder)
+        except Exception as error:
+            return Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
+
+    (measured, failure), others = context.quiet.take(run, spec.text)
+    return kept.ended(failure, replace(measured, others_share=others))
 
 
 def _tiers(backend: Backend, context: JobContext) -> Tiers:

@@ -1,13 +1,14 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import pydantic
 
+from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
@@ -19,11 +20,14 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
 from shardbench.runs.planning import may_need_engine, pickled_now
+from shardbench.runs.quiet import BUSY_SHARE, Quiet
 from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.second_judge import SecondJudge, StepJudge, second_judge
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig
@@ -50,6 +54,12 @@ class RunOptions:
     """Simulated trials at once; 0: one a core."""
     cluster: Cluster | None = None
     """The scheduler on which simulated trials run as jobs, each its own; None: here."""
+    calibrate: Calibrate | None = None
+    """How a suite that asks for it calibrates its machines; None: it cannot be run."""
+    busy_ok: bool = False
+    """Whether such a suite is measured on a busy machine too."""
+    second_judge: StepJudge | None = None
+    """What judges plans beside the cost model; None: nothing does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +76,10 @@ class SuiteWork(Work[TrialSpec, Record]):
 
     unit = "trial"
 
-    def __init__(self, suite: Suite, options: RunOptions) -> None:
+    def __init__(self, suite: Suite, options: RunOptions, quiet: Quiet | None = None) -> None:
         self.title = f"suite {suite.name}"
         self.store = trial_store(options.results, suite.name)
-        self._suite, self._options = suite, options
+        self._suite, self._options, self._quiet = suite, options, quiet
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for listed in self._jobs for spec in listed.specs]
         self._codes = strategy_codes(spec.strategy for spec in self.pieces)
@@ -114,16 +124,18 @@ class SuiteWork(Work[TrialSpec, Record]):
         spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
         # No test batches are made yet.
         pickles = pickled_now(asked.values())
-        with FORK_SERVER.without_engine() if spared else nullcontext():
+        engine = FORK_SERVER.without_engine() if spared else nullcontext()
+        with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
-            yield from self._run(todo, asked, pickles, environment, started)
+            context = partial(_job_context, options=self._options, pickles=pickles, quiet=self._quiet, second=second)
+            yield from self._run(todo, asked, context, environment, started)
 
     def _run(
         self,
         todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
         asked: Mapping[str, Strategy],
-        pickles: Mapping[str, bytes],
+        job_context: Callable[[_ListedJob], AbstractContextManager[JobContext]],
         environment: str,
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
@@ -138,10 +150,10 @@ class SuiteWork(Work[TrialSpec, Record]):
             if self._options.cluster is not None:
                 yield from self._run_on(self._options.cluster, beside, environment)
             elif beside:
-                shared = [SharedJob(_job_context(listed, self._options, pickles), specs) for listed, specs in beside]
+                shared = [SharedJob(job_context(listed), specs) for listed, specs in beside]
                 yield from run_beside(shared, run_one, self._options.parallel)
         for listed, specs in todo:
-            with _job_context(listed, self._options, pickles) as context:
+            with job_context(listed) as context:
                 for spec in specs:
                     started(spec.text)
                     yield run_one(spec, context)
@@ -191,14 +203,67 @@ def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record 
 
 
 def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
-    """Run what is open and return the records of all trials of the selection, settled ones too."""
-    return run_session(SuiteWork(suite, options), options.results, listener)
+    """Run what is open and return the records of all trials of the selection, settled ones too.
+
+    A suite that asks for it has its machines calibrated before the first measured trial and after the last. Raises
+    BadInput where the machine is busy meanwhile.
+    """
+    quiet = Quiet(BUSY_SHARE if suite.calibrate and not options.busy_ok else None, listener.noted)
+    calibrations = _calibrations(suite, options, quiet, listener)
+    if calibrations is None:
+        return run_session(SuiteWork(suite, options, quiet), options.results, listener)
+    store = trial_store(options.results, suite.name)
+    with sole_writer(options.results):
+        set_rank_variables()
+        here, known = Environment.here().hash, store.latest()
+        calibrations.before(frozenset(r.spec.machine_hash for r in known.values() if r.environment == here))
+    work = SuiteWork(as_calibrated(suite, options.results), options, quiet)
+    records = run_session(work, options.results, listener)
+    measured = (record for record in records if record.spec.backend is Backend.MEASURED)
+    with sole_writer(options.results):
+        for drift in calibrations.after(again=any(known.get(record.key) != record for record in measured)):
+            listener.noted(drift.text)
+    return records
+
+
+def _calibrations(suite: Suite, options: RunOptions, quiet: Quiet, listener: Listener) -> Calibrations | None:
+    """Return the calibrations of a run that measures here; None for another. Raises BadInput where nobody can."""
+    if not suite.calibrate or not options.launch:
+        return None
+    jobs = [(one.job, one.workload) for one in _list_jobs(suite, options) if one.job.backend is Backend.MEASURED]
+    if not jobs:
+        return None
+    if options.calibrate is None:
+        raise BadInput(f"suite {suite.name} calibrates its machines: run it by shardbench run {suite.name}")
+    return Calibrations(
+        suite=suite.name,
+        jobs=tuple(jobs),
+        results=options.results,
+        calibrate=options.calibrate,
+        quiet=quiet,
+        noted=listener.noted,
+    )
 
 
 @contextmanager
-def _job_context(listed: _ListedJob, options: RunOptions, pickles: Mapping[str, bytes]) -> Iterator[JobContext]:
+def _job_context(
+    listed: _ListedJob,
+    options: RunOptions,
+    pickles: Mapping[str, bytes],
+    quiet: Quiet | None = None,
+    second: SecondJudge | None = None,
+) -> Iterator[JobContext]:
     job = listed.job
-    context = partial(JobContext, job, listed.workload, results=options.results, data=options.data, pickles=pickles)
+    context = partial(
+        JobContext,
+        job,
+        listed.workload,
+        results=options.results,
+        data=options.data,
+        pickles=pickles,
+        quiet=quiet,
+        second=second,
+    )
     if options.work is None:
         with temporary_folder() as folder:
             yield context(folder)

@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Hear that a piece begins; nobody is told of pieces that run side by side."""
 
     def noted(self, line: str) -> None:
-        """Hear something that the user should know before the first piece."""
+        """Hear something that the user should know."""
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """Hear that the record of the ``number``-th open piece (1, 2, ...) is on disk."""

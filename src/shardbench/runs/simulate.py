@@ -11,11 +11,11 @@ from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.demand import count_demand
 from shardbench.cost.bounds.embedding import Bound, split_bound, whole_table_bound_ms
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds
-from shardbench.cost.collectives import ranks_s
+from shardbench.cost.collectives import waits_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
-from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, with_form
+from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
 from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -110,14 +110,20 @@ class Simulation:
         """Predict the same traffic under ``n`` draws of constants and form; None where the machine states no errors."""
         if not problem.machine.errors:
             return None
-        form = form_of(self.times)
+        form, trust = form_of(self.times), problem.machine.trust
         drawn = [
-            replace(self, times=tuple(with_form(t, i, form, n) for t in _times(self.traffics, problem, dense, machine)))
-            for i, machine in enumerate(drawn_machines(problem.machine, n))
+            replace(self, times=_times(self.traffics, problem, dense, machine))
+            for machine in drawn_machines(problem.machine, n)
         ]
+        formed = [replace(one, times=tuple(with_form(t, i, form, n) for t in one.times)) for i, one in enumerate(drawn)]
+        steps = tuple(one.step_ms for one in formed)
+        if trust is not None:
+            # Pairs of plans judge the form of whole steps, which then takes the place of its parts' form.
+            plain = steps if trust.pair_error is None else tuple(one.step_ms for one in drawn)
+            steps = judged_steps(self.step_ms, plain, trust, form)
         return Draws(
-            step_ms=tuple(_six_digits(simulation.step_ms) for simulation in drawn),
-            embedding_ms=tuple(_six_digits(float(simulation.embedding_ms.max())) for simulation in drawn),
+            step_ms=tuple(map(_six_digits, steps)),
+            embedding_ms=tuple(_six_digits(float(one.embedding_ms.max())) for one in formed),
         )
 
     def _phase_ms(self, name: StepPhase) -> float:
@@ -128,9 +134,12 @@ class Simulation:
 def rank_phases_ms(traffic: Traffic, time: StepTime, machine: Machine) -> dict[StepPhase, Floats]:
     """Milliseconds of each phase on each rank, float64 [world]: an exchange as if no rank waited for another."""
     own = {
-        phase: 1e3 * np.sum([ranks_s(traffic.collectives[name], machine) for name in names], axis=0)
+        phase: 1e3 * np.sum([waits_s(name, traffic.collectives[name], machine) for name in names], axis=0)
         for phase, names in WAITS.items()
     }
+    own[StepPhase.INPUT] += time.sources_ms + time.arrived_ms
+    own[StepPhase.OUTPUT] += time.placing_ms
+    own[StepPhase.OUTPUT_BACKWARD] += time.placing_backward_ms
     own |= {StepPhase.LOOKUP: time.forward_ms, StepPhase.LOOKUP_BACKWARD: time.backward_ms}
     return {name: own.get(name, np.full(machine.topology.world_size, ms)) for name, ms in time.phases_ms.items()}
 

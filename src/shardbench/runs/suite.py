@@ -140,6 +140,8 @@ class _Described(StrictModel):
     description: str
     seeds: tuple[NonNegativeInt, ...] = (0,)
     workloads: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    calibrate: bool = False
+    """Whether a run calibrates the machines that it measures on, before and after, and refuses busy ones."""
 
 
 class Suite(_Described):
@@ -152,16 +154,25 @@ class Suite(_Described):
         twice = _twice([str(config.get("name")) for config in self.workloads])
         if twice is not None:
             raise ValueError(f"two workloads have the name '{twice}'")
-        sizes = {str(config.get("name")): config.get("batch_size") for config in self.workloads}
-        jobs = [
-            (job.workload, job.machine, job.backend.value, job.batch_size or sizes.get(job.workload),
-             job.precision.value, job.optimizer.value, *(f"{k}={v}" for k, v in sorted(job.override.items())))
-            for job in self.jobs
-        ]  # fmt: skip
-        job = _twice([" ".join(map(str, facts)) for facts in jobs])
+        job = _twice([self._facts(job) for job in self.jobs])
         if job is not None:
             raise ValueError(f"two jobs are alike: {job}; list all their strategies in one grid")
         return self
+
+    def _facts(self, job: Job) -> str:
+        """Say what a job is of; its strategies and settings are not part of that."""
+        sizes = {str(config.get("name")): config.get("batch_size") for config in self.workloads}
+        size = job.batch_size or sizes.get(job.workload)
+        facts = (job.workload, job.machine, job.backend.value, size, job.precision.value, job.optimizer.value)
+        return " ".join(map(str, (*facts, *(f"{k}={v}" for k, v in sorted(job.override.items())))))
+
+    def on(self, machine: str) -> "Suite":
+        """Return the suite with all jobs on this machine, by name or path; of jobs that are then alike the first."""
+        found: dict[str, Job] = {}
+        for job in self.jobs:
+            moved = job.model_copy(update={"machine": machine})
+            found.setdefault(self._facts(moved), moved)
+        return self.model_copy(update={"jobs": tuple(found.values())})
 
     def workload(self, job: Job) -> WorkloadConfig:
         """Return the job's workload parameters, its batch size applied."""

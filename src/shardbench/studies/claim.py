@@ -111,6 +111,8 @@ class Claim(pydantic.BaseModel):
     evidence: Strength
     part: Literal["embedding", "exchanges", "step", ""] = ""
     """The part of a simulated step that the numbers are of: its model error stands beside them."""
+    machine: Name | Literal[""] = ""
+    """The machine whose constants the numbers were simulated with, of whose model error is spoken."""
     data: Literal["made up", "drawn from published statistics", "recorded", ""] = ""
     region: RegionTable | None = None
     judged_by: tuple[str, ...] = ()
@@ -129,14 +131,16 @@ class Claim(pydantic.BaseModel):
             raise ValueError("'about' needs a positive number: its band is a factor")
         if bool(self.not_testable) == bool(self.judged_by):
             raise ValueError("either 'judged_by' names the evidence, or 'not_testable' says why there is none")
+        if self.part and self.evidence is Strength.SIMULATED and not self.machine:
+            raise ValueError("numbers of a simulated part need the name of their 'machine', whose model error is said")
         if self.sourced and self.quote == "" and self.paper is not None:
             raise ValueError("a sourced number needs the paper's words in 'quote'")
         return self
 
     @property
     def digest(self) -> str:
-        """Hash the definition: all that is declared."""
-        return content_hash(self.model_dump(mode="json"))
+        """Hash the definition: all that is declared but the machine, which only says whose model error is spoken of."""
+        return content_hash(self.model_dump(mode="json", exclude={"machine"}))
 
     @property
     def has_direction(self) -> bool:

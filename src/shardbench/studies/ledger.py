@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -11,13 +10,12 @@ import pandas as pd
 from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
-from shardbench.cost.published.agreement import predict_all
-from shardbench.cost.published.points import HELD_OUT, PublishedExchange, PublishedKernel, published
 from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.groups import current
 from shardbench.report.page.svg.picture import picture_file
+from shardbench.report.prediction.model_error import model_error
 from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
@@ -132,8 +130,7 @@ def _row(
 def _strength(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition | None) -> str:
     parts: list[str] = [claim.evidence.value]
     if claim.evidence is Strength.SIMULATED and claim.part:
-        error, points = _model_error(claim.part)
-        parts[0] += f" (model error {error:.0f} %, median of {points} held-out {claim.part} points)"
+        parts[0] += f" (constants of {claim.machine}: {model_error(claim.machine, claim.part)})"
     if claim.data:
         parts.append(f"{claim.data} data" if claim.data != "made up" else "made-up workload")
     begun = [record.provenance.started for record in behind if record.provenance is not None]
@@ -153,19 +150,6 @@ def _judged_in(behind: Sequence[BaseRecord]) -> str:
         return "unknown" if behind else ""
     words = [f"{commit[:_SHORT]}{' (changed)' if dirty else ''}" for _, commit, dirty in (known[0], known[-1])]
     return words[0] if words[0] == words[1] else " to ".join(words)
-
-
-@cache
-def _model_error(part: str) -> tuple[float, int]:
-    """Give the median of held-out published points' errors, without their sign, in percent, and how many."""
-    kinds = {name: type(family.points[0]) for name, family in published().families.items()}
-    of = {PublishedKernel: "embedding", PublishedExchange: "exchanges"}
-    errors = [
-        abs(row.error_pct)
-        for row in predict_all()
-        if row.split == HELD_OUT and of.get(kinds[row.family], "step") == part
-    ]
-    return median(errors), len(errors)
 
 
 def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dict[str, object] | None:

@@ -15,6 +15,7 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.engine.described import UVM_DIVISOR
 from shardbench.model.constraints import Constraints, allowed
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology, load_machine
@@ -33,8 +34,6 @@ from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
 """Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
-UVM_DIVISOR = 10.0
-"""TorchRec takes a tenth of the host link's bandwidth for rows read from host memory."""
 NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
 """Sharding types that need no remap of ids; grid_shard needs widths that few tables have."""
 NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})

@@ -3,10 +3,11 @@
 The proof is in ``step_relaxation``; this module finds the prices and says what the bound is made of.
 
 A step is the dense model's time and all-reduce, which are the same for every plan, launches, and for each phase a
-maximum over ranks. Every phase's maximum is at least its mean over ranks; that of a collective is at least any mix of
-what its bytes take inside nodes and across. With a price for each of these (and for the host's dispatch, and a byte of
-HBM) the step is at least a sum over tables of what the cheapest of a table's forms adds, and the calls of the kinds of
-exchange that serve these forms. This holds at *any* prices (Lagrange), so that the value is recomputed from them alone.
+maximum over ranks, or the host's floor where that is longer. Every phase's maximum is at least its mean over ranks;
+that of a collective is at least any mix of what its bytes take inside nodes and across. With a price for each of these
+(and for the host's dispatch, and a byte of HBM) the step is at least a sum over tables of what the cheapest of a
+table's forms adds, and the calls of the kinds of exchange that serve these forms. This holds at *any* prices
+(Lagrange), so that the value is recomputed from them alone.
 """
 
 import math
@@ -21,7 +22,7 @@ from shardbench.cost.bounds.embedding import NO_BOUND, ROUNDING, copies_hottest,
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.bounds.whole_tables import whole_tables_ms
 from shardbench.cost.collectives import collective_s, world_reduction
-from shardbench.cost.costmodel import dense_s
+from shardbench.cost.dense import dense_s
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -71,7 +72,9 @@ def step_bound(
     value = max(value, relaxation.calls_ms())
     if relaxation.kernels.whole:
         value = max(value, whole_tables_ms(demand, problem, moves, relaxation.calls_ms()))
-    return StepBound(ms=(dense_ms + value) * (1.0 - ROUNDING), dense_ms=dense_ms * (1.0 - ROUNDING), prices=prices)
+    # Every iteration takes at least the host's floor, and so does the mean.
+    ms = max(dense_ms + value, 1e3 * problem.machine.constants.step_floor_s)
+    return StepBound(ms=ms * (1.0 - ROUNDING), dense_ms=dense_ms * (1.0 - ROUNDING), prices=prices)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""The scopes that segments of tables are in, and the latencies of the calls that the kinds of scopes need."""
+"""The scopes that segments of tables are in, and what the calls of the kinds of scopes take whatever they send."""
 
 from itertools import product
 
@@ -76,7 +76,8 @@ class Modules:
         rank, node, world, nodes, local, copies = (int(scope in used) for scope in range(6))
         # All copies of the nodes are all-reduced together: counted with the pooled module.
         reduced = self._seconds(copies, cross=int(pooled and nodes + local > 0))
-        total = 3.0 * self._seconds(rank + node + world, nodes + local) + reduced
+        modules = self._problem.machine.constants.module_s * len(used)
+        total = modules + 3.0 * self._seconds(rank + node + world, nodes + local) + reduced
         if pooled:
             return total + 2.0 * (self._seconds(rank, local, node) + self._seconds(world, node + nodes))
         return total + 2.0 * self._seconds(rank + world, nodes + local, node) * vectors

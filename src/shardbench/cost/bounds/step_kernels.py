@@ -1,11 +1,14 @@
-"""Least kernel work of tables, apart from the vectors that every device with a part of a pooled table writes."""
+"""Least kernel work of tables, apart from the vectors that every device with a part of a pooled table writes.
+
+With it go the copies around kernels, which are linear in what a device has.
+"""
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.bounds.embedding import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
-from shardbench.cost.costmodel import backward_work_s, forward_work_s, gather_rate
+from shardbench.cost.costmodel import GRADIENT_PASSES, OUTPUT_PASSES, backward_work_s, forward_work_s, gather_rate
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -40,6 +43,18 @@ class KernelBounds:
         """Seconds of the calls of a pooled table's bags, in each direction."""
         self.vector_s = np.where(self.pooled, bags * self.dims * VECTOR_BYTES / constants.hbm_bytes_per_s, 0.0)
         """Seconds to write a pooled table's vectors, forward."""
+        self.lookups = loads.all_lookups.mean(axis=0)
+        self._lengths_s = constants.length_copy_s * np.where(self.pooled, bags, self.lookups)
+        vectors = np.where(self.pooled, bags, self.lookups) * self.dims * VECTOR_BYTES
+        vectors = vectors / constants.vector_copy_bytes_per_s
+        forward = self._lengths_s + OUTPUT_PASSES * vectors
+        self.bags_placed = np.where(self.pooled, [forward, GRADIENT_PASSES * vectors], 0.0)
+        """Seconds to put a pooled table's lengths and vectors in place on one device, [directions, tables]."""
+        self.placed = np.where(self.pooled, 0.0, [forward, GRADIENT_PASSES * vectors])
+        self.placed[0] += constants.lookup_copy_s * self.lookups
+        """Seconds to put lookups and unpooled tables' vectors in place wherever they are, as ``bags_placed``."""
+        self.lengths_sent = constants.length_copy_s * bags
+        """Seconds of all ranks to put a table's lengths in place for one device."""
         self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
         self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
         slower = 1.0 / gather_rate(constants) - 1.0 / cache_rate(constants, self._once)
@@ -91,7 +106,6 @@ class KernelBounds:
             for backward in (False, True)
         ]
         rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
-        self._lookups = loads.all_lookups.mean(axis=0)
         repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)
         forward = [self._missed(repeats, loads.distinct_bytes, share, rate) for rate in rates]
         again = loads.gradient_bytes - loads.gradient_first_bytes
@@ -114,14 +128,18 @@ class KernelBounds:
         """
         if self.whole:
             return np.zeros(len(self.dims))
-        again = np.maximum(forward * self._same[0] + self._same[1], 0.0) + np.maximum(exchanged, 0.0)
+        copied = (1.0 + forward) * self.constants.lookup_copy_s
+        placed = self.lookups * copied + forward * self._lengths_s + self.lengths_sent
+        again = np.maximum(forward * self._same[0] + self._same[1], 0.0) + np.maximum(exchanged, 0.0) + placed
         one = self._narrowest(again, forward * self._lost[0] + self._lost[1])
         if Move.ROWS not in self.moves:
             return one
         # A second segment of the same columns writes vectors again; one of an unpooled table is paid for as near.
         another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
-        streams = self._lookups * (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
-        return np.minimum(one, another + self._narrowest(streams, self._lost[1]))
+        another = another + forward * self.bags_placed[0] + self.bags_placed[1] + self.lengths_sent * self.pooled
+        read = (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
+        streams = self.lookups * (read + copied)
+        return np.asarray(np.minimum(one, another + self._narrowest(streams, self._lost[1])))
 
     def _narrowest(self, again: Floats, lost: Floats) -> Floats:
         """Return the least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths]."""

@@ -4,11 +4,21 @@ Take any plan of device moves and any prices. All seconds below are sums over de
 is at least their W-th part, latencies apart.
 
 *Phases.* The forward phase is at least max(D, l + F) in a batch with any bag, where F is the mean of the ranks'
-forward works, hence at least t (l + F) + (1 - t) D for a price t in 0..1; the backward phase is at least l + B. A
+forward works and of what they put in place around them, hence at least t (l + F) + (1 - t) D for a price t in 0..1; the
+backward phase is at least l + B, and lookups take at least the ranks' mean to put them in place for sending. A
 collective takes at least its calls' latencies and, in the mean over ranks, m x (bytes across nodes / inter) + (1 - m) x
 (bytes inside / intra) for a price m in 0..1: a maximum is no less than a mix. There is an m each for the exchange of
 lookups, that of vectors (forward and backward alike), the reductions of pooled vectors and the all-reduce of copies.
-Bytes of splits count for nothing.
+Bytes of splits count for nothing. A reduce-scatter ends no earlier than its mean rank has exchanged and added up.
+
+*Placing* is linear in what is placed. Every lookup arrives on some one device for each column, and so do an unpooled
+table's lengths and vectors: whatever the plan. A pooled table's lengths and vectors are placed on every device that has
+a part, like its calls. Its lengths are put in place to be sent once for each device, and a row's lookups are unless
+every device has a copy of it.
+Rows dealt over devices have their owners found first. A row on one rank need not: so a table may have some rows on
+single ranks and others dealt, which neither loses to the cache (below) nor finds the owners of the first. These sets
+of scopes count as well; of a column without single ranks, and without a copy on one device a node, all lookups that
+are sent have their owner found.
 
 *Scopes.* A segment of a table is in one of six scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node, dealt
 (NODES) or on one LOCAL rank of each, or a copy a device (COPIES). A column of a table is served by some set of scopes.
@@ -16,11 +26,12 @@ Each of them costs what does not depend on its rows: lengths sent, pooled vector
 that has a part, and a table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their
 all-reduce and memory (a node's copy none, where it may be in host memory). Nothing is counted twice, and what is
 counted is linear: so a column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row
-the cheapest scope of the set. Two of RANK, NODE and WORLD never help each other, nor NODES and LOCAL: their rows cost
-the same. A segment narrower than the table repeats what does not depend on its width, so that a column pays at least
-its share of the whole table's. Never-seen rows cost only where all scopes of the set are copies. Plans that never
-split rows have one scope a column. Of plans that copy a table's hottest rows, in the order of frequency, the best
-numbers of first rows count and not the best rows, rarely asked ones among them (``row_prefixes``).
+the cheapest scope of the set. But for the two sets above, no two of RANK, NODE and WORLD help each other, nor do NODES
+and LOCAL: their rows cost the same, or less in one of them. A segment narrower than the table repeats what does not
+depend on its width, so that a column pays at least its share of the whole table's. Never-seen rows cost only where all
+scopes of the set are copies. Plans that never split rows have one scope a column. Of plans that copy a table's hottest
+rows, in the order of frequency, the best numbers of first rows count and not the best rows, rarely asked ones among
+them (``row_prefixes``).
 
 *Near lookups* are taken off by ``LocalLookups``: a rank's own cost nothing, its node's only the inner link. Where a
 range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
@@ -29,17 +40,19 @@ range of rows more would cost less than a block's lookups (the link between node
 the cache's rate. To a table that has no row but on single ranks add, a column of it having
   - one segment: what its repeats lose to the cache. Works are super-additive, so that segments of w columns lose what
     they lose alone; but all that does not depend on the width is paid dim / w times. The best w counts.
-  - several, by rows: the vectors of a pooled table written once more (nothing for an unpooled one), and what gradients
-    lose at the best w. Of q_i lookups in segment i, at most one a bag is read first: f_i, at the dearest rate whatever
-    w is, the others at a rate that grows with w. Indices and sort are paid by the lookup, dim / w times. Of all lookups
-    that are not first in one segment, a share is first in these, and pays more than at any w; another share is in
-    segment i, which has at least that share of the lookups, and pays no less than it does at the best w for all.
+  - several, by rows: the vectors of a pooled table written and placed once more, and its lengths (nothing for an
+    unpooled one), and what gradients lose at the best w. Of q_i lookups in segment i, at most one a bag is read first:
+    f_i, at the dearest rate whatever w is, the others at a rate that grows with w. Indices, their copies and sort are
+    paid by the lookup, dim / w times. Of all lookups that are not first in one segment, a share is first in these, and
+    pays more than at any w; another share is in segment i, which has at least that share of the lookups, and pays no
+    less than it does at the best w for all.
 A copied row is read and updated on every rank (or node) that asks for it. Pooled gradients that are read first are at
 least, summed over ranks, the fewer of a rank's bags and lookups: ranges of rows and copies only add to them. Rows in
 host memory are the knapsack of ``cost.bounds``, at the price of a byte of HBM, and a copy takes its bytes again.
 
 *Calls.* Each kind of scope that pooled tables use is a collective of its own in the phases it takes part in, and so is
-that of every module of unpooled tables. Any set of scopes may serve a module; it pays its calls' latencies and gives
+that of every module of unpooled tables. Any set of scopes may serve a module; it pays for its calls, those of the
+modules as well, and gives
 the tables only its scopes, and the bound is the smallest over these sets. Of unpooled tables only calls of phases in
 which something is sent for sure are counted, and where columns may be split all of them are one module.
 """
@@ -140,14 +153,20 @@ class Relaxation:
         self._own, self._own_node = asked.sources, np.repeat(by_node, self.local, axis=1)
 
     def _scope_sets(self) -> list[Scopes]:
-        """Return the sets of scopes of a column: at most one that holds a row once, one a node, and one of copies."""
+        """Return the sets of scopes of a column: at most one that holds a row once, one a node, and one of copies.
+
+        Rows on single ranks beside dealt ones, and no others, are two more sets where finding owners takes time.
+        """
         if Move.ROWS not in self.moves:
             return [Scopes({scope}) for scope in self.scopes]
         alike = [
             [Scopes(), *(Scopes({scope}) for scope in self.scopes if scope in kind)]
             for kind in (ONCE, A_NODE, [COPIES])
         ]
-        return [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
+        found = [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
+        if self.problem.machine.constants.bucketise_s > 0.0:
+            found += [Scopes({RANK, scope}) for scope in (NODE, WORLD) if scope in self.scopes]
+        return found
 
     def first_prices(self) -> Prices:
         """Return the prices to start from: the slower link at its full price, HBM for nothing."""
@@ -184,7 +203,7 @@ class Relaxation:
         return 1e3 * (self._busy * (first + constants.launch_s) + tables - memory)
 
     def calls_ms(self) -> float:
-        """Return milliseconds of latencies that every plan waits for."""
+        """Return milliseconds of modules' calls and of latencies that every plan waits for."""
         return 1e3 * self._modules.least_s(np.zeros((len(self._sets), len(self.dims))))
 
     def _costs(self, prices: Prices) -> Floats:
@@ -200,14 +219,17 @@ class Relaxation:
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
         alone = self.kernels.alone(prices.forward, again)
         found: list[Floats] = []
-        least: dict[tuple[bool, bool, bool], Floats] = {}
+        least: dict[tuple[bool, bool, bool, bool], Floats] = {}
+        constants = self.problem.machine.constants
         for scopes in self._sets:
-            lines = not scopes.isdisjoint(ONCE), not scopes.isdisjoint(A_NODE), COPIES in scopes
+            kinds = not scopes.isdisjoint(ONCE), not scopes.isdisjoint(A_NODE), COPIES in scopes
+            lines = *kinds, constants.bucketise_s > 0.0 and scopes.isdisjoint((RANK, LOCAL))
             if lines not in least:
-                mixed = sum(lines) > 1
+                mixed = sum(kinds) > 1
+                sent = constants.lookup_copy_s + constants.bucketise_s * lines[3]
                 rows = self._row_sums.least(
-                    once - (near.share if mixed else 0.0) if lines[0] else None,
-                    (copied - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
+                    once + sent - (near.share if mixed else 0.0) if lines[0] else None,
+                    (copied + sent - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
                     a_row[COPIES] if lines[2] else None,
                 )
                 chosen = [some for some, used in zip((near, near_copies), lines) if used]
@@ -237,18 +259,22 @@ class Relaxation:
         lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
         columns = np.where(self.pooled, 2.0 * VECTOR_BYTES * samples * self.dims, 0.0)
         both = 1.0 + prices.forward
-        # How often all devices together go through the table and through its bags.
+        # How often all devices together go through the table and through its bags, and each rank sends its lengths.
         devices = {
-            RANK: (1, 1), NODE: (local, local), WORLD: (world, world),
-            NODES: (world, local), LOCAL: (nodes, 1), COPIES: (world, 1),
+            RANK: (1, 1, 1), NODE: (local, local, local), WORLD: (world, world, world),
+            NODES: (world, local, local), LOCAL: (nodes, 1, 1), COPIES: (world, 1, 0),
         }  # fmt: skip
+        a_device = prices.forward * (work.vector_s + work.bags_placed[0]) + work.bags_placed[1]
         own = {
-            scope: both * (tables * work.table_s + bags * work.bag_s) + prices.forward * bags * work.vector_s
-            for scope, (tables, bags) in devices.items()
+            scope: both * (tables * work.table_s + bags * work.bag_s) + bags * a_device + receivers * work.lengths_sent
+            for scope, (tables, bags, receivers) in devices.items()
         }
         away = (world - local) * vectors.inter
-        summed = world * (local - 1) * sums.intra
-        dealt = world * (world / local) * ((local - 1) * sums.intra + (nodes - 1) / nodes * sums.inter)
+        # What arrives is added up in one of the two directions.
+        added = 0.5 / self.problem.machine.constants.reduce_bytes_per_s
+        summed = world * (local - 1) * (sums.intra + added)
+        across = (nodes - 1) / nodes * (sums.inter + added)
+        dealt = world * (world / local) * ((local - 1) * (sums.intra + added) + across)
         return {
             RANK: own[RANK] + lengths + columns * (away + (local - 1) * vectors.intra),
             NODE: own[NODE] + local * lengths + columns * (away + summed),
@@ -259,13 +285,15 @@ class Relaxation:
         }
 
     def _work(self, prices: Prices) -> Floats:
-        """Return least seconds of the kernels' work and of the memory that rows held once need, [tables]."""
+        """Return least seconds of the kernels' work and copies and of the memory that rows held once need, [tables]."""
         work = self.kernels
+        placed: Floats = prices.forward * work.placed[0] + work.placed[1]
         hot = prices.forward * work.forward + work.backward
         if not work.in_uvm:
-            return hot + prices.hbm_byte * self.row_bytes * self.rows
+            return np.asarray(placed + hot + prices.hbm_byte * self.row_bytes * self.rows)
         cold = prices.forward * work.forward_uvm + work.backward_uvm
-        return cold - self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
+        saved = self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
+        return np.asarray(placed + cold - saved)
 
     def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
         """Return seconds that copies of a row add on all devices, and for each further one asked, [tables] each."""

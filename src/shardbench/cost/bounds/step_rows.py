@@ -61,7 +61,10 @@ class RowSums:
         self._table = np.repeat(np.arange(self._tables), np.diff(counts.starts))
         self._lookups, self._rows = counts.lookups, counts.rows
         self._ranks, self._nodes = counts.more_ranks, counts.more_nodes
-        self._unseen = np.maximum(rows - np.bincount(self._table, self._rows, minlength=self._tables), 0.0)
+        fields = (np.ones_like(self._rows), self._lookups, self._ranks, self._nodes)
+        self._sums = [np.bincount(self._table, field * self._rows, minlength=self._tables) for field in fields]
+        """Rows that are asked for, their lookups, and ranks and nodes beyond the first that ask for each, [tables]."""
+        self._unseen = np.maximum(rows - self._sums[0], 0.0)
 
     def least(
         self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
@@ -74,6 +77,8 @@ class RowSums:
         """
         if self._prefixes is not None:
             return self._in_order(self._prefixes, once, nodes, copies)
+        if sum(way is not None for way in (once, nodes, copies)) == 1:
+            return self._all(once, nodes, copies)
         at = self._table
         ways, unseen = [], []
         if once is not None:
@@ -87,6 +92,19 @@ class RowSums:
             unseen.append(copies[0])
         seen = np.bincount(at, np.min(ways, axis=0) * self._rows, minlength=self._tables)
         return np.asarray(seen + np.min(unseen, axis=0) * self._unseen)
+
+    def _all(
+        self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
+    ) -> Floats:
+        """Return the sum over all rows in the one way that is given, which needs no row for itself."""
+        asked, lookups, ranks, nodes_more = self._sums
+        if once is not None:
+            return once * lookups
+        if nodes is not None:
+            return nodes[0] * lookups + nodes[1] * (asked + self._unseen) + nodes[2] * nodes_more
+        if copies is None:
+            raise ValueError("rows are served in one way at least")
+        return copies[0] * (asked + self._unseen) + copies[1] * ranks
 
     def _in_order(
         self,

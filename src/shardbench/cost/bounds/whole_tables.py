@@ -2,9 +2,11 @@
 
 The bound of ``bounds.embedding`` holds for the sum of the forward and backward phases, which end with their
 slowest ranks. A device sends the vectors of the tables it holds and receives their lookups, which takes at least their
-bytes over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Calls
-are the same for all. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
-together.
+bytes over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Where
+links are not duplex (``collectives.moved``) a device is busy with at least half of what it sends; the mean is the
+same, as what is sent is received. Calls
+are the same for all, and so is what a rank puts in place to send: each of its lookups once. So the step takes at least
+the sum of these, and as much as k + 1 tables take in all phases together, the copies around their kernels with them.
 """
 
 import numpy as np
@@ -13,7 +15,7 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds.demand import Demand
 from shardbench.cost.bounds.embedding import by_tier, pigeonhole_ms, whole_table_bound_ms
-from shardbench.cost.costmodel import work_ms
+from shardbench.cost.costmodel import placing_backward_s, placing_forward_s, work_ms
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -22,15 +24,20 @@ from shardbench.model.table import Pooling
 
 def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], calls_ms: float) -> float:
     """Return milliseconds beside the dense model that no plan of whole tables beats; ``calls_ms`` are the latencies."""
-    loads, world = demand.loads, problem.world_size
+    loads, world, constants = demand.loads, problem.world_size, problem.machine.constants
+    lengths = sum(table.features for table in problem.tables) * (problem.batch_size // world)
+    sources = constants.lookup_copy_s * demand.sources.sum(axis=0) + constants.length_copy_s * lengths
+    calls_ms += 1e3 * float(sources.max())
     if not loads.bags.any():
         return calls_ms
     lookups, vectors = _exchanged_ms(demand, problem)
-    floors = [max(float(ms.sum()) / world, pigeonhole_ms(ms, world)) for ms in (lookups, vectors)]
+    own = 1.0 if problem.machine.device != "cpu" else 0.5
+    floors = [max(float(ms.sum()) / world, pigeonhole_ms(own * ms, world)) for ms in (lookups, vectors)]
     apart = whole_table_bound_ms(loads, problem, moves) + floors[0] + 2.0 * floors[1]
     works = np.minimum(*by_tier(work_ms, loads, problem, moves & {Move.UVM}))
-    launches = 2e3 * problem.machine.constants.launch_s * float(loads.bags.any(axis=1).mean())
-    together = launches + pigeonhole_ms(works + lookups + 2.0 * vectors, world)
+    works = works + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
+    launches = 2e3 * constants.launch_s * float(loads.bags.any(axis=1).mean())
+    together = launches + pigeonhole_ms(works + own * (lookups + 2.0 * vectors), world)
     return calls_ms + max(apart, together)
 
 

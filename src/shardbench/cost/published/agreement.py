@@ -1,25 +1,32 @@
 """Predictions of published measurements by the cost model, beside what was published."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from itertools import combinations
 
 import numpy as np
 
 from shardbench.cost.collectives import collective_s, pairwise
-from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.costmodel import backward_s, forward_s, forward_work_s
+from shardbench.cost.dense import Format, Product, products_s
+from shardbench.cost.published.gpus import committed, shared, with_shares
 from shardbench.cost.published.points import (
     Family,
     Point,
+    PublishedBucketise,
+    PublishedCopy,
     PublishedExchange,
     PublishedKernel,
+    PublishedProduct,
+    PublishedStep,
     kernel_load,
     missed_bytes,
     published,
     with_constants,
 )
-from shardbench.cost.published.steps import step_s
-from shardbench.model.machine import Machine, load_machine
+from shardbench.cost.published.steps import all_reduce_s, step_parts
+from shardbench.model.machine import Machine, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,45 +50,137 @@ class Predicted:
         return 100.0 * (self.predicted_ms / self.published_ms - 1.0)
 
 
-@cache
-def committed(name: str) -> Machine:
-    """Return a machine, which is read once: fits and draws ask for it thousands of times."""
-    return load_machine(name)
+def machine_of(point: Point, family: Family) -> str:
+    """Return the machine file whose constants predict a point."""
+    return point.machine if isinstance(point, PublishedStep) else family.machine
 
 
-def predicted_ms(point: Point, family: Family, changed: Mapping[str, float] | None = None) -> float:
-    """Return the milliseconds of a published point; ``changed`` constants go before the committed ones."""
-    own = {name: constant.value for name, constant in family.constants.items()} | dict(changed or {})
-    machine = committed(family.machine)
+def predicted_ms(
+    point: Point,
+    family: Family,
+    shares: Mapping[str, float] | None = None,
+    factors: Mapping[str, float] | None = None,
+) -> float:
+    """Return the milliseconds of a published point.
+
+    A fit gives ``shares``, of which its machine is made, in place of the committed file; ``factors`` multiply
+    constants, whether they are the machine's, the family's or the point's own.
+    """
+    name = machine_of(point, family)
+    machine = committed(name) if shares is None else with_shares(name, shares)
+    shares = shared() if shares is None else shares
+    own = {name: constant.value for name, constant in family.constants.items()}
+    own |= dict(point.constants) if isinstance(point, PublishedExchange) else {}
     machine = replace(machine, constants=with_constants(machine.constants, own))
+    if factors:
+        machine = scaled(machine, factors)
+    constants = machine.constants
     if isinstance(point, PublishedKernel):
-        return 1e3 * _kernel_s(point, machine, own.get("uvm_cache_lookup_s", 0.0))
+        return 1e3 * _kernel_s(point, machine, shares["cache_directory_s"])
     if isinstance(point, PublishedExchange):
         return 1e3 * _exchange_s(point, machine)
-    return 1e3 * step_s(family.models[point.model], point.gpus, family.batch_size or 0, machine)
+    if isinstance(point, PublishedCopy):
+        return 1e3 * point.moved_bytes / 2.0 / constants.vector_copy_bytes_per_s
+    if isinstance(point, PublishedBucketise):
+        return 1e3 * point.lookups * constants.bucketise_s
+    if isinstance(point, PublishedProduct):
+        product = Product(m=point.m, k=point.k, n=point.n)
+        return 1e3 * products_s([product] * point.count, machine, Format(point.precision))
+    return 1e3 * step_parts(point, machine, shares["host_step_s"]).total
 
 
-def _kernel_s(point: PublishedKernel, machine: Machine, cache_lookup_s: float) -> float:
-    load = kernel_load(point)
+def _kernel_s(point: PublishedKernel, machine: Machine, directory_s: float) -> float:
+    load, constants = kernel_load(point), machine.constants
     if point.phase == "backward":
-        return float(backward_s(load, machine.constants)[0])
-    cache = 0.0
-    if point.tier == "uvm_cache":
-        # Every lookup is looked up in the cache's directory; rows that it lacks are fetched first.
-        cache = point.tables * point.lookups * cache_lookup_s + missed_bytes(point) / machine.constants.uvm_bytes_per_s
-    return float(forward_s(load, machine.constants)[0]) + cache
+        return float(backward_s(load, constants)[0])
+    if point.tier != "uvm_cache":
+        return float(forward_s(load, constants)[0])
+    # Every lookup is looked up in the cache's directory; rows that it lacks are fetched first.
+    cache = point.tables * point.lookups * directory_s + missed_bytes(point) / constants.uvm_bytes_per_s
+    return max(constants.dispatch_s, constants.launch_s + float(forward_work_s(load, constants)[0]) + cache)
 
 
 def _exchange_s(point: PublishedExchange, machine: Machine) -> float:
     topology = replace(machine.topology, nodes=point.nodes, devices_per_node=point.devices_per_node)
-    constants = with_constants(machine.constants, dict(point.constants))
-    world = topology.world_size
-    sent = pairwise(np.full((world, world), point.bytes / world), topology)
-    return collective_s(sent, replace(machine, topology=topology, constants=constants))
+    machine, world = replace(machine, topology=topology), topology.world_size
+    if point.kind == "all_reduce":
+        return all_reduce_s(float(point.bytes), machine)
+    return collective_s(pairwise(np.full((world, world), point.bytes / world), topology), machine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two runs of the same tables on as many GPUs that differ in where tables lie or what moves, as ratios of times."""
+
+    family: str
+    what: str
+    """What both have in common."""
+    first: str
+    second: str
+    published_ratio: float
+    """The first one's time over the second one's; medians of repeats."""
+    predicted_ratio: float
+
+    @property
+    def sign_right(self) -> bool:
+        """Return whether the model says which is faster."""
+        return (self.published_ratio > 1.0) == (self.predicted_ratio > 1.0)
+
+    @property
+    def error_pct(self) -> float:
+        """Return the larger of predicted over published ratio and its inverse, minus one, in per cent."""
+        return 100.0 * math.expm1(abs(math.log(self.predicted_ratio / self.published_ratio)))
+
+
+DIFFERENT = 1.05
+"""Ratio from which on two runs are told apart."""
+
+
+def pairs() -> list[Pair]:
+    """Return all pairs of published plans, and of one kernel's tiers, whose times differ by more than DIFFERENT."""
+    found: list[Pair] = []
+    for name, family in published().families.items():
+        runs: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for point in family.points:
+            names = _paired(point)
+            if names is not None:
+                both = point.published_ms, predicted_ms(point, family)
+                runs.setdefault(names[0], {}).setdefault(names[1], []).append(both)
+        for what, plans in runs.items():
+            for first, second in combinations(sorted(plans), 2):
+                (a, predicted_a), (b, predicted_b) = (np.median(plans[plan], axis=0) for plan in (first, second))
+                if max(a / b, b / a) > DIFFERENT:
+                    found.append(
+                        Pair(
+                            family=name,
+                            what=what,
+                            first=first,
+                            second=second,
+                            published_ratio=float(a / b),
+                            predicted_ratio=float(predicted_a / predicted_b),
+                        )
+                    )
+    return found
+
+
+def _paired(point: Point) -> tuple[str, str] | None:
+    """Return what a run must share with another to be compared with it, and its own plan; None for other points."""
+    if isinstance(point, PublishedStep):
+        same = f"{point.model}, {point.gpus} GPUs of {point.machine}, batch {point.batch_size}, {point.dense}"
+        # A pipeline or none is a choice within one software; other software is no other plan.
+        software = "torchrec" if point.executor.startswith("torchrec") else point.executor
+        gradient = "" if point.weight_gradient else ", without gradients of weights"
+        pipeline = f", {point.executor}" if software == "torchrec" else ""
+        return f"{same}, {software}", f"{point.plan} on {point.nodes} node{'s' * (point.nodes > 1)}{gradient}{pipeline}"
+    if isinstance(point, PublishedKernel) and point.tier != "hbm":
+        cached = "" if point.cached_ratio is None else f" {point.cached_ratio:g}"
+        same = f"{point.phase}, {point.optimizer}, {point.tables} x {point.rows} rows, {point.lookups} lookups"
+        return same, f"{point.tier}{cached}"
+    return None
 
 
 def predict_all() -> list[Predicted]:
-    """Predict all published points, in the order of the data file."""
+    """Predict all published points, in the order of the data files."""
     return [
         Predicted(
             point=f"{name}/{point.point}",
@@ -92,7 +191,7 @@ def predict_all() -> list[Predicted]:
             family=name,
             group=point.group,
             device=family.device,
-            constants_of=family.machine,
+            constants_of=machine_of(point, family),
         )
         for name, family in published().families.items()
         for point in family.points

@@ -1,7 +1,8 @@
 """Published measurements that the cost model is held against: committed points, split and loads.
 
-The points lie in ``points.json`` beside this module, each family with its source, device, what had to
-be assumed, and the machine whose constants it is predicted with.
+The points lie in the JSON files beside this module, each family with its source, device, what had to
+be assumed, and the machine whose constants it is predicted with: kernels in ``points.json``, whole
+training steps in ``steps.json``, collectives and copies in files of their names.
 """
 
 from dataclasses import fields
@@ -10,7 +11,7 @@ from importlib import resources
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
@@ -51,21 +52,37 @@ class PublishedKernel:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PublishedStep:
-    """One training step of a model on some GPUs, 8 a node."""
+    """One training step of a model on some GPUs."""
 
     kind: Literal["step"]
     point: str
     group: str
     published_ms: PositiveFloat
     model: str
+    machine: str
+    """Machine file of the GPU, whatever the number of GPUs and nodes."""
     gpus: PositiveInt
+    nodes: PositiveInt
+    batch_size: PositiveInt
+    """Samples of a step over all GPUs."""
+    executor: str
+    """Software that ran the step, by its name in ``shardbench.cost.executor``."""
+    plan: str
+    """``table_wise``, ``row_wise`` or ``hybrid``, or the name of a plan of the data file."""
+    dense: Literal["fp32", "tf32", "fp16"]
+    exchange: Literal["fp32", "fp16"]
+    weight_gradient: bool = True
+    """Whether gradients of the weights of weighted lookups are computed."""
+    batches: PositiveInt | None = None
+    """Steps of the run that was timed, where filling and emptying its pipeline is part of the time."""
+    assumed: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PublishedExchange:
-    """One all-to-all; ``bytes`` is one rank's send buffer, ``constants`` are of that machine alone."""
+    """One collective; ``bytes`` is one rank's buffer, ``constants`` are of that machine alone."""
 
-    kind: Literal["all_to_all"]
+    kind: Literal["all_to_all", "all_reduce"]
     point: str
     group: str
     published_ms: PositiveFloat
@@ -75,7 +92,47 @@ class PublishedExchange:
     constants: dict[str, PositiveFloat] = Field(default_factory=dict)
 
 
-Point = Annotated[PublishedKernel | PublishedStep | PublishedExchange, Field(discriminator="kind")]
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedCopy:
+    """Vectors that are put in another order; ``moved_bytes`` are read and written ones together."""
+
+    kind: Literal["copy"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    moved_bytes: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedBucketise:
+    """Lookups of row-wise tables that are put in the buckets of their owners."""
+
+    kind: Literal["bucketise"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    lookups: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedProduct:
+    """``count`` products of an [m, k] and a [k, n] matrix."""
+
+    kind: Literal["product"]
+    point: str
+    group: str
+    published_ms: PositiveFloat
+    count: PositiveInt
+    m: PositiveInt
+    n: PositiveInt
+    k: PositiveInt
+    precision: Literal["fp32", "tf32", "fp16"]
+
+
+Point = Annotated[
+    PublishedKernel | PublishedStep | PublishedExchange | PublishedCopy | PublishedBucketise | PublishedProduct,
+    Field(discriminator="kind"),
+]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -86,16 +143,42 @@ class ModelTables:
     hotness: tuple[PositiveInt, ...]
     rows: PositiveInt
     dim: PositiveInt
+    weighted: bool = False
+    """Whether every lookup has a weight of its own."""
+    half: bool = False
+    """Whether the weights of the table are fp16."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PublishedModel:
-    """Tables and MLP of a published model; vectors are averaged in runs of ``interaction_stride``."""
+    """Tables and dense layers of a published model.
+
+    Vectors meet by pairwise ``dot`` products, by concatenation (``cat``), by ``cross_layers`` of ``cross_rank``, or are
+    averaged in runs of ``stride`` (``pool``).
+    """
 
     tables: tuple[ModelTables, ...]
-    mlp: tuple[PositiveInt, ...]
     numerical: PositiveInt
-    interaction_stride: PositiveInt
+    bottom: tuple[PositiveInt, ...]
+    top: tuple[PositiveInt, ...]
+    interaction: Literal["dot", "cat", "cross", "pool"]
+    cross_layers: NonNegativeInt = 0
+    cross_rank: NonNegativeInt = 0
+    stride: PositiveInt = 1
+    state: Literal["none", "element"]
+    """Optimiser state: none, or four bytes for each weight."""
+    alpha: PositiveFloat | None = None
+    """Exponent of the power law of the ids; uniform ones where it is not stated."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedPlan:
+    """Where the tables of a published step lay, by number: on all GPUs, or by rows over the buckets that name them."""
+
+    replicated: tuple[NonNegativeInt, ...]
+    buckets: tuple[tuple[NonNegativeInt, ...], ...]
+    two_level: bool
+    """Whether a bucket is a node, whose GPUs share its parts by rows; else it is a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -119,8 +202,8 @@ class Family:
     """False where no constant is fitted to any point: all are held out."""
     assumptions: tuple[str, ...]
     constants: dict[str, FamilyConstant] = Field(default_factory=dict)
-    batch_size: PositiveInt | None = None
-    models: dict[str, PublishedModel] = Field(default_factory=dict)
+    notice: str | None = None
+    """What has to be said wherever these points are printed."""
     points: tuple[Point, ...]
 
     def split(self) -> dict[str, str]:
@@ -131,26 +214,27 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class FitPlan:
-    """Constants that are fitted together, each with the value it would have without these points."""
-
-    families: tuple[str, ...]
-    prior: dict[str, PositiveFloat]
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PublishedData:
-    """The contents of the data file."""
+    """The contents of the data files."""
 
     families: dict[str, Family]
-    fits: tuple[FitPlan, ...]
+    models: dict[str, PublishedModel] = Field(default_factory=dict)
+    plans: dict[str, PublishedPlan] = Field(default_factory=dict)
+
+
+FILES = ("points.json", "collectives.json", "copies.json", "steps.json")
 
 
 @lru_cache(maxsize=1)
 def published() -> PublishedData:
-    """Read all published points; raises pydantic.ValidationError if the file is malformed."""
-    text = (resources.files("shardbench.cost.published") / "points.json").read_text()
-    return TypeAdapter(PublishedData).validate_json(text)
+    """Read all published points; raises pydantic.ValidationError if a file is malformed."""
+    folder = resources.files("shardbench.cost.published")
+    read = [TypeAdapter(PublishedData).validate_json((folder / name).read_text()) for name in FILES]
+    return PublishedData(
+        families={name: family for data in read for name, family in data.families.items()},
+        models={name: model for data in read for name, model in data.models.items()},
+        plans={name: plan for data in read for name, plan in data.plans.items()},
+    )
 
 
 def with_constants(constants: Constants, changed: dict[str, float]) -> Constants:

@@ -223,6 +223,8 @@ def _measured(match: _Match) -> list[Cells]:
     if match.both_ok is None:
         return [cells | {"reason": match.other_outcome}]
     ours, theirs = match.both_ok
+    if not (ours.group.compared and theirs.group.compared):
+        return [cells | {"reason": "more ranks than cores"}]
     made = [cells | _ratio(ours, theirs, STEP, lambda row: row.medians_ms)]
     if ours.group.control is not None and ours.group.control == theirs.group.control:
         made.append(cells | _ratio(ours, theirs, OVER_CONTROL, lambda row: row.ratios))
@@ -257,7 +259,7 @@ def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str, numbers: Callable[
 def _order(matches: Iterable[_Match]) -> dict[str, tuple[Agreement, ...]]:
     both: dict[str, dict[Condition, tuple[Group, Group]]] = {}
     for match in matches:
-        if match.ours is not None and match.theirs is not None:
+        if match.ours is not None and match.theirs is not None and match.ours.group.compared:
             suite = both.setdefault(match.ours.suite, {})
             suite.setdefault(match.condition, (match.ours.group, match.theirs.group))
     return {suite: tuple(agreements(list(found.values()))) for suite, found in both.items()}

@@ -187,8 +187,9 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     noise = group.noise if group is not None else None
     beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
     quick, slow = (b, a) if swap else (a, b)
-    p_faster = p_larger([slow.draws.step_ms], [quick.draws.step_ms]) if slow.draws and quick.draws else None
+    p_faster = None
     if not measured:
+        p_faster = p_larger([slow.draws.step_ms], [quick.draws.step_ms]) if slow.draws and quick.draws else None
         beyond = None if p_faster is None else p_faster >= SURE
     return Explanation(
         workload=condition.workload,
@@ -232,6 +233,8 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(
                 f"record {record.key} ({record.spec.strategy}) ended in {record.outcome}: nothing to compare"
             )
+        if record.shares_cores:
+            raise BadInput(f"record {record.key} is of more ranks than cores: its times are not compared")
     pairs = zip(Condition._fields, Condition.of(a), Condition.of(b))
     versions = (
         ("version of the workload", a.spec.workload_fingerprint, b.spec.workload_fingerprint),

@@ -27,7 +27,7 @@ class Agreement:
     precision: str = ""
     optimizer: str = ""
     compared_by: str = ""
-    """What rows are compared by, ``control`` or ``step``: in the first run, then in the second."""
+    """What rows are compared by, as ``ComparedBy`` has it: in the first run, then in the second."""
     strategies: int
     """The number of rows of the first run that are ok."""
     n: float | None = None
@@ -69,7 +69,7 @@ def agreements(both: Iterable[tuple[Group, Group]]) -> list[Agreement]:
 
 def _measured(records: Iterable[Record]) -> dict[Condition, Group]:
     found = groups(record for record in records if record.spec.backend is Backend.MEASURED)
-    return {group.condition: group for group in found}
+    return {group.condition: group for group in found if group.compared}
 
 
 def _of_group(group: Group, other: Group) -> Agreement:
@@ -89,7 +89,7 @@ def _of_group(group: Group, other: Group) -> Agreement:
         batch_size=condition.batch_size,
         precision=condition.precision.value,
         optimizer=condition.optimizer.value,
-        compared_by=", ".join("control" if one.control else "step" for one in (group, other)),
+        compared_by=", ".join(one.compared_by for one in (group, other)),
         strategies=len(group.ok_rows),
         n=group.typical_trials,
         again_n=other.typical_trials,

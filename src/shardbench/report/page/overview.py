@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardbench.report.standing import Standing, TieMark, by_problem, by_strategy, is_measured
+from shardbench.report.standing import Standing, TieMark, by_problem, by_strategy, disagreement, is_measured
 from shardbench.report.tables.text import interval, percent, significant
 
 _NAMED = 4
@@ -26,6 +26,8 @@ class MatrixCell:
     certain: bool
     """True where nothing ties and the order is known."""
     failed: int
+    judges: str = ""
+    """The sentence on what another judge has first; empty where it agrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,7 @@ def _cell(number: int, listed: Sequence[Standing]) -> MatrixCell:
         sure=_led(ok[0], best) if led else _sure(best, len(ties), rest, limit, unknown=unknown),
         certain=not ties and not unknown and not led,
         failed=failed,
+        judges=disagreement(listed),
     )
 
 

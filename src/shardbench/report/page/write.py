@@ -26,6 +26,7 @@ from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMER
 from shardbench.report.page.profiles import performance_profiles
 from shardbench.report.page.record_list import made_by, record_rows
 from shardbench.report.page.svg.picture import charts_style
+from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
 from shardbench.report.standing import Standing
@@ -202,12 +203,22 @@ def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[
 
 
 def _prediction(records: Sequence[Record]) -> list[Extra]:
-    rows = tuple(map(cells, summaries(points(records))))
-    extra = Extra(
-        id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=rows, numeric=NUMERIC,
-        command="shardbench report prediction",
-    )  # fmt: skip
-    return [extra] if rows else []
+    found, command = points(records), "shardbench report prediction"
+    extras = [
+        Extra(
+            id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(found))),
+            numeric=NUMERIC, command=command,
+        ),
+        Extra(
+            id="judges", title=judges.TITLE, note=judges.NOTE, headers=judges.HEADERS, numeric=judges.NUMERIC,
+            rows=tuple(one.cells() for one in judges.compared(found)), command=command,
+        ),
+        Extra(
+            id="trust", title=trust.TITLE, note=trust.NOTE, headers=trust.HEADERS, numeric=trust.NUMERIC,
+            rows=tuple(one.cells() for one in trust.trusted(found)), command=command,
+        ),
+    ]  # fmt: skip
+    return [extra for extra in extras if extra.rows]
 
 
 def _group(

@@ -1,7 +1,7 @@
 """Puts every time that the cost model gives for a measured trial beside what its ranks took."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
 from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
-from shardbench.records.record import Record, Timing
+from shardbench.records.record import Draws, Record, Timing
 from shardbench.records.trial import Backend
+from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.results import trial_records
 
@@ -45,6 +47,8 @@ class Key(NamedTuple):
 STEP = Key("step", None, ClockKind.WALL)
 EXCHANGE = Key("exchange", None, ClockKind.WALL)
 EMBEDDING = "embedding"
+EVERYTHING = "all"
+"""The name of all workloads, or machines, together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,10 @@ class PredictedTime:
     noise: Noise | None
     """The noise of ``compared`` in the group, from repeats of one plan; None where nothing was repeated."""
     calibrated_on: str | None
+    torchrec_ms: float | None = None
+    """The step of the same plan by TorchRec's own estimator; None of all else, and of plans that it cannot express."""
+    draws: Draws | None = None
+    """The prediction of the whole plan under draws of constants and form; None where its record has none."""
 
     @property
     def measured_ms(self) -> float:
@@ -93,9 +101,12 @@ def read_measured(results: Path) -> list[PredictedTime]:
 
 
 def points(records: Iterable[Record]) -> list[PredictedTime]:
-    """Return the times of the measured rows that are ok: of the step and the exchange, then of every rank."""
+    """Return the times of the measured rows that are ok: of the step and the exchange, then of every rank.
+
+    Groups whose times are not compared have none.
+    """
     measured = groups(record for record in records if record.spec.backend is Backend.MEASURED)
-    return [point for group in measured for point in _group_points(group)]
+    return [point for group in measured if group.compared for point in _group_points(group)]
 
 
 def _group_points(group: Group) -> list[PredictedTime]:
@@ -108,6 +119,7 @@ def _group_points(group: Group) -> list[PredictedTime]:
             predicted = next((r.predicted for r in reversed(trials) if r.predicted is not None), None)
             if predicted is None:
                 continue
+            draws = next((r.draws for r in reversed(trials) if r.draws is not None), None)
             foreseen, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
             one_plan = Row(strategy=row.strategy, records=tuple(trials))
             found += [
@@ -123,6 +135,8 @@ def _group_points(group: Group) -> list[PredictedTime]:
                     iterations=sum(len(r.timing.step_ms) for r in trials if r.timing),
                     noise=noises.get(key.quantity),
                     calibrated_on=trials[-1].calibrated_on,
+                    torchrec_ms=one_plan.torchrec_ms if key == STEP else None,
+                    draws=draws,
                 )
                 for key in foreseen
                 if key in measured
@@ -189,6 +203,42 @@ def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
         return timing.ranks[rank].phases_ms.get(phase)
     # The slowest rank's kernels are not every rank's; the other phases take all ranks as long.
     return None if phase in KERNELS else timing.phases_ms.get(phase)
+
+
+def merged(found: Sequence[PredictedTime]) -> list[PredictedTime]:
+    """Merge the times of one plan: strategies that agree are A/A repeats, not things to rank."""
+    same: dict[tuple[object, ...], list[PredictedTime]] = {}
+    for p in found:
+        same.setdefault((p.condition, p.plan, p.key), []).append(p)
+    return [
+        replace(
+            several[0],
+            repeats_ms=tuple(ms for p in several for ms in p.repeats_ms),
+            compared=tuple(number for p in several for number in p.compared),
+            iterations=sum(p.iterations for p in several),
+        )
+        for several in same.values()
+    ]
+
+
+def pair_orders(found: Sequence[PredictedTime], predicted: Floats) -> Floats | None:
+    """Return how the pairs that differ by more than the noise are predicted: float64 [pairs], always the same pairs.
+
+    The times are of one group and quantity, ``predicted`` float64 [times] a judge's. A pair is 1 where it is predicted
+    in the right order, -1 in the wrong one and 0 where predicted as equal. None is returned where the noise is unknown.
+    """
+    noise = found[0].noise
+    if noise is None:
+        return None
+    first, second = np.triu_indices(len(found), k=1)
+    logs = np.asarray([np.log(point.compared).mean() for point in found])
+    shares = 1.0 / np.asarray([len(point.compared) for point in found])
+    apart = logs[first] - logs[second]
+    # The least significant difference grows with the root of 1 / n_a + 1 / n_b.
+    beyond = np.abs(apart) > noise.least_log(1, 1) * np.sqrt((shares[first] + shares[second]) / 2.0)
+    foreseen = predicted[first] - predicted[second]
+    foreseen[np.abs(foreseen) <= SAME * predicted[first]] = 0.0
+    return np.asarray((np.sign(foreseen) * np.sign(apart))[beyond])
 
 
 def points_csv(found: Sequence[PredictedTime]) -> str:

@@ -1,7 +1,7 @@
 """Sums up how well each quantity is predicted, as a table and in words: error, bias, order, and what limits it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -10,9 +10,19 @@ import numpy as np
 
 from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
-from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EMBEDDING, EXCHANGE, STEP, PredictedTime, points_csv
+from shardbench.report.prediction.against_measured import (
+    EMBEDDING,
+    EVERYTHING,
+    EXCHANGE,
+    STEP,
+    PredictedTime,
+    merged,
+    pair_orders,
+    points_csv,
+)
+from shardbench.report.prediction.judges import judges_csv
+from shardbench.report.prediction.trust import trust_csv
 
 COLUMNS = (
     "quantity", "workload", "n", "mape_pct", "bias_pct", "kendall_tau", "pairs_beyond_noise", "calibrated_on",
@@ -26,7 +36,6 @@ QUANTITIES = {
     KERNELS[1].value: "backward kernels of a rank",
 }
 """The quantities to sum up; the exchanges of single ranks hold their waits for others, which are no error."""
-EVERYTHING = "all"
 AIM_MAPE_PCT = {STEP.quantity: 15.0, EMBEDDING: 15.0, EXCHANGE.quantity: 30.0}
 AIM_TAU = 0.9
 """The errors (MAPE) and the order (Kendall's tau) that the cost model aims at."""
@@ -68,10 +77,10 @@ class Summary:
 
 def summaries(found: Sequence[PredictedTime]) -> list[Summary]:
     """Sum up every quantity: for each workload, then for all of them."""
-    merged = [point for point in _merge(found) if point.counts]
+    every = [point for point in merged(found) if point.counts]
     made = []
     for quantity in QUANTITIES:
-        of_kind = [point for point in merged if point.key.quantity == quantity]
+        of_kind = [point for point in every if point.key.quantity == quantity]
         workloads = sorted({point.condition.workload for point in of_kind})
         made += [_summary(name, [p for p in of_kind if p.condition.workload == name]) for name in workloads]
         if len(workloads) > 1:
@@ -101,41 +110,13 @@ def _summary(workload: str, found: Sequence[PredictedTime]) -> Summary:
     )
 
 
-def _merge(found: Sequence[PredictedTime]) -> list[PredictedTime]:
-    """Merge the times of one plan: strategies that agree are A/A repeats, not things to rank."""
-    same: dict[tuple[object, ...], list[PredictedTime]] = {}
-    for p in found:
-        same.setdefault((p.condition, p.plan, p.key), []).append(p)
-    return [
-        replace(
-            several[0],
-            repeats_ms=tuple(ms for p in several for ms in p.repeats_ms),
-            compared=tuple(number for p in several for number in p.compared),
-            iterations=sum(p.iterations for p in several),
-        )
-        for several in same.values()
-    ]
-
-
 def _pairs_beyond_noise(found: Sequence[PredictedTime]) -> tuple[int, float] | None:
     """Count the pairs of one group and quantity that differ by more than the noise, and sum up their order.
 
-    A pair adds 1 where it is predicted in the right order, -1 in the wrong one and 0 where predicted as equal. None is
-    returned where the noise is unknown.
+    None is returned where the noise is unknown.
     """
-    noise = found[0].noise
-    if noise is None:
-        return None
-    first, second = np.triu_indices(len(found), k=1)
-    logs = np.asarray([np.log(point.compared).mean() for point in found])
-    shares = 1.0 / np.asarray([len(point.compared) for point in found])
-    predicted = np.asarray([point.predicted_ms for point in found])
-    apart = logs[first] - logs[second]
-    # The least significant difference grows with the root of 1 / n_a + 1 / n_b.
-    beyond = np.abs(apart) > noise.least_log(1, 1) * np.sqrt((shares[first] + shares[second]) / 2.0)
-    foreseen = predicted[first] - predicted[second]
-    foreseen[np.abs(foreseen) <= SAME * predicted[first]] = 0.0
-    return int(beyond.sum()), float((np.sign(foreseen) * np.sign(apart))[beyond].sum())
+    orders = pair_orders(found, np.asarray([point.predicted_ms for point in found]))
+    return None if orders is None else (len(orders), float(orders.sum()))
 
 
 def _repeat_mape(found: Sequence[PredictedTime]) -> float | None:
@@ -159,9 +140,14 @@ def table_csv(found: Sequence[Summary]) -> str:
 
 
 def expected_files(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
-    """Give the paths and texts of ``points.csv`` and ``summary.csv`` in ``<results>/tables/prediction``."""
+    """Give the paths and texts of the tables in ``<results>/tables/prediction``."""
     folder = results / "tables" / "prediction"
-    return {folder / "points.csv": points_csv(found), folder / "summary.csv": table_csv(summaries(found))}
+    return {
+        folder / "points.csv": points_csv(found),
+        folder / "summary.csv": table_csv(summaries(found)),
+        folder / "judges.csv": judges_csv(found),
+        folder / "trust.csv": trust_csv(found),
+    }
 
 
 def text_lines(found: Sequence[Summary]) -> list[str]:

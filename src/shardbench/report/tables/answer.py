@@ -12,9 +12,19 @@ import pandas as pd
 from shardbench.base.generated import ascii_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.report.groups import Condition, Row, groups
-from shardbench.report.standing import Standing, TieMark, is_measured, number, standings_by, throughput_standing
-from shardbench.report.tables.text import GROUP, interval, percent, readable_count, significant
+from shardbench.report.groups import ComparedBy, Condition, Row, groups
+from shardbench.report.prediction.model_error import model_error
+from shardbench.report.standing import (
+    Standing,
+    TieMark,
+    disagreement,
+    is_measured,
+    number,
+    standings_by,
+    text,
+    throughput_standing,
+)
+from shardbench.report.tables.text import GROUP, NOT_COMPARED, interval, percent, readable_count, significant
 
 WIDTH = 79
 """A terminal of 80 columns shows lines of this width."""
@@ -30,6 +40,8 @@ class GroupAnswer:
     """All rows of the group, in the table's order; there is one at least."""
     noise_pct: float | None
     """The noise floor of measured strategies; None where simulated or unknown."""
+    compared: bool
+    """Whether times are compared: not where more ranks than cores ran."""
     logs: dict[str, tuple[str, ...]]
     """What failed trials of a strategy printed, as paths; a strategy without any has no entry."""
 
@@ -38,6 +50,16 @@ class GroupAnswer:
         """The strategies that have numbers, fastest first."""
         found = [one for one in self.standings if one.mark is not None]
         return sorted(found, key=lambda one: (one.vs_best_pct, one.strategy))
+
+    @property
+    def judges(self) -> str:
+        """Say which competitors the cost model and TorchRec's estimator have first; empty where they agree."""
+        return disagreement(self.standings)
+
+    @property
+    def ran(self) -> list[Standing]:
+        """The strategies that ended well, by name."""
+        return sorted((one for one in self.standings if one.outcome == Outcome.OK), key=lambda one: one.strategy)
 
     @property
     def failed(self) -> list[Standing]:
@@ -51,10 +73,13 @@ class GroupAnswer:
     def data(self) -> dict[str, Any]:
         """Return the answer as plain data, as ``--json`` prints it."""
         first = self.standings[0]
-        numbers = ("strategy", "role", "step_ms", "low_ms", "high_ms", "vs_best_pct")
+        numbers = ("strategy", "role", "step_ms", "low_ms", "high_ms", "vs_best_pct", "model_ms", "torchrec_ms")
         return {
             **{name: getattr(first, name) for name in ("workload", "machine", "backend", "batch_size")},
             "noise_pct": self.noise_pct,
+            "model_error": None if is_measured(first.backend) else model_error(first.machine, "step"),
+            "compared": self.compared,
+            "judges": self.judges,
             "placed": [
                 {**{name: getattr(one, name) for name in numbers}, "standing": str(one.mark)} for one in self.placed
             ],
@@ -80,6 +105,7 @@ def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | Non
         GroupAnswer(
             standings=tuple(group.standings.values()),
             noise_pct=group.noise_pct,
+            compared=group.compared,
             logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
         )
         for group in groups(listed)
@@ -93,7 +119,9 @@ def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
         rows = part.to_dict("records")
         floors = (number(row, "noise_pct") for row in rows)
         floor = next((floor for floor in floors if floor is not None), None)
-        found.append(GroupAnswer(standings=tuple(map(throughput_standing, rows)), noise_pct=floor, logs={}))
+        listed = tuple(map(throughput_standing, rows))
+        compared = all(text(row, "compared_by") != ComparedBy.NOTHING for row in rows)
+        found.append(GroupAnswer(standings=listed, noise_pct=floor, compared=compared, logs={}))
     return found
 
 
@@ -107,8 +135,12 @@ def lines(found: GroupAnswer, options: str = "") -> list[str]:
     first = found.standings[0]
     head = f"{first.workload} on {first.machine}, {first.backend}, batch {first.batch_size:.0f}:"
     said = [_wrapped(head, "")]
-    said += [_wrapped(line) for line in (*_best_line(found), *_other_lines(found))]
-    if not found.placed:
+    said += [_wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
+    if found.judges:
+        said.append(_wrapped(found.judges))
+    if not found.compared:
+        said += [_wrapped(NOT_COMPARED), _wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
+    elif not found.placed:
         said.append(["  no strategy that competes ended well"])
     for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", found.failed).items():
         said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
@@ -129,6 +161,14 @@ def _best_line(found: GroupAnswer) -> Iterator[str]:
     band = f" ({ends}, 95 %)" if ends else ""
     rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
     yield f"best: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
+
+
+def _model_line(found: GroupAnswer) -> Iterator[str]:
+    """Say how far simulated steps are known to be off on this machine; nothing of measured ones."""
+    first = found.standings[0]
+    if found.placed and not is_measured(first.backend):
+        error = model_error(first.machine, "step")
+        yield error if error.startswith("model error") else f"model error: {error}"
 
 
 def _other_lines(found: GroupAnswer) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import html
 import math
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from shardbench.records.store import trial_store
 from shardbench.report.tables.layout import padded
 from shardbench.report.tables.suite_tables import TABLES, tables
 from shardbench.report.tables.text import NOTES, TITLES, Section, sections, unknown
+from shardbench.runs.calibrating import read_drifts
 
 DIGITS = 6
 """A number without decimals of its own has so many significant digits."""
@@ -87,8 +89,11 @@ def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
-    """Return the Markdown page of one table in ASCII: how to read it, then a section a group."""
+def markdown_text(name: str, frame: pd.DataFrame, suite: str, moved: Sequence[str] = ()) -> str:
+    """Return the Markdown page of one table in ASCII: how to read it, then a section a group.
+
+    ``moved`` says how far the machines moved while the suite was measured.
+    """
     lines = [
         f"# {TITLES[name]}: suite {suite}",
         "",
@@ -96,6 +101,8 @@ def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
         "",
         NOTES[name],
         "",
+        *(f"- {line}" for line in moved),
+        *([""] if moved else []),
     ]
     for section in sections(name, frame):
         lines += [f"## {section.heading}", "", section.note, "", *_grid(section), ""]
@@ -103,7 +110,12 @@ def markdown_text(name: str, frame: pd.DataFrame, suite: str) -> str:
 
 
 def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
-    made = ((table_csv(frame), markdown_text(name, frame, suite)) for name, frame in tables(records).items())
+    hashes = (record.spec.machine_hash for record in records)
+    moved = [drift.text for drift in read_drifts(results, suite, hashes)]
+    made = (
+        (table_csv(frame), markdown_text(name, frame, suite, moved if name == "throughput" else ()))
+        for name, frame in tables(records).items()
+    )
     return dict(zip(suite_paths(results, suite), chain.from_iterable(made)))
 
 

@@ -16,12 +16,13 @@ from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
 from shardbench.report.page.profiles import geometric_mean
-from shardbench.report.standing import over_pct
+from shardbench.report.standing import RANKS, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
     "over_bound_pct", "over_best_pct", "tie", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
-    "step_ms_high", "bound_ms", "bounded_by", "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
+    "step_ms_high", "bound_ms", "bounded_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees",
+    "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
@@ -40,10 +41,22 @@ def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
     its budget and role; ``over_bound_pct`` that to the proven bound on plans like this one (``bounded_by``). ``tie``
     is ``=`` where a step is the best's to the last digit, ``~`` where the cost model is not sure of the sign, ``?``
     where its error is unknown. ``headroom_pct`` is the free share of HBM of the fullest device.
+    ``torchrec_estimate_ms`` is the step by TorchRec's own estimator, empty of plans that TorchRec cannot express;
+    ``model_rank`` and ``torchrec_rank`` are a row's places by either judge, among the problem's rows that both rate.
     """
     found = [_problem(part) for _, part in rows.groupby(["workload", "machine"], sort=False)]
     table = pd.concat(found, ignore_index=True).assign(version=version)
-    return table.reindex(columns=list(STEPS))
+    return _ranked(table.reindex(columns=list(STEPS)))
+
+
+def _ranked(table: pd.DataFrame) -> pd.DataFrame:
+    """Fill in the places of rows by either judge, problem by problem."""
+    found: dict[Any, tuple[int, int] | None] = {}
+    for _, part in table.groupby(["workload", "machine"], sort=False):
+        rated = [(one.model_ms, one.torchrec_ms) for one in table_standings(part)]
+        found |= dict(zip(part.index, ranks_by_judge(rated), strict=True))
+    places = [found[row] or (None, None) for row in table.index]
+    return table.assign(**{name: [pair[judge] for pair in places] for judge, name in enumerate(RANKS)})
 
 
 def _problem(part: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +108,7 @@ def measured_steps(
     of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps.
     """
     rows = [row for group in groups(records) for row in _measured(group, devices, sees)]
-    return pd.DataFrame(rows).assign(version=version).reindex(columns=list(STEPS))
+    return _ranked(pd.DataFrame(rows).assign(version=version).reindex(columns=list(STEPS)))
 
 
 def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -110,6 +123,8 @@ def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str])
             **{name: getattr(one, name) for name in stated},
             "step_ms_low": one.low_ms,
             "step_ms_high": one.high_ms,
+            "predicted_step_ms": one.model_ms,
+            "torchrec_estimate_ms": one.torchrec_ms,
             "devices": devices[one.machine],
             "sees": sees.get(one.strategy, ""),
             "n": row.trials_ok,

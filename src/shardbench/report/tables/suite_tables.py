@@ -21,7 +21,7 @@ from shardbench.cost.uncertainty import band
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
-from shardbench.report.standing import over_pct
+from shardbench.report.standing import RANKS, over_pct
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
 TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
@@ -32,6 +32,7 @@ _THROUGHPUT = (
     "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
     "pairs_beyond_noise", "p_slower_than_best",
 )  # fmt: skip
+_JUDGED = ("predicted_step_ms", "torchrec_estimate_ms", *RANKS)
 _BOUNDS = ("step_bound_ms", "over_step_bound_pct", "own_step_bound_ms", "over_own_bound_pct", "bound_cause")
 _BALANCE = (
     "emb_ms_min", "emb_ms_mean", "emb_ms_max", "emb_ms_std", "max_over_mean", "bound_ms", "over_bound_pct",
@@ -68,18 +69,21 @@ def throughput(records: Iterable[Record]) -> pd.DataFrame:
     share of draws, over all pairs of trials, in which the row's step is longer than the best row's.
     Both are empty for records without draws. ``compared_by`` says what measured rows are compared by: ``control``,
     each trial's ratio to the control plan that its ranks stepped in turn with it (``vs_control``),
-    or ``step`` where trials have no control or not the same one. ``vs_best_pct`` is the difference
-    to the best competitor of the group. ``noise_pct`` is the least significant difference (95 %) of
-    two rows of the group, from trials of one plan, and ``same_as_best`` whether a row's difference
-    is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
+    ``step`` where trials have no control or not the same one, or ``nothing`` where more ranks than cores ran, so that
+    no difference is stated. ``vs_best_pct`` is the difference to the best competitor of the group. ``noise_pct`` is the
+    least significant difference (95 %) of two rows of the group, from trials of one plan, and ``same_as_best`` whether
+    a row's difference is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
     counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
+    ``predicted_step_ms`` is the cost model's for measured rows, ``torchrec_estimate_ms`` that of TorchRec's own
+    estimator, empty of plans that TorchRec cannot express; ``model_rank`` and ``torchrec_rank`` are a row's places by
+    either, among the rows of the group that both rate.
     ``step_bound_ms`` is proven for the mean step of simulated rows (``shardbench.cost.bounds.step``), whatever moves
     of devices a plan makes, ``own_step_bound_ms`` for those that the strategy declares; ``over_*`` are the mean step's
     distances, and ``bound_cause`` says why there are none.
     """
     grouped = groups(records)
     phase_columns = [f"{name}_ms" for name in phases_of(_records(grouped))]
-    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *TAIL[1:])
+    columns = (*HEAD, *_THROUGHPUT, TAIL[0], *phase_columns, *_BOUNDS, *_JUDGED, *TAIL[1:])
     return _frame(grouped, columns, _throughput_cells)
 
 
@@ -123,8 +127,10 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
         "same_as_best": found.same,
         "p_slower_than_best": found.p_slower,
     }
+    cells["torchrec_estimate_ms"] = found.torchrec_ms
+    cells |= dict(zip(RANKS, group.judged[row.strategy] or ()))
     if group.condition.backend is Backend.MEASURED:
-        cells |= _measured_cells(group, row)
+        cells |= {"predicted_step_ms": found.model_ms, **_measured_cells(group, row)}
     cells |= _bound_cells(row)
     for name in phases_of(row.records):
         cells[f"{name}_ms"] = row.typical(phase_ms(name))
@@ -134,7 +140,7 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
 def _measured_cells(group: Group, row: Row) -> Cells:
     beyond = group.pairs_beyond_noise
     cells: Cells = {
-        "compared_by": "control" if group.control else "step",
+        "compared_by": group.compared_by.value,
         "pairs": len(group.pairs),
         "pairs_beyond_noise": None if beyond is None else len(beyond),
     }
@@ -253,7 +259,7 @@ _KINDS = {
         "compared_by", "bound_cause",
     ), "object"),
     **dict.fromkeys(("n", "iterations", "batch_size", "trials_ok", "trials"), "int64"),
-    **dict.fromkeys(("pairs", "pairs_beyond_noise"), "Int64"),
+    **dict.fromkeys(("pairs", "pairs_beyond_noise", *RANKS), "Int64"),
     "same_as_best": "boolean",
 }  # fmt: skip
 """Kinds of the columns that are not ``float64``."""

@@ -12,7 +12,18 @@ import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.records.trial import Backend
-from shardbench.report.standing import Cells, TieMark, certainty, number, share_of_sign, throughput_standing, titled
+from shardbench.report.groups import ComparedBy
+from shardbench.report.standing import (
+    RANKS,
+    Cells,
+    TieMark,
+    certainty,
+    disagreement,
+    number,
+    share_of_sign,
+    throughput_standing,
+    titled,
+)
 
 GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
 
@@ -34,7 +45,10 @@ NOTES = {
         "errors; '~' marks a difference whose sign fewer than 95 % of the draws have, both plans under the same draw, "
         "and '?' one of records without draws. Plans share the draws of constants, each has its own of the form "
         "(docs/costmodel.md, section 7). p95 is over all iterations. Plan and fit seconds are what the strategy "
-        "spent. Phases are medians of the slowest rank, waits included, so they need not add up to the step."
+        "spent. TorchRec's estimate is what its own planner would rate the plan by, embeddings and their exchanges "
+        "without the dense model; '-' marks a plan that TorchRec cannot express. Ranks are by the cost model's step "
+        "and by that estimate, among the rows that have both. Phases are medians of the slowest rank, waits included, "
+        "so they need not add up to the step."
     ),
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
@@ -55,6 +69,8 @@ NOTES = {
         "Memory and distinct rows: the fullest rank."
     ),
 }
+
+NOT_COMPARED = "times are not compared: more ranks than cores ran; what ranks send is checked all the same"
 
 _BACKENDS = {
     Backend.SIMULATED.value: "SIMULATED by the cost model, not a measurement",
@@ -223,6 +239,7 @@ def _note(name: str, rows: list[Cells]) -> str:
         ok = next((row for row in rows if row["outcome"] == "ok"), None)
         if ok is not None:
             parts += _compared(ok) if first["backend"] == Backend.MEASURED.value else _known(rows)
+            parts += filter(None, [disagreement(map(throughput_standing, rows))])
     if name == "balance":
         for key, what in (
             ("bound_ms", "lower bound, any device move"),
@@ -238,7 +255,9 @@ def _note(name: str, rows: list[Cells]) -> str:
 
 def _compared(row: Cells) -> list[str]:
     """Return what the measured rows of a group are compared by, and how many pairs that tells apart."""
-    by = "ratio to the control plan" if row["compared_by"] == "control" else "step, no common control plan"
+    if row["compared_by"] == ComparedBy.NOTHING:
+        return [NOT_COMPARED]
+    by = "ratio to the control plan" if row["compared_by"] == ComparedBy.CONTROL else "step, no common control plan"
     noise, beyond = number(row, "noise_pct"), number(row, "pairs_beyond_noise")
     if noise is None or beyond is None:
         return [f"compared by {by}", "noise floor unknown (nothing was repeated): no order is claimed"]
@@ -273,6 +292,18 @@ def _vs_best(row: Cells) -> str:
     if found.mark in (TieMark.BEST, TieMark.SAME) or found.same is None:
         return found.mark.value
     return f"{percent(found.vs_best_pct)} {found.mark}".rstrip()
+
+
+def _estimate(frame: pd.DataFrame) -> Callable[[Cells], str]:
+    """Return texts with a dash where TorchRec cannot express a plan; without any estimate there is no such column."""
+    none = "-" if frame["torchrec_estimate_ms"].notna().any() else ""
+    shown = _shown("torchrec_estimate_ms")
+    return lambda row: shown(row) or (none if row["outcome"] == "ok" else "")
+
+
+def _ranks(row: Cells) -> str:
+    places = [number(row, name) for name in RANKS]
+    return ", ".join(f"{place:.0f}" for place in places if place is not None)
 
 
 def _over_best_found(row: Cells) -> str:
@@ -322,6 +353,9 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
         _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
         _Column(header="95 % interval (vs control)", text=_interval("vs_control", "vs_control"), compact=False),
         _Column(header="vs best", text=_vs_best, keep=8),
+        _Column(header="predicted (ms)", text=_shown("predicted_step_ms"), compact=False),
+        _Column(header="TorchRec's estimate (ms)", text=_estimate(frame), compact=False),
+        _Column(header="rank by model, TorchRec", text=_ranks, compact=False),
         _Column(header="plan (s)", text=_shown("plan_s", seconds), keep=2),
         _Column(header="fit (s)", text=_shown("fit_s", seconds), keep=1),
         *phases,

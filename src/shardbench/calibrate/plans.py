@@ -1,0 +1,198 @@
+"""Whole steps that calibration measures: seeded random plans over all device moves, of seeded random sets of tables.
+
+No suite has these tables. Every set has several plans, so that the order of plans is judged as well as their times.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.model.machine import Machine
+from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Pooling, Table
+from shardbench.runs.control import control_plan
+from shardbench.workloads.materialise import BatchSource, DrawnBatches
+from shardbench.workloads.trace import Bags, bag_offsets
+from shardbench.workloads.workload import Workload
+
+SETS, PLANS = 16, 3
+"""Sets of tables, of which every second one judges, and plans of each."""
+QUICK_SETS, QUICK_PLANS = 4, 3
+PLAN_BATCHES = 3
+"""Batches that a plan goes through in turn."""
+_LOOKUPS = 8e5
+"""Most lookups of a batch, so that a step takes some tens of milliseconds."""
+_WEIGHTS = 6_000_000
+"""Most weights of a table."""
+_COPIED = 300_000
+"""Most weights that every rank holds: their gradients are all-reduced whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnTables:
+    """A set of tables, each with its mean bag and its skew, and the model around them; all drawn from ``seed``."""
+
+    seed: int
+    tables: tuple[Table, ...]
+    poolings: tuple[float, ...]
+    skews: tuple[float, ...]
+    batch_size: int
+    dense: DenseShape
+
+    def bags(self, batch: int, table: int) -> Bags:
+        """Draw the lookups of one table in one batch, always the same; row ids are ``rows * u ** skew``."""
+        rng = np.random.default_rng([self.seed, batch, table])
+        features = self.tables[table].features
+        offsets = bag_offsets(rng.poisson(self.poolings[table], self.batch_size * features))
+        ids = rng.random(int(offsets[-1])) ** self.skews[table] * self.tables[table].rows
+        return Bags(values=ids.astype(np.int64), offsets=offsets, features=features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCase:
+    """A plan whose whole step is measured; ``source`` gives its lookups, ``group`` is that of plans of one problem."""
+
+    group: str
+    tables: tuple[Table, ...]
+    batch_size: int
+    dense: DenseShape
+    plan: Plan
+    source: DrawnTables | BatchSource
+    held_out: bool = False
+    """Whether it judges the fit and takes no part in it."""
+    model: bool = False
+    """Whether it stands for the dense model of a workload, whose measured time is kept, and for nothing else."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights in fp32, once."""
+        return 4 * sum(table.rows * table.dim for table in self.tables)
+
+    @cached_property
+    def batches(self) -> tuple[int, ...]:
+        """Return the numbers of the batches that it goes through."""
+        numbers = range(PLAN_BATCHES) if isinstance(self.source, DrawnTables) else self.source.numbers
+        return tuple(numbers)[:PLAN_BATCHES]
+
+    def bags(self, batch: int, table: int) -> Bags:
+        """Return the lookups of a table in a batch."""
+        return self.source.bags(batch, table)
+
+    def problem(self, machine: Machine) -> Problem:
+        """Pose the tables as a problem; its profiles are placeholders."""
+        profiles = [AccessProfile(rows=t.rows, samples=1, present=1, counts=(1,), row_counts=(1,)) for t in self.tables]
+        return Problem.of("calibration", self.tables, tuple(profiles), machine, batch_size=self.batch_size)
+
+
+def plan_cases(world: int, *, quick: bool) -> tuple[PlanCase, ...]:
+    """Draw the plans to measure, always the same; the plans of every second set of tables are held out."""
+    sets, plans = (QUICK_SETS, QUICK_PLANS) if quick else (SETS, PLANS)
+    return tuple(
+        PlanCase(
+            group=f"tables-{number}",
+            tables=drawn.tables,
+            batch_size=drawn.batch_size,
+            dense=drawn.dense,
+            plan=_plan(drawn, world, np.random.default_rng([number, at])),
+            source=drawn,
+            held_out=number % 2 == 1,
+        )
+        for number in range(sets)
+        for drawn in [_tables(number, world)]
+        for at in range(plans)
+    )
+
+
+def workload_case(workload: Workload, machine: Machine) -> PlanCase:
+    """Return the workload under its control plan, whose dense model is to be measured; raises Infeasible."""
+    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+    return PlanCase(
+        group=workload.name,
+        tables=workload.tables,
+        batch_size=workload.batch_size,
+        dense=workload.dense,
+        plan=control_plan(problem),
+        source=DrawnBatches(workload, min(PLAN_BATCHES, workload.test_batches)),
+        held_out=True,
+        model=True,
+    )
+
+
+def _tables(seed: int, world: int) -> DrawnTables:
+    """Draw a set: of mixed widths, of one width that interacts by dot products, or with sequences."""
+    rng = np.random.default_rng([2027, seed])
+    dots, sequences = seed % 8 in (1, 4), seed % 4 in (2, 3)
+    width, local_batch = int(rng.choice([16, 32, 64])), int(rng.choice([128, 256, 512, 1024]))
+    tables, poolings, skews = [], [], []
+    for number in range(int(rng.integers(5, 26))):
+        dim = width if dots else int(rng.choice([8, 16, 32, 64, 128]))
+        unpooled = sequences and (number == 0 or rng.random() < 0.3)
+        rows = min(int(np.exp(rng.uniform(np.log(500), np.log(400_000)))), _WEIGHTS // dim)
+        tables.append(
+            Table(
+                name=f"t{number}",
+                rows=rows,
+                dim=dim,
+                pooling=Pooling.NONE if unpooled else Pooling.SUM,
+                features=int(rng.choice([1, 1, 1, 2])),
+            )
+        )
+        poolings.append(float(rng.uniform(2, 20) if unpooled else np.exp(rng.uniform(0.0, np.log(60.0)))))
+        skews.append(float(rng.choice([1.0, 1.5, 2.5, 4.0])))
+    batch = local_batch * world
+    asked = sum(pooling * batch * table.features for pooling, table in zip(poolings, tables))
+    share = min(1.0, _LOOKUPS * rng.uniform(0.2, 1.0) / asked)
+    return DrawnTables(
+        seed=seed,
+        tables=tuple(tables),
+        poolings=tuple(max(1.0, pooling * share) for pooling in poolings),
+        skews=tuple(skews),
+        batch_size=batch,
+        dense=DenseShape(bottom=(64, width) if dots else (16,), top=(int(rng.choice([16, 64, 256])), 1)),
+    )
+
+
+def _plan(drawn: DrawnTables, world: int, rng: np.random.Generator) -> Plan:
+    """Draw a plan: how often each move is made is drawn once, so that plans differ in what they are made of."""
+    moves = rng.dirichlet([1.2, 0.5, 0.5, 0.35, 0.35])
+    favoured = rng.dirichlet([3.0] * world)
+    segments = [piece for table in drawn.tables for piece in _pieces(table, world, rng, moves, favoured)]
+    return Plan(world_size=world, segments=tuple(segments))
+
+
+def _pieces(table: Table, world: int, rng: np.random.Generator, moves: Floats, favoured: Floats) -> tuple[Segment, ...]:
+    everyone = tuple(range(world))
+
+    def one() -> Placement:
+        return OnRank(rank=int(rng.choice(world, p=favoured)))
+
+    def copied_or(weights: int, otherwise: Placement) -> Placement:
+        return Replicated(ranks=everyone) if weights < _COPIED else otherwise
+
+    move = int(rng.choice(5, p=moves))
+    if move == 1 and table.pooling is Pooling.SUM and table.dim > 4:
+        cut = 4 * int(rng.integers(1, table.dim // 4))
+        left, right = (whole_table(table, one()) for _ in range(2))
+        return _narrowed(left, 0, cut), _narrowed(right, cut, table.dim)
+    if move == 2 and table.pooling is Pooling.SUM:
+        cut = int(rng.integers(table.rows // 10 + 1, table.rows // 2 + 1))
+        hot = copied_or(cut * table.dim, RowWise(ranks=everyone)) if rng.random() < 0.7 else one()
+        cold = one() if rng.random() < 0.5 else RowWise(ranks=everyone)
+        return _cut(table, hot, 0, cut), _cut(table, cold, cut, table.rows)
+    if move == 3:
+        return (whole_table(table, RowWise(ranks=everyone)),)
+    return (whole_table(table, copied_or(table.rows * table.dim, one()) if move == 4 else one()),)
+
+
+def _cut(table: Table, place: Placement, start: int, stop: int) -> Segment:
+    return Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
+
+
+def _narrowed(whole: Segment, start: int, stop: int) -> Segment:
+    return Segment(
+        table=whole.table, row_stop=whole.row_stop, column_start=start, column_stop=stop, placement=whole.placement
+    )

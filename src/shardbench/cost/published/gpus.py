@@ -1,0 +1,135 @@
+"""What data sheets say of GPUs, and the shares of it that all GPUs reach: together they are the machine files' rates.
+
+The shares are fitted once, over all families of published points (``tools/published_agreement.py --fit``), so that a
+GPU without any published point has constants of the same standing: its data sheet times the shared ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from pydantic import PositiveFloat, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.serialise import STRICT
+from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
+from shardbench.model.machine import Machine, MatrixConstants, load_machine
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Share:
+    """A constant that all GPUs share: a share of what their data sheets say, or a time or a number of bytes."""
+
+    value: PositiveFloat
+    prior: PositiveFloat
+    """What it would be without the published points."""
+    fitted: bool
+    source: str
+    """Where the prior comes from."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataSheet:
+    """Peaks of a machine's GPU and links, in GB a second and TFLOP a second."""
+
+    hbm: PositiveFloat
+    cache: PositiveFloat
+    link: PositiveFloat
+    """One direction of a GPU's links to the others of its node."""
+    fabric: Literal["nvlink", "pcie"]
+    nic: PositiveFloat
+    network: Literal["infiniband", "efa"] = "infiniband"
+    fp32: PositiveFloat
+    tf32: PositiveFloat
+    """The same as FP32 where the GPU has no TF32."""
+    fp16: PositiveFloat
+    """Products of fp16 numbers summed in FP32, without sparsity."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Gpus:
+    """The contents of the data file."""
+
+    shares: dict[str, Share]
+    gpus: dict[str, DataSheet]
+    """The data sheet of each machine file, by its name."""
+
+
+@cache
+def known_gpus() -> Gpus:
+    """Read data sheets and shares; raises pydantic.ValidationError if the file is malformed."""
+    text = (resources.files("shardbench.cost.published") / "gpus.json").read_text()
+    return TypeAdapter(Gpus).validate_json(text)
+
+
+def shared() -> dict[str, float]:
+    """Return the committed shares by name."""
+    return {name: share.value for name, share in known_gpus().shares.items()}
+
+
+def rates(sheet: DataSheet, shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the constants of a GPU's machine file that follow from its data sheet and the shares, by their keys.
+
+    Units are bytes, seconds and operations.
+    """
+    copy = 1e9 * sheet.hbm * shares["copy"] / 2.0
+    tensor = shares["product_tensor"]
+    return {
+        "cache_bandwidth": 1e9 * sheet.cache * shares["cache"],
+        "cache_reach": shares["cache_reach"],
+        "gather_efficiency": shares["gather"],
+        "access_overhead": shares["access_overhead_bytes"],
+        "sort_traffic": shares["sort_bytes"],
+        "launch": shares["launch_s"],
+        "dispatch": shares["dispatch_s"],
+        "bag_step": shares["bag_step_s"],
+        "intra_bandwidth": 1e9 * sheet.link * shares[sheet.fabric],
+        "inter_bandwidth": 1e9 * sheet.nic * shares["nic"],
+        "intra_latency": shares["node_latency_s"],
+        "inter_latency": shares[f"{sheet.network}_latency_s"],
+        "peer_latency": shares["peer_latency_s"],
+        "dense_rate": 1e12 * sheet.fp32 * shares["product_fp32"],
+        # Without TF32 such products run as FP32.
+        "dense_tf32_rate": 1e12 * sheet.tf32 * (tensor if sheet.tf32 > sheet.fp32 else shares["product_fp32"]),
+        "dense_half_rate": 1e12 * sheet.fp16 * tensor,
+        "dense_layer": shares["layer_s"],
+        "vector_copy": copy,
+        "activation_copy": copy,
+        "reduce": copy,
+        "lookup_copy": INDEX_BYTES / copy,
+        "length_copy": LENGTH_BYTES / copy,
+        "bucketise": shares["bucketise_s"],
+    }
+
+
+_FIELDS = {
+    "cache_bandwidth": "cache_bytes_per_s", "cache_reach": "cache_reach_ratio",
+    "gather_efficiency": "gather_efficiency_ratio", "access_overhead": "access_overhead_bytes",
+    "sort_traffic": "sort_bytes", "launch": "launch_s", "dispatch": "dispatch_s",
+    "bag_step": "bag_step_s", "intra_bandwidth": "intra_bytes_per_s",
+    "inter_bandwidth": "inter_bytes_per_s", "intra_latency": "intra_latency_s", "inter_latency": "inter_latency_s",
+    "peer_latency": "peer_latency_s", "dense_rate": "dense_flop_per_s", "dense_layer": "dense_layer_s",
+    "vector_copy": "vector_copy_bytes_per_s", "reduce": "reduce_bytes_per_s",
+    "activation_copy": "activation_bytes_per_s", "lookup_copy": "lookup_copy_s",
+    "length_copy": "length_copy_s", "bucketise": "bucketise_s",
+}  # fmt: skip
+"""Fields of a machine's constants by key."""
+
+
+@cache
+def committed(name: str) -> Machine:
+    """Return a machine, which is read once: fits and draws ask for it thousands of times."""
+    return load_machine(name)
+
+
+def with_shares(name: str, shares: Mapping[str, float]) -> Machine:
+    """Return a GPU's machine as it would be with these shares."""
+    machine, found = committed(name), rates(known_gpus().gpus[name], shares)
+    constants = replace(machine.constants, **{field: found[key] for key, field in _FIELDS.items()})
+    matrix = MatrixConstants(
+        dense_tf32_flop_per_s=found["dense_tf32_rate"], dense_half_flop_per_s=found["dense_half_rate"]
+    )
+    return replace(machine, constants=constants, matrix=matrix)

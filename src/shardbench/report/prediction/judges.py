@@ -1,0 +1,121 @@
+"""Which judge puts measured plans in the better order: the cost model, or TorchRec's own estimator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from shardbench.base.arrays import Floats
+from shardbench.base.generated import csv_text
+from shardbench.report.groups import Condition
+from shardbench.report.prediction.against_measured import EVERYTHING, STEP, PredictedTime, merged, pair_orders
+
+COLUMNS = (
+    "workload", "machine", "plans", "pairs", "pairs_beyond_noise", "model_tau", "torchrec_tau", "only_model_right",
+    "only_torchrec_right", "better",
+)  # fmt: skip
+MODEL, TORCHREC, EQUAL = "model", "torchrec", "equal"
+TITLE = "Two judges of measured plans"
+NOTE = (
+    "Steps of plans that TorchRec can express, each once, by the cost model and by TorchRec's own estimator. Tau is "
+    "Kendall's, over the pairs of a group that lie beyond the noise of their repeats; 'only' counts the pairs that one "
+    "judge alone has in the right order."
+)
+HEADERS = (
+    "workload", "machine", "plans", "pairs", "beyond noise", "model's tau", "TorchRec's tau", "only model right",
+    "only TorchRec right", "better",
+)  # fmt: skip
+NUMERIC = (False, False, True, True, True, True, True, True, True, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """How both judges order the same plans, of one workload and machine or of several together."""
+
+    workload: str
+    machine: str
+    plans: int
+    pairs: int
+    """All pairs of one group."""
+    model: Floats
+    """The cost model's orders of the pairs beyond noise: 1 right, -1 wrong, 0 predicted as equal; float64 [pairs]."""
+    torchrec: Floats
+    """Orders of the same pairs by TorchRec's estimator."""
+
+    @property
+    def better(self) -> str:
+        """Name the judge with the higher tau; empty where there is no pair beyond the noise."""
+        if not len(self.model):
+            return ""
+        ahead = float(self.model.sum() - self.torchrec.sum())
+        return MODEL if ahead > 0 else TORCHREC if ahead < 0 else EQUAL
+
+    def cells(self) -> tuple[str, ...]:
+        """Write the cells of a line of the table; what is unknown is empty."""
+        taus = (f"{judge.mean():.3f}" if len(judge) else "" for judge in (self.model, self.torchrec))
+        right = self.model > 0, self.torchrec > 0
+        alone = (int((own & ~other).sum()) for own, other in (right, right[::-1]))
+        counts = (self.plans, self.pairs, len(self.model))
+        return (self.workload, self.machine, *map(str, counts), *taus, *map(str, alone), self.better)
+
+
+def compared(found: Sequence[PredictedTime]) -> list[Compared]:
+    """Compare the judges for each workload and machine, for each workload on several machines, and for all."""
+    steps = [p for p in merged(found) if p.key == STEP and p.torchrec_ms is not None and p.counts]
+    groups: dict[Condition, list[PredictedTime]] = {}
+    for point in steps:
+        groups.setdefault(point.condition, []).append(point)
+    each = [_of_group(condition, members) for condition, members in sorted(groups.items())]
+    made: list[Compared] = []
+    for workload in dict.fromkeys(one.workload for one in each):
+        own = [one for one in each if one.workload == workload]
+        machines = dict.fromkeys(one.machine for one in own)
+        made += [_together([one for one in own if one.machine == machine], workload, machine) for machine in machines]
+        if len(machines) > 1:
+            made.append(_together(own, workload, EVERYTHING))
+    return [*made, _together(each, EVERYTHING, EVERYTHING)] if len(made) > 1 else made
+
+
+def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> Compared:
+    judges = [[point.predicted_ms for point in members], [point.torchrec_ms or 0.0 for point in members]]
+    orders = [pair_orders(members, np.asarray(steps)) for steps in judges]
+    none = np.empty(0)
+    model, torchrec = (none if found is None else found for found in orders)
+    return Compared(
+        workload=condition.workload,
+        machine=condition.machine,
+        plans=len(members),
+        pairs=comb(len(members), 2),
+        model=model,
+        torchrec=torchrec,
+    )
+
+
+def _together(several: Sequence[Compared], workload: str, machine: str) -> Compared:
+    return Compared(
+        workload=workload,
+        machine=machine,
+        plans=sum(one.plans for one in several),
+        pairs=sum(one.pairs for one in several),
+        model=np.concatenate([one.model for one in several]),
+        torchrec=np.concatenate([one.torchrec for one in several]),
+    )
+
+
+def judges_csv(found: Sequence[PredictedTime]) -> str:
+    """Write the table, one line a comparison."""
+    return csv_text(COLUMNS, (one.cells() for one in compared(found)))
+
+
+def judges_lines(found: Sequence[PredictedTime]) -> list[str]:
+    """Say in a line for each comparison with pairs beyond the noise which judge orders them better."""
+    return [_line(one) for one in compared(found) if one.better]
+
+
+def _line(one: Compared) -> str:
+    where = "all workloads" if one.workload == EVERYTHING else one.workload
+    where += "" if one.machine == EVERYTHING else f" on {one.machine}"
+    better = {MODEL: "the cost model", TORCHREC: "TorchRec's own estimator", EQUAL: "neither"}[one.better]
+    taus = f"tau {one.model.mean():.2f} by the cost model, {one.torchrec.mean():.2f} by TorchRec's own estimator"
+    return f"judges, {where}: {better} orders {len(one.model)} pairs of {one.plans} plans better ({taus})"

@@ -1,0 +1,136 @@
+"""How far the model's own errors are to be trusted: measurements inside its bands, and orders that it calls sure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from shardbench.base.generated import csv_text
+from shardbench.cost.uncertainty import band, p_larger, sure
+from shardbench.records.trial import Backend
+from shardbench.report.groups import Condition
+from shardbench.report.prediction.against_measured import EMBEDDING, STEP, Key, PredictedTime, merged, pair_orders
+
+COLUMNS = ("backend", "machine", "quantity", "points", "inside_pct", "pairs", "pairs_sure", "right_pct")
+TITLE = "How far to trust the model's errors"
+NOTE = (
+    "Predictions are drawn within the errors of the machine file. A measurement is inside where it lies in the 95 % "
+    "band of these draws; a plan counts once. Pairs are of two plans of one group that differ by more than the noise "
+    "of their repeats. The draws call the order of some of them sure, and of these the last column counts those in the "
+    "order in which they were measured."
+)
+HEADERS = (
+    "backend", "machine", "quantity", "points", "inside the band", "pairs", "called sure", "of these right",
+)  # fmt: skip
+NUMERIC = (False, False, False, True, True, True, True, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusted:
+    """Counts of the measurements of one quantity on one machine for which the draws are right."""
+
+    backend: str
+    machine: str
+    quantity: str
+    points: int
+    inside: int
+    """Points that lie within the 95 % band of their draws."""
+    pairs: int
+    """Pairs of plans in one group that differ by more than the noise."""
+    sure: int
+    """Pairs of these whose order the draws call sure."""
+    right: int
+    """Pairs of these that were measured in that order."""
+
+    def cells(self) -> tuple[str, ...]:
+        """Write the cells of a line of the table; a share of nothing is empty."""
+        points = (str(self.points), _pct(self.inside, self.points))
+        pairs = (str(self.pairs), str(self.sure), _pct(self.right, self.sure))
+        return (self.backend, self.machine, self.quantity, *points, *pairs)
+
+
+def _pct(part: int, whole: int) -> str:
+    return f"{100.0 * part / whole:.1f}" if whole else ""
+
+
+def trusted(found: Iterable[PredictedTime]) -> list[Trusted]:
+    """Hold the draws of predictions against what was measured, for each machine: steps, and embedding times.
+
+    An embedding time is that of the slowest rank. Records without draws say nothing.
+    """
+    drawn = [point for point in found if point.draws is not None]
+    times = [point for point in drawn if point.key == STEP], _slowest(drawn)
+    made = []
+    for points in times:
+        every = [point for point in merged(points) if point.counts]
+        for machine in sorted({point.condition.machine for point in every}):
+            made.append(_of_machine([point for point in every if point.condition.machine == machine]))
+    return made
+
+
+def _slowest(found: Iterable[PredictedTime]) -> list[PredictedTime]:
+    """Return the embedding times of the slowest rank of each trial."""
+    ranks: dict[tuple[object, ...], list[PredictedTime]] = {}
+    for point in found:
+        if point.key.quantity == EMBEDDING:
+            ranks.setdefault((point.condition, point.strategy, point.seed, point.plan), []).append(point)
+    made = []
+    for several in ranks.values():
+        slowest_ms = tuple(map(max, zip(*(point.repeats_ms for point in several))))
+        made.append(
+            replace(
+                several[0],
+                key=Key(EMBEDDING, None, several[0].key.clock),
+                predicted_ms=max(point.predicted_ms for point in several),
+                repeats_ms=slowest_ms,
+                compared=slowest_ms,
+            )
+        )
+    return made
+
+
+def _of_machine(points: Sequence[PredictedTime]) -> Trusted:
+    groups: dict[Condition, list[PredictedTime]] = {}
+    for point in points:
+        groups.setdefault(point.condition, []).append(point)
+    orders = [order for members in groups.values() for pair in combinations(members, 2) for order in _orders(*pair)]
+    claimed = [right for known, right in orders if known]
+    return Trusted(
+        backend=Backend.MEASURED.value,
+        machine=points[0].condition.machine,
+        quantity=points[0].key.quantity,
+        points=len(points),
+        inside=sum(low <= p.measured_ms <= high for p in points for low, high in [band([drawn_ms(p)])]),
+        pairs=len(orders),
+        sure=len(claimed),
+        right=sum(claimed),
+    )
+
+
+def _orders(a: PredictedTime, b: PredictedTime) -> list[tuple[bool, bool]]:
+    """Return whether the draws call the order sure, and have it right; nothing where the noise leaves it open."""
+    p = p_larger([drawn_ms(a)], [drawn_ms(b)])
+    orders = pair_orders([a, b], np.array([p, 1.0 - p]))
+    return [] if orders is None else [(sure(p), bool(order > 0)) for order in orders.tolist()]
+
+
+def drawn_ms(point: PredictedTime) -> tuple[float, ...]:
+    """Return the draws of a step or of the slowest rank's embedding time; raises ValueError where there are none."""
+    if point.draws is None:
+        raise ValueError(f"{point.strategy} has no draws")
+    return point.draws.step_ms if point.key == STEP else point.draws.embedding_ms
+
+
+def trust_csv(found: Iterable[PredictedTime]) -> str:
+    """Write the table, one line a machine and quantity; shares are in per cent."""
+    return csv_text(COLUMNS, (one.cells() for one in trusted(found)))
+
+
+def trust_lines(found: Iterable[PredictedTime]) -> list[str]:
+    """Say in a line for each machine and quantity how far the model's own errors hold."""
+    return [
+        f"trust, {one.quantity} on {one.machine}, {one.backend}: {one.inside} of {one.points} measurements are inside "
+        f"the 95 % band; {one.sure} of {one.pairs} pairs beyond the noise are called sure, {one.right} of them rightly"
+        for one in trusted(found)
+    ]

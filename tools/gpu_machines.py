@@ -1,0 +1,121 @@
+"""Writes into the machine files of GPUs what follows from their data sheets, the shared constants and their errors.
+
+``python tools/gpu_machines.py`` rewrites the constants that ``shardbench.cost.published.gpus`` derives, in every file
+that it knows, and leaves all others as they are. A file that has a base states only what differs from it.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+from published_held_out import ERROR_OF, stated_factor
+
+from shardbench.base.atomic import write_atomically
+from shardbench.cost.published.gpus import DataSheet, known_gpus, rates, shared
+from shardbench.model.machine import UNITS
+
+FILES = Path("benchmarks/machines")
+SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
+"""Machines with a part of all rates of another one."""
+FITTED = "fitted once to published points of all GPUs (docs/costmodel.md, section 4)"
+_SHARES = {
+    "cache_bandwidth": ("cache", "cache", "GB/s"), "intra_bandwidth": ("link", "", "GB/s a direction"),
+    "inter_bandwidth": ("nic", "nic", "GB/s"), "dense_rate": ("fp32", "product_fp32", "TFLOP/s of FP32"),
+    "dense_tf32_rate": ("tf32", "product_tensor", "TFLOP/s of TF32"),
+    "dense_half_rate": ("fp16", "product_tensor", "TFLOP/s of FP16"), "vector_copy": ("hbm", "copy", "GB/s"),
+    "reduce": ("hbm", "copy", "GB/s"), "activation_copy": ("hbm", "copy", "GB/s"),
+    "lookup_copy": ("hbm", "copy", "GB/s"), "length_copy": ("hbm", "copy", "GB/s"),
+}  # fmt: skip
+"""Peak of the data sheet, share and words by key, where a constant is a share of a peak."""
+_UNIT = {
+    "cache_bandwidth": "GB/s", "cache_reach": "ratio", "gather_efficiency": "ratio", "access_overhead": "B",
+    "sort_traffic": "B", "launch": "us", "dispatch": "us", "bag_step": "us", "intra_bandwidth": "GB/s",
+    "inter_bandwidth": "GB/s", "intra_latency": "us", "inter_latency": "us", "peer_latency": "us",
+    "dense_rate": "TFLOP/s", "dense_tf32_rate": "TFLOP/s", "dense_half_rate": "TFLOP/s", "dense_layer": "us",
+    "vector_copy": "GB/s", "reduce": "GB/s", "activation_copy": "GB/s", "lookup_copy": "ns",
+    "length_copy": "ns", "bucketise": "ns",
+}  # fmt: skip
+_SLOWED = ("lookup_copy", "length_copy", "bucketise")
+_SLICED = ("bandwidth", "dense_rate", "dense_tf32_rate", "dense_half_rate", "vector_copy", "reduce", "activation_copy")
+
+
+def source(key: str, sheet: DataSheet) -> str:
+    """Return the words that say where a constant comes from."""
+    if key not in _SHARES:
+        return f"shared by all GPUs, {FITTED}"
+    peak, share, words = _SHARES[key]
+    share = share or sheet.fabric
+    if key == "dense_tf32_rate" and sheet.tf32 == sheet.fp32:
+        share = "product_fp32"
+    known = known_gpus().shares[share]
+    passes = {
+        "vector_copy": ", each byte read and written", "activation_copy": ", each byte read and written",
+        "reduce": ", as block copies (assumption)",
+        "lookup_copy": ", 8 bytes as vectors' (assumption)", "length_copy": ", 4 bytes as vectors' (assumption)",
+    }.get(key, "")  # fmt: skip
+    origin = FITTED if known.fitted else known.source
+    return f"{sheet.source}: {getattr(sheet, peak):g} {words}; times {known.value:g}{passes}: {origin}"
+
+
+def block(key: str, value: float, said: str) -> str:
+    """Return the lines of one constant."""
+    unit, judged = _UNIT[key], ERROR_OF.get(key, "assumption: a factor 2, nothing judges it")
+    number = float(f"{value / UNITS[unit][1]:.4g}")
+    error = stated_factor(judged) or 2
+    return (
+        f'[constants.{key}]\nvalue = {number:.10g}\nunit = "{unit}"\nsource = "{said}"\n'
+        f'error = {error:g}\nerror_source = "{judged}"\n'
+    )
+
+
+def with_block(text: str, key: str, lines: str | None) -> str:
+    """Return a machine file's text with one constant's lines replaced, added at the end, or (None) removed."""
+    found = re.search(rf"^\[constants\.{key}\]\n(?:[^\n]+\n?)*", text, flags=re.M)
+    if found is None:
+        return text if lines is None else text.rstrip("\n") + "\n\n" + lines
+    head, tail = text[: found.start()], text[found.end() :]
+    if lines is None:
+        return head.rstrip("\n") + "\n" + ("\n" + tail.lstrip("\n") if tail.strip() else "")
+    return head + lines + tail
+
+
+def with_errors(text: str) -> str:
+    """Return a machine file's text with the errors of those constants that held-out points judge."""
+
+    def judged(found: re.Match[str]) -> str:
+        key = found[1]
+        if key not in ERROR_OF or "error = " not in found[0]:
+            return found[0]
+        lines = re.sub(r"^error = .*$", f"error = {stated_factor(ERROR_OF[key]) or 2:g}", found[0], flags=re.M)
+        return re.sub(r"^error_source = .*$", f'error_source = "{ERROR_OF[key]}"', lines, flags=re.M)
+
+    return re.sub(r"^\[constants\.(\w+)\]\n(?:[^\n]+\n?)*", judged, text, flags=re.M)
+
+
+def written(name: str) -> str:
+    """Return the text of a machine file as it has to be."""
+    text = (FILES / f"{name}.toml").read_text()
+    of, part = SLICES.get(name, (name, 1))
+    sheet = known_gpus().gpus[of]
+    own = rates(sheet, shared())
+    base = tomllib.loads(text).get("base")
+    inherited = rates(known_gpus().gpus[base], shared()) if base else {}
+    for key, value in own.items():
+        said = source(key, sheet)
+        if part > 1:
+            fast, slow = any(word in key for word in _SLICED), key in _SLOWED
+            said = f"a {part}th of {of}" if fast else f"{part} times {of}" if slow else said
+            text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, said))
+        else:
+            text = with_block(text, key, None if inherited.get(key) == value else block(key, value, said))
+    return with_errors(text)
+
+
+def main() -> None:
+    """Run the command line, from the repository's root."""
+    for name in (*known_gpus().gpus, *SLICES):
+        write_atomically(FILES / f"{name}.toml", written(name))
+
+
+if __name__ == "__main__":
+    main()
