@@ -48,3 +48,20 @@ def test_assembling_adds_blocks_of_several_tensors(first, second, seed):
     whole = added(first, tensors[0]) + added(second, tensors[1])
     for ours, theirs in zip(assembled(tensors), whole, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@given(BLOCKS)
+def test_the_gradient_of_a_merge_is_put_together_once(blocks):
+    tensor = torch.randn(2, sum(block.width for block in blocks), requires_grad=True)
+    merged = merge(blocks)(tensor)
+    pending, nodes = [merged.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node not in nodes:
+            nodes.add(node)
+            pending += [parent for parent, _ in node.next_functions if parent is not None]
+    # A slice a block would each add a gradient of the tensor's whole size.
+    leaf = {node for node in nodes if type(node).__name__ == "AccumulateGrad"}
+    assert len([node for node in nodes if leaf & {parent for parent, _ in node.next_functions}]) == 1
+    merged.sum().backward()
+    torch.testing.assert_close(tensor.grad, torch.ones_like(tensor))

@@ -13,7 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.calibrate import calibration
 from shardbench.calibrate.calibration import IN_STEP_KINDS, Calibration, _finish, _source, dense_steps, trust_in
 from shardbench.calibrate.fit import direct_constants, fit, reduce_bytes_per_s, residuals
-from shardbench.calibrate.plans import PlanCase, plan_cases
+from shardbench.calibrate.plans import PLAN_BATCHES, QUICK_PLANS, QUICK_SETS, PlanCase, plan_cases
 from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
@@ -31,8 +31,9 @@ from shardbench.calibrate.session import (
     MessageTime,
     PlanTime,
     gather,
+    measure,
     measure_ranks,
-    order_of,
+    orders_of,
 )
 from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
 from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_machine
@@ -142,6 +143,14 @@ def test_whole_steps_tell_of_constants_whose_phase_one_rank_has_not(measured):
     assert "(whole step)" in _source(name, "a CPU", alone)
 
 
+def test_each_set_of_tables_has_processes_of_its_own():
+    kernels, *sets = orders_of(load_machine("cpu-1x2"), quick=True)
+    assert kernels.kernels and not kernels.plans
+    assert [len(one.plans) for one in sets] == [QUICK_PLANS] * QUICK_SETS
+    assert not any(one.kernels for one in sets)
+    assert all(len({case.group for case in one.plans}) == 1 for one in sets)
+
+
 def test_the_rank_at_fault_is_the_one_that_is_told_of(monkeypatch):
     causes = ["RuntimeError: Connection closed by peer [127.0.0.1]:1", "RuntimeError: no room", "Timed out waiting"]
 
@@ -149,7 +158,7 @@ def test_the_rank_at_fault_is_the_one_that_is_told_of(monkeypatch):
         raise failed(Outcome.ERROR, causes[arguments[2]], phase)
 
     monkeypatch.setattr("shardbench.calibrate.session.call_in_child", fails)
-    order = order_of(replace(machine(1, 3), device="cpu"), quick=True)
+    order, *_ = orders_of(replace(machine(1, 3), device="cpu"), quick=True)
     with pytest.raises(TrialFailed, match="no room"):
         measure_ranks(order)
     causes[1] = causes[0]
@@ -158,11 +167,12 @@ def test_the_rank_at_fault_is_the_one_that_is_told_of(monkeypatch):
 
 
 def test_gpus_are_calibrated_and_several_such_machines_written(tmp_path, monkeypatch):
-    def gather(order, _):
-        assert {point.tier for point in order.kernels} == {Tier.HBM, Tier.UVM}
-        return imagined(replace(load_machine("h100-1x8"), topology=order.machine.topology), order.machine)
+    def gather(orders, _):
+        assert {point.tier for point in orders[0].kernels} == {Tier.HBM, Tier.UVM}
+        machine = orders[0].machine
+        return imagined(replace(load_machine("h100-1x8"), topology=machine.topology), machine)
 
-    monkeypatch.setattr(calibration, "measure_ranks", lambda order: [])
+    monkeypatch.setattr(calibration, "measure", lambda orders, visits: [])
     monkeypatch.setattr(calibration, "gather", gather)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 10**9))
     out = tmp_path / "cuda-2x2.toml"
@@ -199,7 +209,7 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
     assert loaded.sources["launch_s"].startswith("measured by shardbench doctor --calibrate on ")
     assert "median error" in loaded.sources["launch_s"]
     assert loaded.errors == machine.errors
-    assert loaded.errors["launch_s"] == max(1.01, round(found.held_out["embedding"].factor, 2))
+    assert loaded.errors["launch_s"] == max(1.01, round(found.held_out["lookup_backward in step"].factor, 2))
     assert loaded.errors["peer_latency_s"] == load_machine("cpu-1x2").errors["peer_latency_s"]
     constants = loaded.constants
     assert constants.uvm_bytes_per_s <= constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
@@ -343,15 +353,15 @@ def small_case(at: int) -> PlanCase:
 def test_two_real_ranks(tmp_path):
     machine = load_machine("cpu-1x2")
     points = kernel_points(tiers=(Tier.HBM,), quick=True)
-    order = Order(
-        machine=machine,
-        kernels=tuple(replace(p, rows=1000, batch=min(p.batch, 64)) for p in (points[4], points[7], points[-1])),
-        plans=(small_case(0), small_case(2)),
-        rounds=1,
+    few = tuple(replace(p, rows=1000, batch=min(p.batch, 64)) for p in (points[4], points[7], points[-1]))
+    orders = (
+        Order(machine=machine, kernels=few, plans=(), rounds=1),
+        Order(machine=machine, kernels=(), plans=(small_case(0), small_case(2)), rounds=1),
     )
-    ranks = measure_ranks(order)
-    assert [len(times) for times in ranks[0].kernels] == [BATCHES] * 3
-    measured = gather(order, ranks)
+    times = measure(orders, visits=2)
+    assert [len(kernel) for kernel in times[0][0].kernels] == [2 * BATCHES] * 3
+    assert [len(plan["step"]) for plan in times[1][1].plans] == [2 * PLAN_BATCHES] * 2
+    measured = gather(orders, times)
     assert all(k.forward_ms > 0 and k.backward_ms > 0 for k in measured.kernels)
     assert [m.nbytes for m in measured.messages] == list(MESSAGE_BYTES)
     assert all(m.all_to_all_ms > 0 and m.all_reduce_ms > 0 for m in measured.messages)

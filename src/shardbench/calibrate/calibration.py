@@ -16,7 +16,7 @@ from shardbench.base.memory import RANK_BYTES, free_memory_bytes
 from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
 from shardbench.calibrate.plans import PlanCase
 from shardbench.calibrate.rank import Order
-from shardbench.calibrate.session import Measurements, gather, measure_ranks, order_of
+from shardbench.calibrate.session import QUICK_VISITS, VISITS, Measurements, gather, measure, orders_of
 from shardbench.calibrate.write import (
     GUESSED_ERROR,
     NOT_MEASURED,
@@ -43,7 +43,8 @@ APART, _SIGNIFICANT = 0.05, 1.96
 IN_STEP_KINDS = {
     name: f"{phase if phase != 'exchange' else 'output'} in step" for phase, names in _IN_STEP.items() for name in names
 }
-"""Which kind of time tells the error of a constant; of all others, the embedding kernels."""
+"""Which kind of time tells the error of a constant; of all others, those of kernels, it is _OF_KERNELS."""
+_OF_KERNELS = f"{StepPhase.LOOKUP_BACKWARD} in step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +77,12 @@ def calibrate(
     """
     refuse_overwriting(out, force=force)
     base = base_of(device, ranks, out, alone=nodes == 1)
-    order = order_of(base.machine, quick=quick, models=models)
-    need, free = _memory_bytes(order), free_memory_bytes()
+    orders = orders_of(base.machine, quick=quick, models=models)
+    need, free = max(map(_memory_bytes, orders)), free_memory_bytes()
     if device == "cpu" and need > free:
         smaller = "stop other programs" if quick else "give --quick"
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
-    measured = gather(order, measure_ranks(order))
+    measured = gather(orders, measure(orders, visits=QUICK_VISITS if quick else VISITS))
     found = fit(measured)
     machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
     if nodes > 1:
@@ -92,15 +93,13 @@ def calibrate(
 
 
 def _finish(
-    base: Base, measured: Measurements, found: Fit, without: dict[str, float] | None = None
+    base: Base, measured: Measurements, found: Fit, without: dict[str, tuple[float, float]] | None = None
 ) -> tuple[Machine, dict[str, str]]:
     """Return the machine with what follows from the fit, and the source of every new number."""
     chip = chip_of(Environment.here(), measured.machine.device)
     sources = {name: _source(name, chip, found.quality) for name in found.fitted}
-    held_out = found.held_out.get("embedding")
-    for name, error_pct in ({} if without is None else without).items():
-        with_it = "" if held_out is None else f"{held_out.median_pct:.1f} % (n={held_out.n}) with this term, "
-        sources[name] += f"; held out: {with_it}{error_pct:.1f} % without"
+    for name, (with_it, bare) in ({} if without is None else without).items():
+        sources[name] += f"; kernels by themselves, held out: {with_it:.1f} % with this term, {bare:.1f} % without"
     sources["hbm_bytes_per_s"] = f"{measured_on(chip)}, plain copy of 128 MiB, read and written"
     constants = found.machine.constants
     if measured.cache_bytes is not None:
@@ -207,7 +206,7 @@ def _error(name: str, source: str, found: Fit) -> float:
 
 
 def _kind(name: str, quality: dict[str, Quality]) -> str:
-    kind = IN_STEP_KINDS.get(name, "embedding")
+    kind = IN_STEP_KINDS.get(name, _OF_KERNELS)
     # One rank exchanges nothing: whole steps tell of what it does around exchanges.
     return kind if kind in quality else "whole step"
 

@@ -33,6 +33,8 @@ _RANGE = 20.0
 """A constant stays within this factor of its starting value."""
 _STEP_WEIGHT = 2.0
 """Weight of a whole step, and of the phases that it is made of 1: what trials measure."""
+_KERNEL = 0.2
+"""Weight of kernels by themselves: in a step, between copies and other tables' rows, they meet colder caches."""
 _HALF = 0.3
 """Weight of forward and backward alone, beside their sum: the sum is what strategies balance."""
 _ALONE = 0.2
@@ -110,22 +112,23 @@ def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
     return _with(measured.machine, **_known(measured.machine, guesses | direct)), frozenset(direct)
 
 
-def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, float]:
-    """Return, by those of CPU_TERMS that were fitted, the median error in percent had the model no such term.
+def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, tuple[float, float]]:
+    """Return, by those of CPU_TERMS that were fitted, the median errors in percent with and without such a term.
 
-    It is that of the kernels' times that took no part; everything else is fitted anew to the others.
+    They are those of kernels' times that took no part; the constants are fitted to the kernels' other times alone.
     """
     kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
     used = [time for time in kernels if time.weight]
     judged = [time for time in kernels if not time.weight and time.what == "embedding"]
     start, direct = _start(measured)
-    found = {}
-    for term in CPU_TERMS:
-        if judged and term in fitted:
-            bare = _with(start, **{term: 0.0})
-            machine = _solve(bare, _sensitive(bare, used), used, direct)
-            found[term] = _quality(judged, machine)["embedding"].median_pct
-    return found
+
+    def error_pct(start: Machine) -> float:
+        machine = _solve(start, _sensitive(start, used), used, direct)
+        return _quality(judged, machine)["embedding"].median_pct
+
+    terms = [term for term in CPU_TERMS if term in fitted] if judged else []
+    whole = error_pct(start) if terms else 0.0
+    return {term: (whole, error_pct(_with(start, **{term: 0.0}))) for term in terms}
 
 
 def _solve(start: Machine, names: list[str], used: list[Residual], direct: Collection[str]) -> Machine:
@@ -202,7 +205,7 @@ def residuals(measured: Measurements) -> list[Residual]:
 
 def _of_kernel(time: KernelTime) -> list[Residual]:
     point, load = time.point, time.load
-    weight = 0.0 if point.held_out else 1.0
+    weight = 0.0 if point.held_out else _KERNEL
     name = f"{point.tables}x{point.rows}x{point.dim}, {point.batch} bags of {point.pooling}, skew {point.skew:g}"
 
     def forward(machine: Machine) -> float:

@@ -22,12 +22,16 @@ from shardbench.workloads.workload import Workload
 SETS, PLANS = 16, 3
 """Sets of tables, of which every second one judges, and plans of each."""
 QUICK_SETS, QUICK_PLANS = 4, 3
-PLAN_BATCHES = 3
+PLAN_BATCHES = 2
 """Batches that a plan goes through in turn."""
-_LOOKUPS = 8e5
-"""Most lookups of a batch, so that a step takes some tens of milliseconds."""
-_WEIGHTS = 6_000_000
-"""Most weights of a table."""
+_LOOKUPS = (1e5, 1.2e6)
+"""Least and most pooled lookups of a batch, so that steps take 10 to 100 ms: calls and rates both tell."""
+_LONGEST = 200.0
+"""Longest mean bag."""
+_SEQUENCE_ROWS = 1e5
+"""Most unpooled lookups of a batch: their gradients are collected one by one."""
+_ROWS, _WEIGHTS = (500, 1_000_000), 30_000_000
+"""Least and most rows of a table, and most weights: from what a cache holds to far more."""
 _COPIED = 300_000
 """Most weights that every rank holds: their gradients are all-reduced whole."""
 
@@ -126,12 +130,13 @@ def _tables(seed: int, world: int) -> DrawnTables:
     """Draw a set: of mixed widths, of one width that interacts by dot products, or with sequences."""
     rng = np.random.default_rng([2027, seed])
     dots, sequences = seed % 8 in (1, 4), seed % 4 in (2, 3)
-    width, local_batch = int(rng.choice([16, 32, 64])), int(rng.choice([128, 256, 512, 1024]))
+    width = int(rng.choice([16, 32, 64]))
+    local_batch = int(rng.choice([128, 256, 512] if sequences else [256, 512, 1024, 2048, 4096]))
     tables, poolings, skews = [], [], []
     for number in range(int(rng.integers(5, 26))):
         dim = width if dots else int(rng.choice([8, 16, 32, 64, 128]))
         unpooled = sequences and (number == 0 or rng.random() < 0.3)
-        rows = min(int(np.exp(rng.uniform(np.log(500), np.log(400_000)))), _WEIGHTS // dim)
+        rows = min(int(np.exp(rng.uniform(*np.log(_ROWS)))), _WEIGHTS // dim)
         tables.append(
             Table(
                 name=f"t{number}",
@@ -144,12 +149,19 @@ def _tables(seed: int, world: int) -> DrawnTables:
         poolings.append(float(rng.uniform(2, 20) if unpooled else np.exp(rng.uniform(0.0, np.log(60.0)))))
         skews.append(float(rng.choice([1.0, 1.5, 2.5, 4.0])))
     batch = local_batch * world
-    asked = sum(pooling * batch * table.features for pooling, table in zip(poolings, tables))
-    share = min(1.0, _LOOKUPS * rng.uniform(0.2, 1.0) / asked)
+    bags = np.array([batch * table.features for table in tables])
+    pooled = np.array([table.pooling is not Pooling.NONE for table in tables])
+    asked = bags * poolings
+    # Pooled tables as many as drawn, whatever their number; sequences no more than is bearable.
+    factors = np.where(
+        pooled,
+        np.exp(rng.uniform(*np.log(_LOOKUPS))) / max(1.0, asked[pooled].sum()),
+        min(1.0, _SEQUENCE_ROWS / max(1.0, asked[~pooled].sum())),
+    )
     return DrawnTables(
         seed=seed,
         tables=tuple(tables),
-        poolings=tuple(max(1.0, pooling * share) for pooling in poolings),
+        poolings=tuple(np.clip(poolings * factors, 1.0, _LONGEST).tolist()),
         skews=tuple(skews),
         batch_size=batch,
         dense=DenseShape(bottom=(64, width) if dots else (16,), top=(int(rng.choice([16, 64, 256])), 1)),

@@ -1,6 +1,7 @@
 """What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
 
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import torch
@@ -26,7 +27,10 @@ JOIN_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What all ranks of a calibration are told to measure, in ``rounds`` turns of each kind."""
+    """What the ranks of one process group are told to measure, in ``rounds`` turns of each kind.
+
+    Messages are measured where kernels are.
+    """
 
     machine: Machine
     kernels: tuple[KernelCase, ...]
@@ -44,7 +48,18 @@ class RankTimes:
     """Times (all-to-all, all-reduce, reduce-scatter) of every round, by message size."""
     plans: tuple[dict[str, tuple[float, ...]], ...]
     """Times of every counted iteration by phase, of each plan's step."""
-    stream_bytes_per_s: float
+    stream_bytes_per_s: float | None
+    """None where no kernels were measured."""
+
+
+def joined(first: RankTimes, second: RankTimes) -> RankTimes:
+    """Return the times of two turns of the same points as one; the stream is that of the first."""
+    return RankTimes(
+        kernels=tuple(a + b for a, b in zip(first.kernels, second.kernels)),
+        messages=tuple(a + b for a, b in zip(first.messages, second.messages)),
+        plans=tuple({name: a[name] + b[name] for name in a} for a, b in zip(first.plans, second.plans)),
+        stream_bytes_per_s=first.stream_bytes_per_s,
+    )
 
 
 def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
@@ -53,27 +68,24 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     device = join_group(machine.device, rank, machine.topology, f"file://{folder / 'rendezvous'}", JOIN_S)
     clock = clock_of(device)
     kernels = KernelBench(order.kernels, device, clock)
-    messages = Messages(machine.topology.world_size, device, clock)
+    messages = Messages(machine.topology.world_size, device, clock) if order.kernels else None
     plans = [PlanStep(case, machine, device, clock) for case in order.plans]
     # As ranks of trials do.
     keep_freed_memory()
-    stream = kernels.stream_bytes_per_s()
-    kernels.round(0)
-    messages.round()
-    for plan in plans:
-        plan.round()
-    turns = [([p.round() for p in plans], kernels.round(n), messages.round()) for n in range(order.rounds)]
+    stream = kernels.stream_bytes_per_s() if order.kernels else None
+
+    def turn(number: int) -> RankTimes:
+        return RankTimes(
+            plans=tuple(plan.round() for plan in plans),
+            kernels=tuple(map(tuple, kernels.round(number))),
+            messages=() if messages is None else tuple((times,) for times in messages.round()),
+            stream_bytes_per_s=stream,
+        )
+
+    turns = reduce(joined, map(turn, range(order.rounds)))
     dist.barrier()
     dist.destroy_process_group()
-    return RankTimes(
-        kernels=tuple(tuple(t for turn in turns for t in turn[1][i]) for i in range(len(order.kernels))),
-        messages=tuple(tuple(turn[2][i] for turn in turns) for i in range(len(messages.buffers))),
-        plans=tuple(
-            {phase: tuple(ms for turn in turns for ms in turn[0][i][phase]) for phase in (*MEASURED_PHASES, "step")}
-            for i in range(len(plans))
-        ),
-        stream_bytes_per_s=stream,
-    )
+    return turns
 
 
 class PlanStep:
@@ -94,10 +106,10 @@ class PlanStep:
         self.step = TrainingStep(lowered, settings, device, clock)
         self.batches = [_local_batch(case, problem, lowered, batch, device) for batch in case.batches]
 
-    def round(self) -> dict[str, list[float]]:
+    def round(self) -> dict[str, tuple[float, ...]]:
         """Run two steps of every batch, the first uncounted: wall ms by phase.
 
-        What other plans' turns drove out of the caches, and the system out of memory, comes back in the first.
+        What other plans' turns drove out of the caches comes back in the first.
         """
         times: dict[str, list[float]] = {name: [] for name in (*MEASURED_PHASES, "step")}
         for counted in (False, True):
@@ -107,7 +119,7 @@ class PlanStep:
                 self.clock.settle()
                 for name, ms in stamps.read(self.clock).items() if counted else ():
                     times[name].append(ms)
-        return times
+        return {name: tuple(several) for name, several in times.items()}
 
 
 def _local_batch(case: PlanCase, problem: Problem, lowered: Lowered, batch: int, device: torch.device) -> LocalBatch:

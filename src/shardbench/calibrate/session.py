@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from shardbench.calibrate.points import (
     on_one_device,
     problem_of,
 )
-from shardbench.calibrate.rank import Order, RankTimes, measure_rank
+from shardbench.calibrate.rank import Order, RankTimes, joined, measure_rank
 from shardbench.cost.load import Load
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
@@ -32,6 +33,9 @@ from shardbench.processes.failures import TrialFailed
 from shardbench.processes.launch import call_in_child
 
 TIMEOUT_S = 600.0
+ROUNDS, QUICK_ROUNDS = 4, 3
+"""Turns of everything in a visit."""
+VISITS, QUICK_VISITS = 2, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,19 +88,33 @@ class Measurements:
     """A rank's share of the largest cache, as the system reports it; None where it does not."""
     noise_pct: float
     """Half the quartile range of repeated times in percent of their median; that of the median point."""
-    drift_pct: float = 0.0
-    """How far the slowest round was from the fastest, everything taken together; it is taken off all times."""
 
 
-def order_of(machine: Machine, *, quick: bool, models: Sequence[PlanCase] = ()) -> Order:
-    """Choose what to measure on this machine, under the shape of ``machine`` (one node); ``models`` come on top."""
+def orders_of(machine: Machine, *, quick: bool, models: Sequence[PlanCase] = ()) -> tuple[Order, ...]:
+    """Choose what to measure on this machine, under the shape of ``machine`` (one node); ``models`` come on top.
+
+    Each set of tables gets processes of its own, as it has in a trial: beside tables and buffers of others the same
+    step takes a fifth longer.
+    """
     tiers = (Tier.HBM, Tier.UVM) if machine.device == "cuda" else (Tier.HBM,)
-    return Order(
-        machine=machine,
-        kernels=kernel_points(tiers=tiers, quick=quick),
-        plans=(*plan_cases(machine.topology.world_size, quick=quick), *models),
-        rounds=3 if quick else 5,
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    cases = (*plan_cases(machine.topology.world_size, quick=quick), *models)
+    sets = [tuple(several) for _, several in groupby(cases, key=lambda case: case.group)]
+    return (
+        Order(machine=machine, kernels=kernel_points(tiers=tiers, quick=quick), plans=(), rounds=rounds),
+        *(Order(machine=machine, kernels=(), plans=several, rounds=rounds) for several in sets),
     )
+
+
+def measure(orders: Sequence[Order], *, visits: int) -> list[list[RankTimes]]:
+    """Measure every order ``visits`` times, one after the other: per order the ranks' times of all visits.
+
+    A machine's speed moves within minutes; visits far apart take their share of all of its moods.
+    """
+    found: list[list[RankTimes]] = [measure_ranks(order) for order in orders]
+    for _ in range(visits - 1):
+        found = [list(map(joined, ranks, measure_ranks(order))) for order, ranks in zip(orders, found)]
+    return found
 
 
 def measure_ranks(order: Order) -> list[RankTimes]:
@@ -118,47 +136,32 @@ def measure_ranks(order: Order) -> list[RankTimes]:
         return [call.result() for call in calls]
 
 
-def gather(order: Order, ranks: Sequence[RankTimes]) -> Measurements:
-    """Put typical times of what the ranks measured beside what the counter says they did."""
-    pace = _pace(order, ranks)
+def gather(orders: Sequence[Order], times: Sequence[Sequence[RankTimes]]) -> Measurements:
+    """Put typical times of what the ranks measured beside what the counter says they did; ``times`` as of measure."""
+    kernels, *_ = times
+    each = list(zip(orders, times))
     return Measurements(
-        machine=order.machine,
-        kernels=tuple(_kernel(order, i, ranks, pace) for i in range(len(order.kernels))),
-        messages=tuple(_message(i, ranks, pace) for i in range(len(MESSAGE_BYTES))),
-        plans=tuple(_plan(order, i, ranks, pace) for i in range(len(order.plans))),
-        stream_bytes_per_s=float(np.median([r.stream_bytes_per_s for r in ranks])),
-        cache_bytes=cache_share_bytes(order.machine),
-        noise_pct=_noise_pct(ranks, pace),
-        drift_pct=100.0 * float(pace.max() / pace.min() - 1.0),
+        machine=orders[0].machine,
+        kernels=tuple(_kernel(order, i, ranks) for order, ranks in each for i in range(len(order.kernels))),
+        messages=tuple(_message(i, kernels) for i in range(len(MESSAGE_BYTES))),
+        plans=tuple(_plan(order, i, ranks) for order, ranks in each for i in range(len(order.plans))),
+        stream_bytes_per_s=float(np.median([r.stream_bytes_per_s for r in kernels])),
+        cache_bytes=cache_share_bytes(orders[0].machine),
+        noise_pct=_noise_pct([rank for ranks in times for rank in ranks]),
     )
 
 
-def _pace(order: Order, ranks: Sequence[RankTimes]) -> Floats:
-    """Return how slow the machine was in each round, around 1, [rounds]: the median over everything measured."""
-    kernels = [[np.sum(times, axis=1) for times in rank.kernels] for rank in ranks]
-    series = [np.mean(of_ranks, axis=0) for of_ranks in zip(*kernels)]
-    series += [np.max([rank.plans[i]["step"] for rank in ranks], axis=0) for i in range(len(order.plans))]
-    medians = np.array([np.median(one.reshape(order.rounds, -1), axis=1) for one in series])
-    return np.asarray(np.median(medians / np.median(medians, axis=1, keepdims=True), axis=0))
-
-
-def typical(times: Sequence[float] | Floats, pace: Floats) -> float:
-    """Return the median over rounds of the median within each, at an even pace; ``times`` is round after round."""
-    return float(np.median(np.median(np.reshape(times, (len(pace), -1)), axis=1) / pace))
-
-
-def _kernel(order: Order, i: int, ranks: Sequence[RankTimes], pace: Floats) -> KernelTime:
+def _kernel(order: Order, i: int, ranks: Sequence[RankTimes]) -> KernelTime:
     point = order.kernels[i]
     problem = problem_of(point, on_one_device(order.machine))
     plan = kernel_plan(point, problem)
     loads = mean(count(plan, problem, lookups_of(point, b), DenseShape()) for b in range(BATCHES)).load
-    forward = [typical([f for f, _ in r.kernels[i]], pace) for r in ranks]
-    backward = [typical([b for _, b in r.kernels[i]], pace) for r in ranks]
-    return KernelTime(point=point, load=loads, forward_ms=float(np.mean(forward)), backward_ms=float(np.mean(backward)))
+    forward, backward = np.mean([np.median(rank.kernels[i], axis=0) for rank in ranks], axis=0)
+    return KernelTime(point=point, load=loads, forward_ms=float(forward), backward_ms=float(backward))
 
 
-def _message(i: int, ranks: Sequence[RankTimes], pace: Floats) -> MessageTime:
-    exchange, reduction, scatter = np.median(np.max([r.messages[i] for r in ranks], axis=0) / pace[:, None], axis=0)
+def _message(i: int, ranks: Sequence[RankTimes]) -> MessageTime:
+    exchange, reduction, scatter = np.median(np.max([rank.messages[i] for rank in ranks], axis=0), axis=0)
     return MessageTime(
         nbytes=MESSAGE_BYTES[i],
         all_to_all_ms=float(exchange),
@@ -167,29 +170,28 @@ def _message(i: int, ranks: Sequence[RankTimes], pace: Floats) -> MessageTime:
     )
 
 
-def _plan(order: Order, i: int, ranks: Sequence[RankTimes], pace: Floats) -> PlanTime:
+def _plan(order: Order, i: int, ranks: Sequence[RankTimes]) -> PlanTime:
     case = order.plans[i]
     problem = case.problem(order.machine)
     traffic = mean(count(case.plan, problem, lambda t, b=b: case.bags(b, t), case.dense) for b in case.batches)  # type: ignore[misc]
     times = [rank.plans[i] for rank in ranks]
     chosen = dict.fromkeys(EXCHANGE_PHASES, np.min) | dict.fromkeys((StepPhase.DENSE, StepPhase.UPDATE), np.max)
     steps = np.max([one["step"] for one in times], axis=0)
-    by_round = np.log(np.median(np.reshape(steps, (len(pace), -1)), axis=1) / pace)
+    by_round = np.log(np.median(np.reshape(steps, (-1, len(case.batches))), axis=1))
     return PlanTime(
         case=case,
         traffic=traffic,
-        kernels_ms={phase: np.array([typical(one[phase], pace) for one in times]) for phase in KERNELS},
-        work_ms={phase: typical(of([one[phase] for one in times], axis=0), pace) for phase, of in chosen.items()},
-        step_ms=typical(steps, pace),
-        step_noise=float(by_round.std(ddof=1) / np.sqrt(len(pace))) if len(pace) > 1 else 0.0,
+        kernels_ms={phase: np.array([np.median(one[phase]) for one in times]) for phase in KERNELS},
+        work_ms={phase: float(np.median(of([one[phase] for one in times], axis=0))) for phase, of in chosen.items()},
+        step_ms=float(np.median(steps)),
+        step_noise=float(by_round.std(ddof=1) / np.sqrt(len(by_round))) if len(by_round) > 1 else 0.0,
     )
 
 
-def _noise_pct(ranks: Sequence[RankTimes], pace: Floats) -> float:
+def _noise_pct(ranks: Sequence[RankTimes]) -> float:
     several = [[f + b for f, b in times] for rank in ranks for times in rank.kernels]
     several += [list(times["step"]) for rank in ranks for times in rank.plans]
-    even = [np.reshape(times, (len(pace), -1)) / pace[:, None] for times in several]
-    quartiles = np.asarray([np.percentile(times, (25, 50, 75)) for times in even])
+    quartiles = np.asarray([np.percentile(times, (25, 50, 75)) for times in several])
     return float(np.median(50.0 * (quartiles[:, 2] - quartiles[:, 0]) / quartiles[:, 1]))
 
 

@@ -63,7 +63,7 @@ def lines(done: Calibration) -> list[str]:
     measured = done.measured
     forward, backward = launch_floor_ms(measured)
     ratio = fused_over_single(measured)
-    noise = f"noise of repeated times: {measured.noise_pct:.1f} %, drift between rounds: {measured.drift_pct:.1f} %"
+    noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
     if measured.noise_pct > NOISY_PCT:
         noise += "; ranks share cores, with each other or with other programs: stop those and use --force"
     found = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]

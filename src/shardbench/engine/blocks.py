@@ -40,9 +40,13 @@ class Merge:
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
         """Add up vectors [samples, columns in] -> [samples, columns left]."""
+        # The runs tile the columns. One split: its backward is one concatenation, where a slice a run would add up as
+        # many full-sized gradients.
+        tiles = sorted(run for runs in self.parts for run in runs)
+        cut = dict(zip(tiles, vectors.split([high - low for low, high in tiles], dim=1)))
         merged = []
         for runs in self.parts:
-            first, *others = (vectors[:, low:high] for low, high in runs)
+            first, *others = (cut[run] for run in runs)
             merged.append(sum(others, first))
         return torch.cat(merged, dim=1) if merged else vectors
 
@@ -85,8 +89,7 @@ class Assembler:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Vectors of every slot, float32 [samples, dim] each."""
-        # One split a tensor: its backward is one concatenation, where a slice a block would add up
-        # as many full-sized gradients.
+        # One split a tensor, as in a merge.
         parts = [tensor.split(widths, dim=1) for tensor, widths in zip(tensors, self._widths)]
         return [_join(recipe, parts) for recipe in self._recipes]
 

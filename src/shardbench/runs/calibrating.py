@@ -156,7 +156,7 @@ class Calibrations:
     def _measure(self, source: str, path: Path, when: str) -> None:
         machine = load_machine(source)
         workloads = [workload for job, workload in self.jobs if job.machine == source]
-        self.noted(f"calibrating {machine.name} {when} the trials: a minute or two")
+        self.noted(f"calibrating {machine.name} {when} the trials: some four minutes")
 
         def measure() -> None:
             # In a folder of its own: the file of an earlier run lends it nothing, and it is there whole or not at all.
