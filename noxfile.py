@@ -176,8 +176,8 @@ def publish(session: nox.Session) -> None:
             run(session, "shardbench", "run", name, "--results", "results/again", "--fresh", *options)
             run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
         run(session, "shardbench", "report", "prediction", "--results", "results")
-        run(session, "python", "tools/published_agreement.py")
-        run(session, "python", "tools/published_chart.py", PYTHONPATH=str(ROOT / "tools"))
+        for tool in ("agreement", "held_out", "chart"):
+            run(session, "python", f"tools/published_{tool}.py", PYTHONPATH=str(ROOT / "tools"))
     run(session, "python", "tools/document_numbers.py")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_machines import FILES, SLICES, written
+from gpu_machines import FILES, gpu_files, written
 from published_agreement import (
     COLUMNS,
     CSV,
@@ -26,11 +26,29 @@ from published_agreement import (
     with_values,
 )
 from published_chart import SVG, drawn, kind
-from published_held_out import JUDGED, drawn_logs, factor, form_error, rms_log_error, weighed
+from published_held_out import (
+    JUDGED,
+    TRUST_CSV,
+    drawn_logs,
+    factor,
+    firsts,
+    form_error,
+    rms_log_error,
+    trust_csv,
+    weighed,
+)
 from published_held_out import markdown as held_out_tables
 
 from shardbench.cost.executor import EXECUTORS
-from shardbench.cost.published.agreement import Predicted, pairs, predict_all, predicted_ms
+from shardbench.cost.published.agreement import (
+    Predicted,
+    held_out_steps,
+    pairs,
+    plan_of,
+    predict_all,
+    predicted_ms,
+    published_trust,
+)
 from shardbench.cost.published.gpus import committed, known_gpus, rates, shared, with_shares
 from shardbench.cost.published.points import (
     FIT,
@@ -45,7 +63,7 @@ from shardbench.cost.published.points import (
     published,
 )
 from shardbench.cost.published.steps import layers, place, step_parts, tables_of
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -121,6 +139,7 @@ def test_statistics_in_the_document_are_those_of_the_csv() -> None:
 def test_document_quotes_how_well_constants_are_known() -> None:
     text = (ROOT / DOCUMENT).read_text()
     assert embed(text, held_out_tables(), "held out") == text
+    assert (ROOT / TRUST_CSV).read_text() == trust_csv()
 
 
 @pytest.mark.parametrize("name", JUDGED)
@@ -196,7 +215,39 @@ def test_values_are_written_where_they_belong() -> None:
     assert with_values(text, {"ab": 0.12345}) == '"a": {"value": 1.5, "prior": 1},\n"ab": {"value": 0.123, "prior": 1}'
 
 
-@pytest.mark.parametrize("name", [*known_gpus().gpus, *SLICES])
+def test_trust_in_gpus_is_of_held_out_steps_each_plan_once() -> None:
+    steps, split = held_out_steps(), {}
+    for family in published().families.values():
+        split |= {plan_of(p): p for p in family.points if family.split()[p.point] == HELD_OUT and _is_step(p)}
+    assert len(steps) == len(split) > 30
+    others = held_out_steps(without="h100-1x8")
+    assert 0 < len(others) < len(steps)
+    assert not any("h100-1x8" in step.tables for step in others)
+    found = published_trust()
+    assert (found.plans, found.pairs >= found.pairs_right > 0) == (len(steps), True)
+    assert 1.05 < found.step_error < 2.0
+
+
+def _is_step(point: object) -> bool:
+    return isinstance(point, PublishedStep)
+
+
+@pytest.mark.parametrize("name", gpu_files())
+def test_every_file_of_a_gpu_states_that_trust(name: str) -> None:
+    assert load_machine(name).trust == published_trust()
+
+
+def test_published_trust_is_told_by_machine_and_quantity() -> None:
+    rows = list(csv.DictReader((ROOT / TRUST_CSV).read_text().splitlines()))
+    assert {row["backend"] for row in rows} == {"published"}
+    assert {row["quantity"] for row in rows} == {"step", "embedding", "exchanges"}
+    told = [row for row in rows if row["quantity"] == "step"]
+    held_out = [p for name in published().families for p, _ in firsts(name) if isinstance(p, PublishedStep)]
+    assert sum(int(row["points"]) for row in told) == len(held_out)
+    assert {row["machine"] for row in told} == {point.machine for point in held_out}
+
+
+@pytest.mark.parametrize("name", gpu_files())
 def test_machine_files_are_data_sheets_times_shared_constants(name: str) -> None:
     assert (ROOT / FILES / f"{name}.toml").read_text() == written(name)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 from shardbench.runs.suite import load_suite

@@ -10,7 +10,7 @@ from toy_machine import MADE_UP, machine_file
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.runs import calibrating, runner

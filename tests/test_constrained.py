@@ -9,7 +9,8 @@ import pytest
 from shardbench.base.errors import BadInput, InvalidPlan, Undeclared
 from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Topology, load_machine
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile

@@ -13,7 +13,7 @@ from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
 from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
 from shardbench.datasets.laws.rm_hash import HashedLaw, hashed_rows, mixed
 from shardbench.datasets.rm import CONFIG, KNOBS, Rm
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")

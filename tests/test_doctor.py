@@ -15,7 +15,7 @@ from shardbench.base.memory import RANK_BYTES
 from shardbench.calibrate import calibration
 from shardbench.cli import diagnosis as doctor
 from shardbench.cli import main as cli
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.processes.failures import failure_of
 from shardbench.records.trial import Backend
 from shardbench.runs.jobcheck import lacking_devices

@@ -16,7 +16,8 @@ from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Topology, load_machine
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile

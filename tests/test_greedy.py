@@ -7,7 +7,8 @@ import pytest
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Topology, load_machine
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile

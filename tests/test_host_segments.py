@@ -18,7 +18,8 @@ from shardbench.cost.costmodel import (
 )
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import HostConstants, load_machine, machine_files, overridden, parse_machine
+from shardbench.model.machine import HostConstants
+from shardbench.model.machine_file import load_machine, machine_files, overridden, parse_machine
 from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move

@@ -14,7 +14,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
 from shardbench.model.discovery import strategies
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Role
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance

@@ -8,7 +8,8 @@ import pytest
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, Gpus
 from shardbench.model.calibrated import calibrated_on, chip_of
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.processes.failures import TrialFailed
 from shardbench.records.record import Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store

@@ -16,8 +16,9 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_data
 from shardbench.cli.listing import list_machines
 from shardbench.cli.main import run_command
-from shardbench.model import machine as machine_module
-from shardbench.model.machine import Trust, load_machine, machine_files, overridden, parse_machine, scaled, uncertain
+from shardbench.model import machine_file as machine_module
+from shardbench.model.machine import Trust
+from shardbench.model.machine_file import load_machine, machine_files, overridden, parse_machine, scaled, uncertain
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"
 CPU_SOURCES = (
@@ -136,7 +137,7 @@ source = "made up for this test"
 
 
 def test_a_file_may_say_how_far_whole_steps_trust_it() -> None:
-    machine = parse_machine(text_of("h100-1x8") + TRUST, "file")
+    machine = parse_machine(text_of("h100-1x8").partition("[trust]")[0] + TRUST, "file")
     assert machine.trust == Trust(
         step_error=1.09, pair_error=1.03, plans=20, pairs=100, pairs_right=94, source="made up for this test"
     )
@@ -163,7 +164,7 @@ def test_a_file_may_say_how_far_whole_steps_trust_it() -> None:
 )
 def test_a_wrong_trust_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        parse_machine(text_of("h100-1x8") + TRUST.replace(old, new), "file")
+        parse_machine(text_of("h100-1x8").partition("[trust]")[0] + TRUST.replace(old, new), "file")
 
 
 @pytest.mark.parametrize(

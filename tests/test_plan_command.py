@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy

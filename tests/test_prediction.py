@@ -9,11 +9,11 @@ import records as make
 
 from shardbench.cli.main import run_command
 from shardbench.model.calibrated import calibrated_on, measured_on
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.records.record import RankTiming
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.prediction.against_measured import ClockKind, points
+from shardbench.report.prediction.against_measured import ClockKind, points, read_measured
 from shardbench.report.prediction.summary import cells, limit, summaries, text_lines
 
 
@@ -266,6 +266,15 @@ def test_the_command(tmp_path, capsys):
         edited.write_text("edited")
         assert run_command([*command, "--check"]) == 1
         edited.write_text(kept)
+
+
+def test_of_two_suites_under_one_condition_the_larger_counts(tmp_path):
+    few = [trial("z", measured=5.0, predicted=6.0)]
+    for suite, records in (("a-first", few), ("large", RECORDS), ("z-last", few)):
+        store = trial_store(tmp_path, suite)
+        for record in records:
+            store.append(record)
+    assert {point.strategy for point in read_measured(tmp_path)} == {"a", "b", "b2", "c"}
 
 
 def test_no_measured_records_is_one_line(tmp_path, capsys):

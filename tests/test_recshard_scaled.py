@@ -12,7 +12,8 @@ from shardbench.baselines.recshard.reproduction.scaled import RmCondition, ask, 
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
 from shardbench.datasets.rm import RmConfig
-from shardbench.model.machine import Constants, load_machine
+from shardbench.model.machine import Constants
+from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape
 from shardbench.runs.suite import load_suite
 

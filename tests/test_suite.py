@@ -10,7 +10,7 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.records.trial import Backend
 from shardbench.runs.jobcheck import impossible, lacking_devices

@@ -19,7 +19,8 @@ from shardbench.base.errors import Infeasible, Unsupported
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Topology, load_machine
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile

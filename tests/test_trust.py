@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import records as make
 
-from shardbench.model.machine import Trust, load_machine, overridden
+from shardbench.model.machine import Trust
+from shardbench.model.machine_file import load_machine, overridden
 from shardbench.records.record import Draws, Record
 from shardbench.report.prediction import model_error as module
 from shardbench.report.prediction.against_measured import points
@@ -79,11 +80,16 @@ def fresh() -> Iterator[None]:
     model_error.cache_clear()
 
 
-def test_a_machines_own_steps_go_before_published_ones(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_published_steps_is_judged_by_what_its_file_says(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = load_machine("cpu-1x2")
     own = Trust(step_error=1.09, pair_error=1.03, plans=20, source="made up for this test")
-    monkeypatch.setattr(module, "load_machine", lambda name: replace(machine, trust=own))
-    assert model_error("cpu-1x2", "step") == "model error 9 %, root mean square of 20 held-out steps"
+    known = {"cpu-1x2": replace(machine, trust=own)}
+    monkeypatch.setattr(module, "load_machine", lambda name: known.get(name) or load_machine(name))
+    assert model_error("cpu-1x2", "step") == (
+        "model error 9 %, root mean square of 20 held-out steps: made up for this test"
+    )
     assert model_error("cpu-1x2+hbm_capacity-1GB", "step") == model_error("cpu-1x2", "step")
     # Other constants are another machine, and whole steps judge no kernels.
     assert model_error("cpu-1x2+launch-9us", "step") == "not judged by any published step"

@@ -23,7 +23,8 @@ from shardbench.cost.uncertainty import (
     trust,
     with_form,
 )
-from shardbench.model.machine import HostConstants, Trust, load_machine, uncertain
+from shardbench.model.machine import HostConstants, Trust
+from shardbench.model.machine_file import load_machine, uncertain
 from shardbench.model.plan import OnRank, Plan, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.runs.simulate import simulate

@@ -1,7 +1,8 @@
 """Writes into the machine files of GPUs what follows from their data sheets, the shared constants and their errors.
 
 ``python tools/gpu_machines.py`` rewrites the constants that ``shardbench.cost.published.gpus`` derives, in every file
-that it knows, and leaves all others as they are. A file that has a base states only what differs from it.
+that it knows, and leaves all others as they are. A file that has a base states only what differs from it. Every file of
+a GPU also says how far held-out published steps, of all GPUs together, trust such files.
 """
 
 import re
@@ -11,8 +12,10 @@ from pathlib import Path
 from published_held_out import ERROR_OF, stated_factor
 
 from shardbench.base.atomic import write_atomically
+from shardbench.calibrate.write import trust_lines
+from shardbench.cost.published.agreement import published_trust
 from shardbench.cost.published.gpus import DataSheet, known_gpus, rates, shared
-from shardbench.model.machine import UNITS
+from shardbench.model.machine_file import UNITS
 
 FILES = Path("benchmarks/machines")
 SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
@@ -92,10 +95,23 @@ def with_errors(text: str) -> str:
     return re.sub(r"^\[constants\.(\w+)\]\n(?:[^\n]+\n?)*", judged, text, flags=re.M)
 
 
+def with_trust(text: str) -> str:
+    """Return a machine file's text with its trust replaced, or added at the end."""
+    head = re.sub(r"^\[trust\]\n(?:[^\n]+\n?)*", "", text, flags=re.M).rstrip("\n")
+    return "\n".join([head, "", *trust_lines(published_trust()), ""])
+
+
+def gpu_files() -> list[str]:
+    """Return the names of all machine files of GPUs."""
+    return sorted(file.stem for file in FILES.glob("*.toml") if not file.stem.startswith("cpu-"))
+
+
 def written(name: str) -> str:
     """Return the text of a machine file as it has to be."""
     text = (FILES / f"{name}.toml").read_text()
     of, part = SLICES.get(name, (name, 1))
+    if of not in known_gpus().gpus:
+        return with_trust(text)
     sheet = known_gpus().gpus[of]
     own = rates(sheet, shared())
     base = tomllib.loads(text).get("base")
@@ -108,12 +124,12 @@ def written(name: str) -> str:
             text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, said))
         else:
             text = with_block(text, key, None if inherited.get(key) == value else block(key, value, said))
-    return with_errors(text)
+    return with_trust(with_errors(text))
 
 
 def main() -> None:
     """Run the command line, from the repository's root."""
-    for name in (*known_gpus().gpus, *SLICES):
+    for name in gpu_files():
         write_atomically(FILES / f"{name}.toml", written(name))
 
 

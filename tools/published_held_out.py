@@ -1,16 +1,18 @@
 """How well constants and form are known: the factors by which held-out points say that they err.
 
 ``python tools/published_held_out.py`` prints the factors, which stand in the machine files and in
-``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel.md. What the best constants leave of
-the points' errors is the form's. All constants that a set of families judges share one factor: drawn by it, each
-by itself and the form as well, they spread the predictions of the held-out points as far as the held-out errors
-go, root mean squares of logarithms.
+``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel.md and results/tables/published/trust.csv.
+What the best constants leave of the points' errors is the form's. All constants that a set of families judges share
+one factor: drawn by it, each by itself and the form as well, they spread the predictions of the held-out points as
+far as the held-out errors go, root mean squares of logarithms.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 from published_agreement import DOCUMENT, ERROR_SCALE, PRIOR_SCALE, embed
@@ -18,11 +20,23 @@ from scipy.optimize import least_squares
 
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
-from shardbench.cost.published.agreement import machine_of, predicted_ms
+from shardbench.base.generated import csv_text
+from shardbench.cost.published.agreement import DIFFERENT, machine_of, plan_of, predicted_ms, published_trust
 from shardbench.cost.published.gpus import committed
-from shardbench.cost.published.points import HELD_OUT, Family, Point, PublishedExchange, PublishedKernel, published
-from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, sure
+from shardbench.cost.published.points import (
+    HELD_OUT,
+    Family,
+    Point,
+    PublishedExchange,
+    PublishedKernel,
+    PublishedStep,
+    published,
+)
+from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, judged_steps, sure
+from shardbench.report.prediction.model_error import JUDGES
+from shardbench.report.prediction.trust import COLUMNS, Trusted
 
+TRUST_CSV = Path("results/tables/published/trust.csv")
 STEP_FORM = 1.20
 """Error factor of the form of whole published steps, for the constants that they judge."""
 _STEP = 1.05
@@ -163,18 +177,17 @@ def stated_factor(error_source: str) -> float | None:
 
 
 def drawn_logs(point: Point, family: Family) -> Floats:
-    """Return log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS]."""
-    errors = committed(machine_of(point, family)).errors
-    factors = {name: error ** deviations(name) for name, error in errors.items()}
-    logs = [
-        math.log(predicted_ms(point, family, factors={n: float(f[i]) for n, f in factors.items()}))
-        for i in range(DRAWS)
-    ]
-    if isinstance(point, PublishedKernel):
-        form = math.log(KERNEL_FORM) * deviations(f"form of {point.point}")
-    else:
-        form = math.log(EXCHANGE_FORM) * deviations(f"form of {point.point}") * isinstance(point, PublishedExchange)
-    return np.array(logs) + form
+    """Return log(ms) of a point under the draws of its machine's constants and of the form, [DRAWS].
+
+    The form of a step is drawn by what steps on other machines say of it, not those of its own.
+    """
+    machine = machine_of(point, family)
+    factors = {name: error ** deviations(name) for name, error in committed(machine).errors.items()}
+    drawn_ms = [predicted_ms(point, family, factors={n: float(f[i]) for n, f in factors.items()}) for i in range(DRAWS)]
+    if isinstance(point, PublishedStep):
+        return np.log(judged_steps(predicted_ms(point, family), drawn_ms, published_trust(machine), point.point))
+    form = {PublishedKernel: KERNEL_FORM, PublishedExchange: EXCHANGE_FORM}.get(type(point), 1.0)
+    return np.asarray(np.log(drawn_ms) + math.log(form) * deviations(f"form of {point.point}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,22 +206,56 @@ class Coverage:
     """Pairs of these for which the draws are right."""
 
 
-@cache
-def coverage(family: str) -> Coverage:
-    """Hold the draws against the held-out points of a family."""
-    firsts = {point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}
-    times = [(drawn_logs(point, own), math.log(point.published_ms)) for point, own in firsts.values()]
-    pairs = [(a - b, x - y) for (a, x), (b, y) in combinations(times, 2)]
+def one_group(point: Point, family: Family) -> str:
+    """Let every two points be a pair."""
+    del point, family
+    return ""
+
+
+def alike(point: Point, family: Family) -> str:
+    """Return the tables and GPUs of a step, or the family of a kernel or an exchange: what a pair has in common."""
+    return plan_of(point)[0] if isinstance(point, PublishedStep) else family.title
+
+
+def coverage(points: Sequence[tuple[Point, Family]], common: Callable[[Point, Family], str] = one_group) -> Coverage:
+    """Hold the draws against points of one measurement each; pairs have something in common and differ by DIFFERENT."""
+    times = [(common(p, family), drawn_logs(p, family), math.log(p.published_ms)) for p, family in points]
+    every = [(a - b, x - y) for (i, a, x), (j, b, y) in combinations(times, 2) if i == j]
+    pairs = [(drawn, real) for drawn, real in every if abs(real) > math.log(DIFFERENT)]
     slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
     known = [(p > 0.5) == real for p, real in slower if sure(p)]
     return Coverage(
         points=len(times),
-        in_band=sum(_holds(drawn, real) for drawn, real in times),
+        in_band=sum(_holds(drawn, real) for _, drawn, real in times),
         pairs=len(pairs),
         ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
         sure=len(known),
         right=sum(known),
     )
+
+
+def firsts(family: str) -> list[tuple[Point, Family]]:
+    """Return the held-out points of a family, the first of each measurement."""
+    return list({point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}.values())
+
+
+def trust_csv() -> str:
+    """Return how far the draws hold for held-out points, a line a machine file and quantity."""
+    lines = []
+    for quantity, (_, kind) in JUDGES.items():
+        of_machines: dict[str, list[tuple[Point, Family]]] = {}
+        for point, family in (first for name in published().families for first in firsts(name)):
+            if isinstance(point, kind):
+                of_machines.setdefault(machine_of(point, family), []).append((point, family))
+        for machine, points in sorted(of_machines.items()):
+            found = coverage(points, alike)
+            lines.append(
+                Trusted(
+                    backend="published", machine=machine, quantity=quantity, points=found.points, inside=found.in_band,
+                    pairs=found.pairs, sure=found.sure, right=found.right,
+                ).cells()
+            )  # fmt: skip
+    return csv_text(COLUMNS, lines)
 
 
 def _holds(drawn: Floats, value: float) -> bool:
@@ -234,7 +281,7 @@ def markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in published().families:
-        c = coverage(name)
+        c = coverage(firsts(name))
         lines.append(f"| {name} | {c.points} | {c.in_band} | {c.pairs} | {c.ratios_in_band} | {c.sure} | {c.right} |")
     return "\n".join(lines)
 
@@ -244,6 +291,7 @@ def main() -> None:
     for name in JUDGED:
         print(f"{name}: factor {factor(name):.3f}, form {form_error(name):.3f}")
     write_atomically(DOCUMENT, embed(DOCUMENT.read_text(), markdown(), "held out"))
+    write_atomically(TRUST_CSV, trust_csv())
 
 
 if __name__ == "__main__":

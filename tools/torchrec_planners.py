@@ -32,7 +32,7 @@ from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner.translate import translate
 from shardbench.engine.described import describe
 from shardbench.engine.measure import measure, rank_job
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move

@@ -5,7 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile, InputSample

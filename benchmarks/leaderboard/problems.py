@@ -12,7 +12,8 @@ import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shardbench.base.serialise import content_hash
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Name

@@ -12,7 +12,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
 from shardbench.model.discovery import get_strategy, strategies
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.records.cell import Cell, Scalar, SeriesRow

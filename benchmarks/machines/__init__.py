@@ -1,1 +1,1 @@
-"""Machine files are TOML files; `shardbench.model.machine` says what they state."""
+"""Machine files are TOML files; `shardbench.model.machine_file` says how they are read."""

@@ -22,7 +22,7 @@ from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.trace_file import read_indices
 from shardbench.learning import checkpoint
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
 from shardbench.workloads.table_list import read_table_list
 

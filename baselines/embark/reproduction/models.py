@@ -14,7 +14,8 @@ import numpy as np
 
 from shardbench.datasets.described import CONFIG as DESCRIBED
 from shardbench.datasets.synthetic import synthetic_tables
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches

@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import PhaseKind
 from shardbench.model.problem import Problem
 from shardbench.runs.evaluate import answer_of

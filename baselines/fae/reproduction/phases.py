@@ -13,7 +13,7 @@ from shardbench.cost.traffic import Traffic, count
 from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE
 from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel
-from shardbench.model.machine import load_machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import BatchSchedule, Host, Phase, PhaseKind, Plan, Replicated, Segment, row_ranges
 from shardbench.model.problem import Problem
 from shardbench.model.table import Optimizer

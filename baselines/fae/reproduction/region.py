@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.machine import load_machine, overridden
+from shardbench.model.machine_file import load_machine, overridden
 from shardbench.model.table import DenseShape, Table
 from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.study import Cell, Scalar

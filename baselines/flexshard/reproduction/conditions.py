@@ -10,7 +10,8 @@ from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, Collective, Coll
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import NodeSharded, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Machine, scaled
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.runs.evaluate import Bounds

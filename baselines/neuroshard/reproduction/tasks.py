@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Table
 from shardbench.studies.contests.contest import shared_pools
 from shardbench.tasks.pools import Side, load_pool, pool_bags

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardbench.model.machine import Topology, load_machine
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Table

@@ -4,12 +4,9 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
+from statistics import median
 
-import numpy as np
-
-from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
@@ -27,6 +24,7 @@ from shardbench.calibrate.write import (
 )
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.uncertainty import HeldOutStep, trust
 from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Topology, Trust, dense_key
 
@@ -39,7 +37,7 @@ _IN_STEP = {
     "dense": ("dense_flop_per_s", "dense_step_s", "dense_layer_s", "activation_bytes_per_s"),
 }  # fmt: skip
 APART, _SIGNIFICANT = 0.05, 1.96
-"""Pairs of plans whose measured steps differ by less than this share, or by less than their noise, have no order."""
+"""Plans whose measured steps differ by less than this share, or by less than the noise of two, have no order."""
 IN_STEP_KINDS = {
     name: f"{phase if phase != 'exchange' else 'output'} in step" for phase, names in _IN_STEP.items() for name in names
 }
@@ -143,32 +141,18 @@ def _finish(
 
 def trust_in(machine: Machine, measured: Measurements) -> Trust | None:
     """Return how far held-out plans trust the machine's predictions of whole steps; None where none was held out."""
-    logs: dict[str, list[tuple[float, float, float]]] = {}
-    for plan in measured.plans:
-        case = plan.case
-        if case.held_out and not case.model:
-            tables = case.problem(measured.machine).tables
-            foreseen = step_time(plan.traffic, machine, case.dense, tables, case.batch_size).step_ms
-            logs.setdefault(case.group, []).append((math.log(foreseen), math.log(plan.step_ms), plan.step_noise))
-    errors = np.array([foreseen - real for plans in logs.values() for foreseen, real, _ in plans])
-    if not len(errors):
+    held_out = [plan for plan in measured.plans if plan.case.held_out and not plan.case.model]
+    if not held_out:
         return None
-    several = [pair for plans in logs.values() for pair in combinations(plans, 2)]
-    pairs = np.array([(a[0] - b[0], a[1] - b[1]) for a, b in several]).reshape(-1, 2)
-    noise = [max(math.log1p(APART), _SIGNIFICANT * math.hypot(a[2], b[2])) for a, b in several]
-    apart = pairs[np.abs(pairs[:, 1]) > noise]
-    return Trust(
-        step_error=_factor(errors),
-        pair_error=_factor(pairs[:, 0] - pairs[:, 1]) if len(pairs) else None,
-        plans=len(errors),
-        pairs=len(apart),
-        pairs_right=int((apart[:, 0] * apart[:, 1] > 0).sum()),
-        source=f"{measured_on(chip_of(Environment.here(), machine.device))}: whole steps of random plans, held out",
-    )
-
-
-def _factor(logs: Floats) -> float:
-    return max(1.01, round(math.exp(float(np.sqrt(np.mean(logs**2)))), 3))
+    steps = []
+    for plan in held_out:
+        case, tables = plan.case, plan.case.problem(measured.machine).tables
+        foreseen = step_time(plan.traffic, machine, case.dense, tables, case.batch_size)
+        steps.append(HeldOutStep(tables=case.group, predicted_ms=foreseen.step_ms, measured_ms=plan.step_ms))
+    noise = _SIGNIFICANT * math.sqrt(2.0) * median(plan.step_noise for plan in held_out)
+    chip = chip_of(Environment.here(), machine.device)
+    source = f"{measured_on(chip)}: whole steps of random plans, held out"
+    return trust(steps, max(math.log1p(APART), noise), source)
 
 
 def dense_steps(measured: Measurements) -> dict[str, float]:

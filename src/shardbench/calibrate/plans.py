@@ -27,7 +27,7 @@ PLAN_BATCHES = 2
 _LOOKUPS = (1e5, 1.2e6)
 """Least and most pooled lookups of a batch, so that steps take 10 to 100 ms: calls and rates both tell."""
 _LONGEST = 200.0
-"""Longest mean bag."""
+"""The longest mean bag of a table."""
 _SEQUENCE_ROWS = 1e5
 """Most unpooled lookups of a batch: their gradients are collected one by one."""
 _ROWS, _WEIGHTS = (500, 1_000_000), 30_000_000

@@ -49,7 +49,7 @@ class RankTimes:
     plans: tuple[dict[str, tuple[float, ...]], ...]
     """Times of every counted iteration by phase, of each plan's step."""
     stream_bytes_per_s: float | None
-    """None where no kernels were measured."""
+    """Bytes that a plain copy reads and writes a second; None where no kernels were measured."""
 
 
 def joined(first: RankTimes, second: RankTimes) -> RankTimes:

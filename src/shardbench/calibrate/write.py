@@ -10,7 +10,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.reading import file_text, toml_data
 from shardbench.model.calibrated import chip_of, measured_on
-from shardbench.model.machine import _FIELDS, _OPTIONAL, UNITS, Machine, Trust, machine_files, parse_machine
+from shardbench.model.machine import Machine, Trust
+from shardbench.model.machine_file import _FIELDS, _OPTIONAL, UNITS, machine_files, parse_machine
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
@@ -102,7 +103,7 @@ def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
     for key, seconds in sorted(machine.dense_steps.items()):
         lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(measured)}"']
     if machine.trust is not None:
-        lines += ["", "[trust]", *_trust(machine.trust)]
+        lines += ["", *trust_lines(machine.trust)]
     return "\n".join(lines) + "\n"
 
 
@@ -135,9 +136,10 @@ def _error(name: str, machine: Machine, judged: str) -> list[str]:
     return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
 
 
-def _trust(trust: Trust) -> list[str]:
+def trust_lines(trust: Trust) -> list[str]:
+    """Return the lines of a machine file that say how far to trust it."""
     stated = [(field.name, getattr(trust, field.name)) for field in fields(trust)]
-    return [f"{name} = {json.dumps(value)}" for name, value in stated if value is not None]
+    return ["[trust]", *(f"{name} = {json.dumps(value)}" for name, value in stated if value is not None)]
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:

@@ -45,7 +45,7 @@ def strategy_names() -> list[str]:
 
 def machines() -> list[str]:
     """List the names of all machines, also of installed packages."""
-    from shardbench.model.machine import machine_files  # noqa: PLC0415
+    from shardbench.model.machine_file import machine_files  # noqa: PLC0415
 
     return list(machine_files())
 
@@ -60,7 +60,7 @@ def workloads() -> list[str]:
 def say_left_out() -> None:
     """Print to stderr which broken packages are left out and why; what they bring is missing from what follows."""
     from shardbench.model.discovery import broken_packages  # noqa: PLC0415
-    from shardbench.model.machine import broken_machine_packages  # noqa: PLC0415
+    from shardbench.model.machine_file import broken_machine_packages  # noqa: PLC0415
     from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
 
     for cause in (*broken_packages(), *broken_machine_packages(), *broken_dataset_packages()):

@@ -69,7 +69,7 @@ def plan_command(
     far it is from the proven bound. Exits with 1 where no strategy has a plan.
     """
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
-    from shardbench.model.machine import load_machine  # noqa: PLC0415
+    from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.

@@ -131,7 +131,7 @@ def run_suite_command(
 
 def _anywhere(machine: str) -> str:
     """Return the machine's name, or the whole path of its file: jobs on a cluster begin in other folders."""
-    from shardbench.model.machine import load_machine  # noqa: PLC0415
+    from shardbench.model.machine_file import load_machine  # noqa: PLC0415
 
     load_machine(machine)
     return str(Path(machine).resolve()) if machine.endswith(".toml") else machine

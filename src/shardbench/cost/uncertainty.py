@@ -26,7 +26,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.statistics import t_quantile
 from shardbench.cost.costmodel import StepTime
 from shardbench.cost.phases import StepPhase
-from shardbench.model.machine import Machine, Trust, scaled, uncertain
+from shardbench.model.machine import Machine, Trust
+from shardbench.model.machine_file import scaled, uncertain
 
 DRAWS = 200
 """A probability near 95 per cent is known to about 1.5 per cent."""

@@ -16,7 +16,8 @@ from shardbench.base.host import cores
 from shardbench.base.reading import file_bytes, file_text
 from shardbench.base.serialise import StrictModel, content_hash, from_json, to_json
 from shardbench.base.temporary import temporary_folder
-from shardbench.model.machine import Machine, load_machine, overridden
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine, overridden
 from shardbench.model.problem import Problem
 from shardbench.records.trial import Backend
 from shardbench.runs.control import control_plan

@@ -13,7 +13,8 @@ from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import StrictModel, first_error, from_data
-from shardbench.model.machine import Machine, load_machine, overridden
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine, overridden
 from shardbench.model.table import Name, Optimizer, Precision
 from shardbench.records.trial import Backend
 from shardbench.workloads.kinds import workload_config

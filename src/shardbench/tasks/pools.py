@@ -21,7 +21,8 @@ from shardbench.base.npy import read_arrays
 from shardbench.base.serialise import content_hash
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.lookups import CountedLookups
-from shardbench.model.machine import Machine, load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile

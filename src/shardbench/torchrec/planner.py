@@ -18,7 +18,8 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.engine.described import UVM_DIVISOR
 from shardbench.model.constraints import Constraints, allowed
 from shardbench.model.discovery import get_strategy
-from shardbench.model.machine import Machine, Topology, load_machine
+from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy

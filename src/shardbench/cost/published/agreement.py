@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +13,7 @@ from shardbench.cost.costmodel import backward_s, forward_s, forward_work_s
 from shardbench.cost.dense import Format, Product, products_s
 from shardbench.cost.published.gpus import committed, shared, with_shares
 from shardbench.cost.published.points import (
+    HELD_OUT,
     Family,
     Point,
     PublishedBucketise,
@@ -26,7 +28,9 @@ from shardbench.cost.published.points import (
     with_constants,
 )
 from shardbench.cost.published.steps import all_reduce_s, step_parts
-from shardbench.model.machine import Machine, scaled
+from shardbench.cost.uncertainty import HeldOutStep, trust
+from shardbench.model.machine import Machine, Trust
+from shardbench.model.machine_file import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +136,10 @@ class Pair:
         return 100.0 * math.expm1(abs(math.log(self.predicted_ratio / self.published_ratio)))
 
 
+TRUST_SOURCE = (
+    "published whole steps of GPUs, held out (docs/costmodel.md, section 7); those of MLPerf are derived from public "
+    "result logs, not verified by MLCommons"
+)
 DIFFERENT = 1.05
 """Ratio from which on two runs are told apart."""
 
@@ -166,17 +174,40 @@ def pairs() -> list[Pair]:
 def _paired(point: Point) -> tuple[str, str] | None:
     """Return what a run must share with another to be compared with it, and its own plan; None for other points."""
     if isinstance(point, PublishedStep):
-        same = f"{point.model}, {point.gpus} GPUs of {point.machine}, batch {point.batch_size}, {point.dense}"
-        # A pipeline or none is a choice within one software; other software is no other plan.
-        software = "torchrec" if point.executor.startswith("torchrec") else point.executor
-        gradient = "" if point.weight_gradient else ", without gradients of weights"
-        pipeline = f", {point.executor}" if software == "torchrec" else ""
-        return f"{same}, {software}", f"{point.plan} on {point.nodes} node{'s' * (point.nodes > 1)}{gradient}{pipeline}"
+        return plan_of(point)
     if isinstance(point, PublishedKernel) and point.tier != "hbm":
         cached = "" if point.cached_ratio is None else f" {point.cached_ratio:g}"
         same = f"{point.phase}, {point.optimizer}, {point.tables} x {point.rows} rows, {point.lookups} lookups"
         return same, f"{point.tier}{cached}"
     return None
+
+
+def plan_of(point: PublishedStep) -> tuple[str, str]:
+    """Return what a step shares with other plans of its tables and GPUs, and its own plan."""
+    same = f"{point.model}, {point.gpus} GPUs of {point.machine}, batch {point.batch_size}, {point.dense}"
+    # A pipeline or none is a choice within one software; other software is no other plan.
+    software = "torchrec" if point.executor.startswith("torchrec") else point.executor
+    gradient = "" if point.weight_gradient else ", without gradients of weights"
+    pipeline = f", {point.executor}" if software == "torchrec" else ""
+    return f"{same}, {software}", f"{point.plan} on {point.nodes} node{'s' * (point.nodes > 1)}{gradient}{pipeline}"
+
+
+def held_out_steps(without: str = "") -> list[HeldOutStep]:
+    """Return the held-out whole steps of all machine files but one, each plan once: medians of its measurements."""
+    runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for family in published().families.values():
+        split = family.split()
+        for point in family.points:
+            if isinstance(point, PublishedStep) and split[point.point] == HELD_OUT and point.machine != without:
+                runs.setdefault(plan_of(point), []).append((predicted_ms(point, family), point.published_ms))
+    found = [(tables, np.median(times, axis=0)) for (tables, _), times in runs.items()]
+    return [HeldOutStep(tables=tables, predicted_ms=float(p), measured_ms=float(m)) for tables, (p, m) in found]
+
+
+@cache
+def published_trust(without: str = "") -> Trust:
+    """Return how far the held-out steps of all machine files but one say that the others can be trusted."""
+    return trust(held_out_steps(without), math.log(DIFFERENT), TRUST_SOURCE)
 
 
 def predict_all() -> list[Predicted]:

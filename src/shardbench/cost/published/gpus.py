@@ -15,7 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.model.machine import Machine, MatrixConstants, load_machine
+from shardbench.model.machine import Machine, MatrixConstants
+from shardbench.model.machine_file import load_machine
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -79,9 +79,10 @@ class Placed:
     """Rows that a rank fetches one by one, times their columns."""
 
 
-def tables_of(model: PublishedModel) -> list[ModelTables]:
-    """Return every table of a model, in order."""
-    return [replace(kind, count=1) for kind in model.tables for _ in range(kind.count)]
+@lru_cache(maxsize=64)
+def tables_of(model: PublishedModel) -> tuple[ModelTables, ...]:
+    """Return every table of a model, in order; draws ask for them thousands of times."""
+    return tuple(replace(kind, count=1) for kind in model.tables for _ in range(kind.count))
 
 
 def table_load(table: ModelTables, model: PublishedModel, batch: float, ways: int) -> Load:

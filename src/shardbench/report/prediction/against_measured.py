@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,8 +90,17 @@ class PredictedTime:
 
 
 def read_measured(results: Path) -> list[PredictedTime]:
-    """Return the times of every measured row that is ok, of all record files; raises BadInput where there is none."""
-    found = points(chain.from_iterable(trial_records(results).values()))
+    """Return the times of every measured row that is ok, of all record files; raises BadInput where there is none.
+
+    Where suites have measured under one condition, the one that has more of it counts.
+    """
+    largest: dict[Condition, Group] = {}
+    for records in trial_records(results).values():
+        for group in _measured_groups(records):
+            other = largest.get(group.condition)
+            if other is None or _size(group) > _size(other):
+                largest[group.condition] = group
+    found = [point for _, group in sorted(largest.items()) for point in _group_points(group)]
     if not found:
         raise BadInput(
             f"{results / 'records'} holds no measured record that is ok; run: shardbench run quick --backend measured"
@@ -101,12 +109,18 @@ def read_measured(results: Path) -> list[PredictedTime]:
 
 
 def points(records: Iterable[Record]) -> list[PredictedTime]:
-    """Return the times of the measured rows that are ok: of the step and the exchange, then of every rank.
+    """Return the times of the measured rows that are ok: of the step and the exchange, then of every rank."""
+    return [point for group in _measured_groups(records) for point in _group_points(group)]
 
-    Groups whose times are not compared have none.
-    """
+
+def _measured_groups(records: Iterable[Record]) -> list[Group]:
+    """Return the measured groups whose times are compared."""
     measured = groups(record for record in records if record.spec.backend is Backend.MEASURED)
-    return [point for group in measured if group.compared for point in _group_points(group)]
+    return [group for group in measured if group.compared]
+
+
+def _size(group: Group) -> int:
+    return sum(len(row.records) for row in group.ok_rows)
 
 
 def _group_points(group: Group) -> list[PredictedTime]:

@@ -17,7 +17,8 @@ from shardbench.cost.published.points import (
     PublishedStep,
     published,
 )
-from shardbench.model.machine import Constants, Machine, load_machine
+from shardbench.model.machine import Constants, Machine
+from shardbench.model.machine_file import load_machine
 
 Quantity = Literal["step", "embedding", "exchanges"]
 JUDGES: dict[Quantity, tuple[str, type]] = {
@@ -34,20 +35,20 @@ _LINKS = ("intra_", "inter_", "peer_")
 def model_error(machine: str, quantity: Quantity) -> str:
     """Say how far held-out measurements on a machine of this name were from what its file predicts of a quantity.
 
-    Steps are judged by what the machine file itself says of whole steps (``Trust``), or else by published ones; kernels
-    and exchanges by published points. These are points that no constant was fitted to and that were predicted with the
-    very constants of the machine that the quantity depends on. A machine that nobody ships is judged by none.
+    They are published points that no constant was fitted to and that were predicted with the very constants of the
+    machine that the quantity depends on. Where there are none, steps are judged by what the machine file itself says of
+    whole steps (``Trust``). A machine that nobody ships is judged by none.
     """
     what, _ = JUDGES[quantity]
     known = _machine(machine)
-    if known is not None and known.trust is not None and quantity == "step":
-        error, plans = 100.0 * (known.trust.step_error - 1.0), known.trust.plans
-        return f"model error {error:.0f} %, root mean square of {plans} held-out steps"
     errors: list[float] = []
     notices: dict[str | None, None] = {}
     for point, family in _points(known, quantity) if known is not None else ():
         errors.append(100.0 * abs(predicted_ms(point, family) / point.published_ms - 1.0))
         notices[getattr(family, "notice", None)] = None
+    if not errors and known is not None and known.trust is not None and quantity == "step":
+        error, plans = 100.0 * (known.trust.step_error - 1.0), known.trust.plans
+        return f"model error {error:.0f} %, root mean square of {plans} held-out steps: {known.trust.source}"
     if not errors:
         return f"not judged by any published {what}"
     said = "".join(f", {notice}" for notice in notices if notice)
