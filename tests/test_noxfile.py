@@ -164,7 +164,7 @@ class OnDisk(Session):
 
 
 def test_every_python_that_the_readme_names_is_tried_on_what_is_locked(jobs, monkeypatch, tmp_path):
-    named = ROOT.joinpath("README.md").read_text().partition("with pip and Python ")[2].partition(".\n")[0]
+    named = ROOT.joinpath("README.md").read_text().partition("pip and Python ")[2].partition(".\n")[0]
     assert tuple(named.replace(" or ", ", ").split(", ")) == jobs["PYTHONS"]
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name != "python3.13" else None)
     with pytest.raises(Refused, match=r"^no Python 3\.13 on PATH; try those that are: nox -s pythons -- VERSION"):

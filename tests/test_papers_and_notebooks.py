@@ -37,7 +37,7 @@ def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
         (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
     for command in commands:
         assert run_command(command) == 0, capsys.readouterr().err
-    assert "measured: 34 rows in both" in capsys.readouterr().out
+    assert "measured: 100 rows in both" in capsys.readouterr().out
     assert len(list((tmp_path / "paper").glob("*.pdf"))) >= 10
 
 
