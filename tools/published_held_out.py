@@ -245,7 +245,8 @@ def trust_csv() -> str:
     for quantity, (_, kind) in JUDGES.items():
         of_machines: dict[str, list[tuple[Point, Family]]] = {}
         for point, family in (first for name in published().families for first in firsts(name)):
-            if isinstance(point, kind):
+            # What ran on a GPU that is a guess judges nothing.
+            if isinstance(point, kind) and family.fitted:
                 of_machines.setdefault(machine_of(point, family), []).append((point, family))
         for machine, points in sorted(of_machines.items()):
             found = coverage(points, alike)

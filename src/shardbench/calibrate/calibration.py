@@ -190,7 +190,8 @@ def _error(name: str, source: str, found: Fit) -> float:
 
 
 def _kind(name: str, quality: dict[str, Quality]) -> str:
-    kind = IN_STEP_KINDS.get(name, _OF_KERNELS)
+    # No random plan has rows in UVM: kernels by themselves tell of it.
+    kind = "embedding" if name == "uvm_bytes_per_s" else IN_STEP_KINDS.get(name, _OF_KERNELS)
     # One rank exchanges nothing: whole steps tell of what it does around exchanges.
     return kind if kind in quality else "whole step"
 

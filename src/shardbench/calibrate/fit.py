@@ -118,7 +118,8 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     They are those of kernels' times that took no part; the constants are fitted to the kernels' other times alone.
     """
     kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
-    used = [time for time in kernels if time.weight]
+    # The little that kernels weigh beside steps would leave the guesses as they are.
+    used = [replace(time, weight=time.weight / _KERNEL) for time in kernels if time.weight]
     judged = [time for time in kernels if not time.weight and time.what == "embedding"]
     start, direct = _start(measured)
 

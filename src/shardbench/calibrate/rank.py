@@ -1,4 +1,4 @@
-"""What one rank does in a calibration: kernels, messages and whole steps, taking turns."""
+"""What one rank does in one process group of a calibration: kernels and messages, or steps of one set of tables."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -73,6 +73,9 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
     # As ranks of trials do.
     keep_freed_memory()
     stream = kernels.stream_bytes_per_s() if order.kernels else None
+    if messages is not None:
+        # Buffers and connections are first used uncounted.
+        messages.round()
 
     def turn(number: int) -> RankTimes:
         return RankTimes(

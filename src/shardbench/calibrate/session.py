@@ -94,7 +94,7 @@ def orders_of(machine: Machine, *, quick: bool, models: Sequence[PlanCase] = ())
     """Choose what to measure on this machine, under the shape of ``machine`` (one node); ``models`` come on top.
 
     Each set of tables gets processes of its own, as it has in a trial: beside tables and buffers of others the same
-    step takes a fifth longer.
+    step takes longer.
     """
     tiers = (Tier.HBM, Tier.UVM) if machine.device == "cuda" else (Tier.HBM,)
     rounds = QUICK_ROUNDS if quick else ROUNDS
@@ -109,7 +109,7 @@ def orders_of(machine: Machine, *, quick: bool, models: Sequence[PlanCase] = ())
 def measure(orders: Sequence[Order], *, visits: int) -> list[list[RankTimes]]:
     """Measure every order ``visits`` times, one after the other: per order the ranks' times of all visits.
 
-    A machine's speed moves within minutes; visits far apart take their share of all of its moods.
+    A machine's speed changes within minutes, so an order's visits lie far apart.
     """
     found: list[list[RankTimes]] = [measure_ranks(order) for order in orders]
     for _ in range(visits - 1):

@@ -31,7 +31,9 @@ def doctor_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Machine file to write, or its folder; <device>-<nodes>x<ranks>.toml.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer points: rougher, in about 20 s.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer points: rougher, in less than a minute.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a machine file that exists.")] = False,
     data: DataOption = DEFAULT_DATA,
     as_json: JsonOption = False,

@@ -4,8 +4,8 @@ Every constant is drawn log-normally, by the factor that its machine file states
 independently of the others. These draws depend on the constant's name alone: draw i errs alike in
 all trials and on all machines, whose files mostly share the sources of their constants, so that
 two times are compared draw by draw. The form of the kernels and of the exchanges errs by KERNEL_FORM
-and EXCHANGE_FORM, anew for every plan: no published point tells how alike two plans err, so they
-are taken not to.
+and EXCHANGE_FORM, anew for every plan: no published kernel or exchange tells how alike two plans err,
+so they are taken not to.
 
 A machine file with a ``Trust`` says how far whole steps, and the ratios of two plans, are off where they were held out.
 There the form of the step is drawn by that: a factor that all plans of the machine share, and one of each plan.

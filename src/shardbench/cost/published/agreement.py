@@ -193,11 +193,14 @@ def plan_of(point: PublishedStep) -> tuple[str, str]:
 
 
 def held_out_steps(without: str = "") -> list[HeldOutStep]:
-    """Return the held-out whole steps of all machine files but one, each plan once: medians of its measurements."""
+    """Return the held-out whole steps, but for those on the machine ``without``, each plan once: medians of its runs.
+
+    Steps on a GPU that is a guess are none of them.
+    """
     runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for family in published().families.values():
         split = family.split()
-        for point in family.points:
+        for point in family.points if family.fitted else ():
             if isinstance(point, PublishedStep) and split[point.point] == HELD_OUT and point.machine != without:
                 runs.setdefault(plan_of(point), []).append((predicted_ms(point, family), point.published_ms))
     found = [(tables, np.median(times, axis=0)) for (tables, _), times in runs.items()]
@@ -206,7 +209,7 @@ def held_out_steps(without: str = "") -> list[HeldOutStep]:
 
 @cache
 def published_trust(without: str = "") -> Trust:
-    """Return how far the held-out steps of all machine files but one say that the others can be trusted."""
+    """Return how far held-out whole steps, but for those on the machine ``without``, are from what is predicted."""
     return trust(held_out_steps(without), math.log(DIFFERENT), TRUST_SOURCE)
 
 

@@ -92,7 +92,7 @@ class PredictedTime:
 def read_measured(results: Path) -> list[PredictedTime]:
     """Return the times of every measured row that is ok, of all record files; raises BadInput where there is none.
 
-    Where suites have measured under one condition, the one that has more of it counts.
+    Where several suites measured under one condition, the suite with the most trials counts.
     """
     largest: dict[Condition, Group] = {}
     for records in trial_records(results).values():
