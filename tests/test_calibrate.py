@@ -10,7 +10,7 @@ import torch
 from problems import machine
 
 from shardbench.base.errors import BadInput
-from shardbench.calibrate import calibration
+from shardbench.calibrate import calibration, session
 from shardbench.calibrate.calibration import IN_STEP_KINDS, Calibration, _finish, _source, dense_steps, trust_in
 from shardbench.calibrate.fit import direct_constants, fit, reduce_bytes_per_s, residuals
 from shardbench.calibrate.plans import PLAN_BATCHES, QUICK_PLANS, QUICK_SETS, PlanCase, plan_cases
@@ -24,7 +24,7 @@ from shardbench.calibrate.points import (
     on_one_device,
     problem_of,
 )
-from shardbench.calibrate.rank import Order
+from shardbench.calibrate.rank import Order, RankTimes
 from shardbench.calibrate.session import (
     KernelTime,
     Measurements,
@@ -91,6 +91,10 @@ def truth() -> Machine:
     changes |= {"vector_copy_bytes_per_s": 5e9, "activation_bytes_per_s": 2e9, "module_s": 5e-4, "lookup_copy_s": 6e-9}
     changes |= {"length_copy_s": 3e-8, "bucketise_s": 2e-8, "reduce_bytes_per_s": 3e9}
     links = {"intra_bytes_per_s": 2e9, "intra_latency_s": 8e-4, "dense_flop_per_s": 7e10}
+    # Not those of the file, which is calibrated anew now and then.
+    changes |= {"hbm_bytes_per_s": 1.4e10, "cache_bytes_per_s": 5e10, "cache_reach_ratio": 1.0}
+    changes |= {"access_overhead_bytes": 70.0, "table_s": 4e-6, "bag_s": 1.5e-8, "page_s": 2.4e-8}
+    changes |= {"sequence_row_s": 1.3e-6, "sequence_half_rows": 9e3, "dense_step_s": 2e-4, "dense_layer_s": 3e-4}
     return replace(machine, constants=replace(machine.constants, **changes, **links))
 
 
@@ -152,6 +156,16 @@ def test_each_set_of_tables_has_processes_of_its_own():
     assert all(len({case.group for case in one.plans}) == 1 for one in sets)
 
 
+def test_a_calibration_says_how_far_it_is(monkeypatch):
+    turn = RankTimes(kernels=(((1.0, 2.0),),), messages=(), plans=({"step": (3.0,)},), stream_bytes_per_s=1.0)
+    monkeypatch.setattr(session, "measure_ranks", lambda order: [turn])
+    order, lines = Order(machine=load_machine("cpu-1x2"), kernels=(), plans=(), rounds=1), []
+    ((times,), _) = measure([order, order], visits=2, noted=lines.append)
+    assert times.kernels == (((1.0, 2.0), (1.0, 2.0)),)
+    assert times.plans == ({"step": (3.0, 3.0)},)
+    assert lines == [f"calibrating: {done} of 4 parts measured" for done in (1, 2, 3, 4)]
+
+
 def test_the_rank_at_fault_is_the_one_that_is_told_of(monkeypatch):
     causes = ["RuntimeError: Connection closed by peer [127.0.0.1]:1", "RuntimeError: no room", "Timed out waiting"]
 
@@ -173,7 +187,7 @@ def test_gpus_are_calibrated_and_several_such_machines_written(tmp_path, monkeyp
         machine = orders[0].machine
         return imagined(replace(load_machine("h100-1x8"), topology=machine.topology), machine)
 
-    monkeypatch.setattr(calibration, "measure", lambda orders, visits: [])
+    monkeypatch.setattr(calibration, "measure", lambda orders, **_: [])
     monkeypatch.setattr(calibration, "gather", gather)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 10**9))
     out = tmp_path / "cuda-2x2.toml"

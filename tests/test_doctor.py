@@ -189,7 +189,7 @@ def test_fewer_devices_than_ranks(monkeypatch):
 def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, told, asked):
     called = []
 
-    def calibrate(device, ranks, out, *, quick, force, nodes):
+    def calibrate(device, ranks, out, *, nodes, **_):
         called.append((device, ranks, out, nodes))
         raise BadInput("enough")
 

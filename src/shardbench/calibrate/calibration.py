@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -65,10 +65,12 @@ def calibrate(
     force: bool,
     nodes: int = 1,
     models: Sequence[PlanCase] = (),
+    noted: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Measure ``ranks`` local ranks and write the machine file ``out``, of ``nodes`` computers like this one.
 
     The dense models of ``models``, such as a suite's workloads under their control plans, are measured as well.
+    ``noted`` gets lines that say how much is done.
 
     Raises BadInput before anything is measured where ``out`` may not be written, TrialFailed
     where a rank fails.
@@ -80,7 +82,7 @@ def calibrate(
     if device == "cpu" and need > free:
         smaller = "stop other programs" if quick else "give --quick"
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
-    measured = gather(orders, measure(orders, visits=QUICK_VISITS if quick else VISITS))
+    measured = gather(orders, measure(orders, visits=QUICK_VISITS if quick else VISITS, noted=noted))
     found = fit(measured)
     machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
     if nodes > 1:

@@ -1,6 +1,6 @@
 """One calibration: starts the ranks, gathers what they measured, counts what they did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -106,15 +106,22 @@ def orders_of(machine: Machine, *, quick: bool, models: Sequence[PlanCase] = ())
     )
 
 
-def measure(orders: Sequence[Order], *, visits: int) -> list[list[RankTimes]]:
+def measure(
+    orders: Sequence[Order], *, visits: int, noted: Callable[[str], None] = lambda _: None
+) -> list[list[RankTimes]]:
     """Measure every order ``visits`` times, one after the other: per order the ranks' times of all visits.
 
-    A machine's speed changes within minutes, so an order's visits lie far apart.
+    A machine's speed changes within minutes, so an order's visits lie far apart. ``noted`` gets a line whenever another
+    tenth is done.
     """
-    found: list[list[RankTimes]] = [measure_ranks(order) for order in orders]
-    for _ in range(visits - 1):
-        found = [list(map(joined, ranks, measure_ranks(order))) for order, ranks in zip(orders, found)]
-    return found
+    found: dict[int, list[RankTimes]] = {}
+    every = [i for _ in range(visits) for i in range(len(orders))]
+    for done, i in enumerate(every, start=1):
+        ranks = measure_ranks(orders[i])
+        found[i] = list(map(joined, found[i], ranks)) if i in found else ranks
+        if 10 * done // len(every) > 10 * (done - 1) // len(every):
+            noted(f"calibrating: {done} of {len(every)} parts measured")
+    return [found[i] for i in range(len(orders))]
 
 
 def measure_ranks(order: Order) -> list[RankTimes]:

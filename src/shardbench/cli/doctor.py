@@ -1,5 +1,6 @@
 """The command ``doctor``: what this machine is and which trials fit it, and how fast it is where it is measured."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -65,5 +66,9 @@ def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, 
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
     from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
 
-    done = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes)
+    def noted(line: str) -> None:
+        # Not among the results, which may go to a file or be JSON.
+        print(line, file=sys.stderr, flush=True)
+
+    done = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=noted)
     tell(data(done), lines(done), as_json=as_json)
