@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import records as make
 
+from shardbench.cost.published.agreement import machine_of
+from shardbench.cost.published.points import published
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine, overridden
 from shardbench.records.record import Draws, Record
@@ -106,3 +108,12 @@ def test_points_judge_the_machines_that_they_were_predicted_with(fresh: None) ->
     assert known.endswith(" held-out kernels")
     # The links of several nodes are not those of one, and kernels use none.
     assert model_error("a100-40gb-16x8", "embedding") == model_error("a100-40gb-2x8", "embedding")
+
+
+def test_steps_on_a_gpu_that_is_a_guess_judge_no_machine() -> None:
+    guessed = [family for family in published().families.values() if not family.fitted]
+    assert guessed
+    for name in {machine_of(point, family) for family in guessed for point in family.points}:
+        judges = list(module._points(load_machine(name), "step"))
+        assert judges
+        assert all(family.fitted for _, family in judges)

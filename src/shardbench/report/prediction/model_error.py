@@ -7,7 +7,8 @@ from statistics import median
 from typing import Literal
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.published.agreement import predicted_ms
+from shardbench.cost.published.agreement import machine_of, predicted_ms
+from shardbench.cost.published.gpus import committed
 from shardbench.cost.published.points import (
     HELD_OUT,
     Family,
@@ -74,14 +75,14 @@ def _points(machine: Machine, quantity: Quantity) -> Iterator[tuple[Point, Famil
             for name, constant in family.constants.items()
             if hasattr(machine.constants, name) and constant.source.startswith("fitted")
         }
-        if refitted:
+        if refitted or not family.fitted:  # what ran on a GPU that is a guess judges nothing
             continue
         split = family.split()
         for point in family.points:
             if split[point.point] != HELD_OUT or not isinstance(point, JUDGES[quantity][1]):
                 continue
             own = getattr(point, "constants", None)
-            if not own and _alike(load_machine(getattr(point, "machine", family.machine)), machine, quantity):
+            if not own and _alike(committed(machine_of(point, family)), machine, quantity):
                 yield point, family
 
 
