@@ -12,7 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
-from shardbench.model.table import Optimizer, Precision
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
@@ -58,6 +58,12 @@ def plan_command(
     optimizer: Annotated[
         Optimizer, typer.Option("--optimizer", help="Optimizer of the tables, whose state takes memory.")
     ] = Optimizer.SGD,
+    exchange: Annotated[
+        Precision, typer.Option("--exchange", help="Number format in which vectors and their gradients are sent.")
+    ] = Precision.FP32,
+    schedule: Annotated[
+        StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
+    ] = StepSchedule.SEQUENTIAL,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
@@ -87,6 +93,8 @@ def plan_command(
         seed=seed,
         precision=precision,
         optimizer=optimizer,
+        exchange=exchange,
+        schedule=schedule,
     )
     if found.best is not None and out is not None:
         write_atomically(out, found.best.plan.to_json() + "\n")

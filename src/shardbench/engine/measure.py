@@ -45,6 +45,8 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
             "batch_size": problem.batch_size,
             "precision": problem.precision,
             "optimizer": problem.optimizer,
+            "exchange": problem.exchange,
+            "schedule": problem.schedule,
             "device": problem.machine.device,
             "batches": str(batches),
             **settings,

@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput, Undeclared
 from shardbench.base.serialise import content_hash, to_data, to_json
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.profile import AccessProfile, InputSample
-from shardbench.model.table import Optimizer, Precision, Table
+from shardbench.model.table import Exchanged, Optimizer, Precision, Scheduled, StepSchedule, Table
 
 
 class Sees(StrEnum):
@@ -64,6 +64,8 @@ class Problem:
     batch_size: int
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
+    exchange: Exchanged = Precision.FP32
+    schedule: Scheduled = StepSchedule.SEQUENTIAL
     inputs: InputSample | None = None
 
     def __post_init__(self) -> None:

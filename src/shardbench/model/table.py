@@ -35,15 +35,33 @@ class Pooling(StrEnum):
 
 
 class Precision(StrEnum):
-    """Number format of the embedding weights."""
+    """Number format of the embedding weights, or of the vectors that ranks exchange."""
 
     FP32 = "fp32"
     FP16 = "fp16"
+    BF16 = "bf16"
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of one weight."""
+        """Return the bytes of one number."""
         return 4 if self is Precision.FP32 else 2
+
+
+Exchanged = Annotated[Precision, Field(exclude_if=lambda exchange: exchange is Precision.FP32)]
+"""Number format of exchanged vectors; fp32 is not written, so that hashes are those of before it could be chosen."""
+
+
+class StepSchedule(StrEnum):
+    """What of a training step goes on beside what else."""
+
+    SEQUENTIAL = "sequential"
+    """Phases follow one another, and steps too."""
+    PIPELINED = "pipelined"
+    """TorchRec's TrainPipelineSparseDist: the next batch's lookups are exchanged while this one computes."""
+
+
+Scheduled = Annotated[StepSchedule, Field(exclude_if=lambda schedule: schedule is StepSchedule.SEQUENTIAL)]
+"""A step's schedule; the sequential one is not written, so that hashes are those of before it could be chosen."""
 
 
 class Optimizer(StrEnum):

@@ -11,7 +11,7 @@ from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.cost.collectives import Calls
 from shardbench.model.machine import Topology
 from shardbench.model.plan import Plan
-from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule, Table
 from shardbench.records.provenance import Provenance
 from shardbench.records.trial import Failure
 
@@ -35,6 +35,8 @@ class RankJob(StrictModel):
     batch_size: int
     precision: Precision
     optimizer: Optimizer
+    exchange: Precision = Precision.FP32
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL
     learning_rate: float = 0.01
     warmup: NonNegativeInt
     iterations: PositiveInt

@@ -7,7 +7,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from shardbench.base.serialise import StrictModel, content_hash
-from shardbench.model.table import Name, Optimizer, Precision
+from shardbench.model.table import Exchanged, Name, Optimizer, Precision, Scheduled, StepSchedule
 
 
 class Backend(StrEnum):
@@ -34,6 +34,10 @@ class Outcome(StrEnum):
     """Not tried: something it requires is missing, or this version cannot run the plan."""
 
 
+TRAINING = ("precision", "optimizer", "exchange", "schedule")
+"""Settings of how a model is trained: what trials must share to be compared."""
+
+
 class TrialSpec(StrictModel):
     """The facts that identify a trial; equal specs are the same trial and are not run twice."""
 
@@ -52,6 +56,8 @@ class TrialSpec(StrictModel):
     warmup: NonNegativeInt = 0
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
+    exchange: Exchanged = Precision.FP32
+    schedule: Scheduled = StepSchedule.SEQUENTIAL
     plan_s: PositiveFloat
     fit_s: PositiveFloat
     timeout_s: PositiveFloat

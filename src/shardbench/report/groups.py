@@ -12,7 +12,7 @@ import numpy as np
 from shardbench.base.statistics import Average, Noise, log_mean, pooled_noise
 from shardbench.cost.uncertainty import band, p_larger
 from shardbench.model.strategy import Role
-from shardbench.model.table import Optimizer, Precision
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import same
@@ -44,12 +44,13 @@ class Condition(NamedTuple):
     batch_size: int
     precision: Precision
     optimizer: Optimizer
+    exchange: Precision
+    schedule: StepSchedule
 
     @classmethod
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
-        spec = record.spec
-        return cls(spec.workload, spec.machine, spec.backend, spec.batch_size, spec.precision, spec.optimizer)
+        return cls(*(getattr(record.spec, name) for name in cls._fields))
 
 
 @dataclass(frozen=True, kw_only=True)

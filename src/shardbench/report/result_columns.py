@@ -38,6 +38,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "batch_size": "samples of the global batch",
         "precision": "of weights",
         "optimizer": "of the embedding tables",
+        "exchange": "number format of exchanged vectors",
+        "schedule": "`sequential`, or `pipelined`: the next batch's lookups are sent while this one computes",
         "plan_limit_s": "seconds that the strategy might plan",
         "fit_limit_s": "seconds that it might learn",
         "current": "whether the tables count it",

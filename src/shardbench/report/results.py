@@ -15,7 +15,7 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.cell import CellRecord
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.store import cell_store, trial_store
-from shardbench.records.trial import Backend, Outcome
+from shardbench.records.trial import TRAINING, Backend, Outcome
 from shardbench.report.groups import current
 from shardbench.report.result_columns import COLUMNS
 
@@ -177,7 +177,7 @@ def _trial(record: Record, *, current: bool) -> Row:
     spec = record.spec
     row: Row = {
         **_name(record),
-        **_of(spec, "batch_size", "precision", "optimizer", "workload_fingerprint", "machine_hash"),
+        **_of(spec, "batch_size", *TRAINING, "workload_fingerprint", "machine_hash"),
         "plan_limit_s": spec.plan_s,
         "fit_limit_s": spec.fit_s,
         "current": current,

@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.step import DEVICE_MOVES
@@ -14,7 +15,7 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Role, Strategy
-from shardbench.model.table import Optimizer, Precision
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Failure
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import Answer, evaluate
@@ -96,6 +97,8 @@ def best_plan(
     seed: int = 0,
     precision: Precision = Precision.FP32,
     optimizer: Optimizer = Optimizer.SGD,
+    exchange: Precision = Precision.FP32,
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL,
     on_tried: Callable[[Tried], None] | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
@@ -106,7 +109,8 @@ def best_plan(
     kept = constraints or Constraints()
     kept.check_names(workload.tables)
     start = time.perf_counter()
-    problem = _problem(workload, machine, asked, precision, optimizer)
+    training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
+    problem = _problem(workload, machine, asked, training)
     question = CountedQuestion(kept.applied(problem), DrawnBatches(workload), workload.dense)
     tried: list[Tried] = []
     answers: dict[str, Answer[Simulation]] = {}
@@ -136,9 +140,7 @@ def best_plan(
     return PlanSearch(problem=problem, best=best, tried=tuple(told), took_s=time.perf_counter() - start)
 
 
-def _problem(
-    workload: Workload, machine: Machine, asked: Sequence[Strategy], precision: Precision, optimizer: Optimizer
-) -> Problem:
+def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]) -> Problem:
     if not asked:
         raise BadInput("no strategy is asked")
     for strategy in asked:
@@ -151,8 +153,7 @@ def _problem(
         workload.profiles,
         machine,
         batch_size=workload.batch_size,
-        precision=precision,
-        optimizer=optimizer,
+        **training,
         inputs=workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in asked) else None,
     )
 

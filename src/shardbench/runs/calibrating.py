@@ -200,8 +200,7 @@ def _predicted(job: Job, workload: Workload, machine: Machine) -> tuple[float, f
     """Return the predicted ms of the control plan's step, and the standard deviation of its logarithm."""
     tables, profiles = workload.tables, workload.profiles
     problem = Problem.of(
-        workload.name, tables, profiles, machine, batch_size=workload.batch_size, precision=job.precision,
-        optimizer=job.optimizer,
+        workload.name, tables, profiles, machine, batch_size=workload.batch_size, **job.training
     )  # fmt: skip
     batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
     found = simulate(control_plan(problem), problem, batches, workload.dense, job.iterations)

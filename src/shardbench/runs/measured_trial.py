@@ -17,7 +17,7 @@ from shardbench.processes.job import TO_DEVICE, TO_HOST, RankJob, RankResult
 from shardbench.processes.trial_folder import left_hash, read_job, write_job
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Control, Measured, Record, Timing, TrafficTotals
-from shardbench.records.trial import Failure, Outcome
+from shardbench.records.trial import TRAINING, Failure, Outcome
 
 TRIAL = "trial.json"
 
@@ -54,7 +54,7 @@ def read_trial(folder: Path) -> tuple[Record, RankJob]:
         raise BadInput(f"the job (hash {digest}) is not the one of {TRIAL} ({kept.job})")
     if planned is None or planned.plan_hash != content_hash(job.plan):
         raise BadInput(f"the job's plan is not the one of {TRIAL}")
-    for name in ("iterations", "warmup", "seed", "batch_size", "precision", "optimizer", "timeout_s"):
+    for name in ("iterations", "warmup", "seed", "batch_size", *TRAINING, "timeout_s"):
         if getattr(job, name) != getattr(spec, name):
             raise BadInput(f"the job's {name} is {getattr(job, name)}, that of {TRIAL} {getattr(spec, name)}")
     return kept.record, job

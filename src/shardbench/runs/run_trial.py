@@ -132,8 +132,7 @@ class JobContext:
             self.workload.profiles,
             self.machine,
             batch_size=self.workload.batch_size,
-            precision=self.job.precision,
-            optimizer=self.job.optimizer,
+            **self.job.training,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
         made = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)

@@ -268,7 +268,7 @@ def _job_context(
         with temporary_folder() as folder:
             yield context(folder)
         return
-    facts = (listed.workload.name, job.load_machine().name, job.backend, job.precision, job.optimizer)
+    facts = (listed.workload.name, job.load_machine().name, job.backend, *job.training.values())
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
@@ -318,8 +318,7 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
             iterations=job.iterations,
             # Nothing warms up where nothing is timed: such trials are the same whatever the job says.
             warmup=job.warmup if job.backend is Backend.MEASURED else 0,
-            precision=job.precision,
-            optimizer=job.optimizer,
+            **job.training,
             plan_s=job.plan_s,
             fit_s=job.fit_s,
             timeout_s=job.timeout_s,

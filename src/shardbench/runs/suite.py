@@ -15,8 +15,8 @@ from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import StrictModel, first_error, from_data
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, overridden
-from shardbench.model.table import Name, Optimizer, Precision
-from shardbench.records.trial import Backend
+from shardbench.model.table import Name, Optimizer, Precision, StepSchedule
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -42,9 +42,16 @@ class TrialSettings(StrictModel):
     """Whether the trials are part of a quick run, where one is asked for."""
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.SGD
+    exchange: Precision = Precision.FP32
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL
     plan_s: Seconds = 60.0
     fit_s: Seconds = 600.0
     timeout_s: Seconds = 300.0
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Return how the model is trained, as problems, trials and ranks' jobs name it."""
+        return {name: getattr(self, name) for name in TRAINING}
 
     def stated(self) -> dict[str, Any]:
         """Return those settings that somebody stated."""
@@ -164,7 +171,7 @@ class Suite(_Described):
         """Say what a job is of; its strategies and settings are not part of that."""
         sizes = {str(config.get("name")): config.get("batch_size") for config in self.workloads}
         size = job.batch_size or sizes.get(job.workload)
-        facts = (job.workload, job.machine, job.backend.value, size, job.precision.value, job.optimizer.value)
+        facts = (job.workload, job.machine, job.backend.value, size, *(kind.value for kind in job.training.values()))
         return " ".join(map(str, (*facts, *(f"{k}={v}" for k, v in sorted(job.override.items())))))
 
     def on(self, machine: str) -> "Suite":

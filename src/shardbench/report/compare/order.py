@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.tables.files import cell_text
 
@@ -26,6 +26,8 @@ class Agreement:
     batch_size: int | None = None
     precision: str = ""
     optimizer: str = ""
+    exchange: str = ""
+    schedule: str = ""
     compared_by: str = ""
     """What rows are compared by, as ``ComparedBy`` has it: in the first run, then in the second."""
     strategies: int
@@ -87,8 +89,7 @@ def _of_group(group: Group, other: Group) -> Agreement:
         workload=condition.workload,
         machine=condition.machine,
         batch_size=condition.batch_size,
-        precision=condition.precision.value,
-        optimizer=condition.optimizer.value,
+        **{name: getattr(condition, name).value for name in TRAINING},
         compared_by=", ".join(one.compared_by for one in (group, other)),
         strategies=len(group.ok_rows),
         n=group.typical_trials,

@@ -14,7 +14,7 @@ from shardbench.base.generated import csv_text
 from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.records.record import Draws, Record, Timing
-from shardbench.records.trial import Backend
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.results import trial_records
@@ -275,8 +275,7 @@ def _cells(point: PredictedTime) -> Mapping[str, object]:
         "error_pct": "" if error is None else f"{100.0 * error:.1f}",
         "machine": point.condition.machine,
         "batch_size": point.condition.batch_size,
-        "precision": point.condition.precision,
-        "optimizer": point.condition.optimizer,
+        **{name: getattr(point.condition, name) for name in TRAINING},
         "seed": point.seed,
         "n": n,
         "iterations": point.iterations,

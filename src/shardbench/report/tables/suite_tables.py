@@ -19,12 +19,12 @@ from shardbench.cost.collectives import EXCHANGES, CollectiveName
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.uncertainty import band
 from shardbench.records.record import Planned, Record, TrafficTotals
-from shardbench.records.trial import Backend
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
 from shardbench.report.standing import RANKS, over_pct
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
-TAIL = ("batch_size", "precision", "optimizer", "role", "trials_ok", "trials", "cause")
+TAIL = ("batch_size", *TRAINING, "role", "trials_ok", "trials", "cause")
 """Last columns of every table."""
 
 _THROUGHPUT = (
@@ -244,8 +244,7 @@ def _identity(group: Group, row: Row) -> Cells:
         "outcome": row.worst.outcome.value,
         "n": len(row.records) if row.ok else 0,
         "iterations": len(row.step_ms),
-        "precision": condition.precision.value,
-        "optimizer": condition.optimizer.value,
+        **{name: getattr(condition, name).value for name in TRAINING},
         "role": row.worst.role.value,
         "trials_ok": row.trials_ok,
         "trials": len(row.records),
@@ -255,7 +254,7 @@ def _identity(group: Group, row: Row) -> Cells:
 
 _KINDS = {
     **dict.fromkeys((
-        "workload", "machine", "backend", "strategy", "outcome", "precision", "optimizer", "role", "cause", "tiers",
+        "workload", "machine", "backend", "strategy", "outcome", "role", "cause", "tiers", *TRAINING,
         "compared_by", "bound_cause",
     ), "object"),
     **dict.fromkeys(("n", "iterations", "batch_size", "trials_ok", "trials"), "int64"),

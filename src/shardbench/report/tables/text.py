@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
-from shardbench.records.trial import Backend
+from shardbench.model.table import StepSchedule
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import ComparedBy
 from shardbench.report.standing import (
     RANKS,
@@ -25,7 +26,7 @@ from shardbench.report.standing import (
     titled,
 )
 
-GROUP = ("workload", "machine", "backend", "batch_size", "precision", "optimizer")
+GROUP = ("workload", "machine", "backend", "batch_size", *TRAINING)
 
 TITLES = {
     "throughput": "Throughput",
@@ -234,7 +235,10 @@ def _order(name: str, row: Cells) -> tuple[bool, float, str]:
 
 def _note(name: str, rows: list[Cells]) -> str:
     first = rows[0]
-    parts = [f"batch {first['batch_size']}, {first['precision']}, {first['optimizer']}"]
+    weights = first["precision"] + (f" (exchanged as {first['exchange']})" if first["exchange"] != "fp32" else "")
+    parts = [f"batch {first['batch_size']}, {weights}, {first['optimizer']}"]
+    if first["schedule"] != StepSchedule.SEQUENTIAL:
+        parts.append(first["schedule"])
     if name == "throughput":
         ok = next((row for row in rows if row["outcome"] == "ok"), None)
         if ok is not None:
