@@ -115,19 +115,39 @@ class OptionRelaxation:
         best: Choice | None = None
         # What travels inside nodes and across travels at once: the link that is waited for has the price.
         across = np.full(4, float(self.menu.links.nodes > 1))
+        exposed = np.ones(4)
         for _ in range(ROUNDS):
-            price = np.stack([1.0 - across, across], axis=1) * EXCHANGES[:, None]
+            price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
             cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
             options = self._limited(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
                 best = choice
             links = self.parts.links[options].sum(axis=0)
-            waited = (links[:, 1] >= links[:, 0]).astype(np.float64)
-            if (waited == across).all():
+            waited, shown = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposed(options)
+            if (waited == across).all() and (shown == exposed).all():
                 break
-            across = (across + waited) / 2.0
+            across, exposed = (across + waited) / 2.0, (exposed + shown) / 2.0
         return best
+
+    def _exposed(self, options: Ints) -> Floats:
+        """Return 0 for lookups and for copies' gradients where these options have them hidden, else 1, [4]."""
+        hidden, exchanged = self._hidden_ms(options), EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
+        shown = np.ones(4)
+        shown[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
+        shown[3] = float(not self._state.overlap.hides or hidden[0] < exchanged[3] + self._state.overlap.reduced_ms)
+        return shown
+
+    def _hidden_ms(self, options: Ints) -> tuple[float, float]:
+        """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
+        overlap, parts = self._state.overlap, self.parts
+        forward, backward, received, output = np.maximum(self.phases_ms(options), parts.largest[options].max(axis=0))
+        exchanged = EXCHANGES * parts.links[options].sum(axis=0).max(axis=1)
+        reduced = float(overlap.hidden_reduced_ms(exchanged[3], backward + output))
+        if not overlap.input_waits:
+            return reduced, 0.0
+        linked = 2.0 * output + exchanged[2] + exchanged[3]
+        return reduced, float(overlap.hidden_input_ms(forward + backward, linked, reduced, received, 0.0))
 
     def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
         """Return each table's option of least cost among those whose largest parts are within the limit, [tables]."""
@@ -170,4 +190,5 @@ class OptionRelaxation:
         if key not in self._latencies:
             self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
             self._latencies[key] = self._state.latencies_ms()
-        return waited + float(exchanged[2:].sum() + self.parts.alike[options].sum()) + self._latencies[key]
+        waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
+        return waited + self._latencies[key]
