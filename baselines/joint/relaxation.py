@@ -42,11 +42,12 @@ class OptionRelaxation:
         self.room = room
         """Bytes of HBM of all devices together."""
         self._state = PlanState(menu.problem)
+        self._launch_ms = 1e3 * menu.problem.machine.constants.launch_s
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
-        self._latencies: dict[bytes, float] = {}
+        self._latencies: dict[bytes, tuple[float, float]] = {}
 
     def choices(self, deadline: float = np.inf) -> list[Choice]:
         """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
@@ -142,6 +143,7 @@ class OptionRelaxation:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
         overlap, parts = self._state.overlap, self.parts
         forward, backward, received, output = np.maximum(self.phases_ms(options), parts.largest[options].max(axis=0))
+        backward, output = backward + self._launch_ms, output + self._called_ms(options)[1]
         exchanged = EXCHANGES * parts.links[options].sum(axis=0).max(axis=1)
         reduced = float(overlap.hidden_reduced_ms(exchanged[3], backward + output))
         if not overlap.input_waits:
@@ -185,10 +187,14 @@ class OptionRelaxation:
         exchanged = EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
         largest = self.parts.largest[options].max(axis=0)
         waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
+        waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
+        return waited + self._called_ms(options)[0]
+
+    def _called_ms(self, options: Ints) -> tuple[float, float]:
+        """Return what all calls of options take whatever they send, and those that return vectors, once."""
         used: Bools = np.asarray(self.parts.needs[options].any(axis=0))
         key = used.tobytes()
         if key not in self._latencies:
             self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
-            self._latencies[key] = self._state.latencies_ms()
-        waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
-        return waited + self._latencies[key]
+            self._latencies[key] = self._state.latencies_ms(), self._state.returning_ms()
+        return self._latencies[key]

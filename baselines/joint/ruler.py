@@ -37,6 +37,8 @@ class Shared(NamedTuple):
     """The all-reduce of all copies."""
     replicas: float
     """The all-reduce of those copies that every device has."""
+    returning: float
+    """Latencies of the calls that return vectors, once."""
 
 
 class Sums:
@@ -108,6 +110,7 @@ class Ruler:
     def _hidden(self, norms: Floats, shared: Shared) -> Ms:
         """Return what of the phases and of what all pay alike goes on beside the phases ``norms`` [4, ...]."""
         overlap, (forward, backward, received, output) = self.state.overlap, norms
+        output = output + shared.returning
         reduced = overlap.hidden_reduced_ms(shared.replicas, backward + output)
         if not overlap.input_waits:
             return reduced
@@ -181,7 +184,7 @@ class Ruler:
             across = (each + weights * copied) * (state.nodes - 1) / state.nodes
             return max(each * (state.local - 1) * links.intra, across * links.inter)
 
-        return Shared(state.sources_ms, rows_ms(state.copied_weights), rows_ms(0.0))
+        return Shared(state.sources_ms, rows_ms(state.copied_weights), rows_ms(0.0), state.returning_ms())
 
     def alike_ms(self, form: Form) -> float:
         """Return milliseconds that all devices pay alike for a form: to send lookups, and for pieces that all have."""

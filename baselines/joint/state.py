@@ -141,6 +141,11 @@ class PlanState:
         waited = sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
         return 1e3 * (waited + self._modules_s())
 
+    def returning_ms(self) -> float:
+        """Return the milliseconds that calls take which return vectors, or bring their gradients, whatever they send."""
+        _, vectors, sums, _ = self.calls()
+        return 1e3 * (self._called_s(vectors) + self._called_s(sums))
+
     def _modules_s(self) -> float:
         """Return the seconds of the host's calls of modules, one a sharding type."""
         return self.constants.module_s * sum(number > 0 for number in self.kinds.values())
