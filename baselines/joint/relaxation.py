@@ -115,8 +115,8 @@ class OptionRelaxation:
             return None
         best: Choice | None = None
         # What travels inside nodes and across travels at once: the link that is waited for has the price.
-        across = np.full(4, float(self.menu.links.nodes > 1))
-        exposed = np.ones(4)
+        across = np.full(5, float(self.menu.links.nodes > 1))
+        exposed = np.ones(5)
         for _ in range(ROUNDS):
             price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
             cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
@@ -125,6 +125,8 @@ class OptionRelaxation:
             if best is None or choice.ms < best.ms:
                 best = choice
             links = self.parts.links[options].sum(axis=0)
+            # All copies are reduced together.
+            links[3:] = links[3:].sum(axis=0)
             waited, shown = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposed(options)
             if (waited == across).all() and (shown == exposed).all():
                 break
@@ -132,23 +134,29 @@ class OptionRelaxation:
         return best
 
     def _exposed(self, options: Ints) -> Floats:
-        """Return 0 for lookups and for copies' gradients where these options have them hidden, else 1, [4]."""
-        hidden, exchanged = self._hidden_ms(options), EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
-        shown = np.ones(4)
+        """Return 0 for lookups and for replicas' gradients where these options have them hidden, else 1, [5]."""
+        hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanged(options)
+        shown = np.ones(5)
         shown[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
-        shown[3] = float(not self._state.overlap.hides or hidden[0] < exchanged[3] + self._state.overlap.reduced_ms)
+        shown[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
         return shown
+
+    def _exchanged(self, options: Ints) -> tuple[Floats, float]:
+        """Return what all lookups, vectors, sums and copies' gradients take, [4], and those of replicas alone."""
+        links = self.parts.links[options].sum(axis=0)
+        together = np.concatenate([links[:3], links[3:].sum(axis=0, keepdims=True)])
+        return EXCHANGES[:4] * together.max(axis=1), float(links[3].max())
 
     def _hidden_ms(self, options: Ints) -> tuple[float, float]:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
-        overlap, parts = self._state.overlap, self.parts
-        forward, backward, received, output = np.maximum(self.phases_ms(options), parts.largest[options].max(axis=0))
+        overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
+        forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
         backward, output = backward + self._launch_ms, output + self._called_ms(options)[1]
-        exchanged = EXCHANGES * parts.links[options].sum(axis=0).max(axis=1)
-        reduced = float(overlap.hidden_reduced_ms(exchanged[3], backward + output))
+        exchanged, replicas = self._exchanged(options)
+        reduced = float(overlap.hidden_reduced_ms(replicas, backward + output))
         if not overlap.input_waits:
             return reduced, 0.0
-        linked = 2.0 * output + exchanged[2] + exchanged[3]
+        linked = 2.0 * output + float(exchanged[2:].sum())
         return reduced, float(overlap.hidden_input_ms(forward + backward, linked, reduced, received, 0.0))
 
     def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
@@ -184,7 +192,7 @@ class OptionRelaxation:
         return cheapest(np.where(usable, cost, np.inf), self.parts.size, self.parts.table, self.room)
 
     def _step_ms(self, options: Ints) -> float:
-        exchanged = EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
+        exchanged, _ = self._exchanged(options)
         largest = self.parts.largest[options].max(axis=0)
         waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
         waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
