@@ -16,7 +16,7 @@ from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape
+from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.model.validate import memory_bytes, used_moves
 
 DENSE = DenseShape(features=2, bottom=(4,), top=(4, 1))
@@ -60,7 +60,9 @@ class StepInstance:
         )
         machine = replace(problem.machine, constants=constants, device="cpu" if seed % 3 == 1 else "cuda")  # not duplex
         profiles = tuple(self._profile(table.rows) for table in problem.tables) if expected else problem.profiles
-        self.problem = replace(problem, machine=machine, profiles=profiles)
+        # Each schedule on each device.
+        schedule = StepSchedule.PIPELINED if seed // 3 % 2 else StepSchedule.SEQUENTIAL
+        self.problem = replace(problem, machine=machine, profiles=profiles, schedule=schedule)
         self._demand: Demand | None = None
         self._bounds: dict[tuple[frozenset[Move], bool], StepBound] = {}
 
@@ -169,5 +171,6 @@ def step_ms(plan: Plan, problem: Problem, instance: StepInstance) -> float:
     steps = []
     for bags in instance.inner.bags:
         traffic = count(plan, problem, bags.__getitem__, DENSE)
-        steps.append(step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size).step_ms)
+        time = step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, problem.schedule)
+        steps.append(time.step_ms)
     return float(np.mean(steps))

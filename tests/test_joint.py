@@ -29,6 +29,7 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, Segment
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
+from shardbench.model.table import StepSchedule
 from shardbench.model.validate import memory_bytes, validate
 
 MOVES = get_strategy("joint").moves
@@ -41,6 +42,11 @@ def random_problem(rng: np.random.Generator, nodes: int, devices: int) -> Proble
     return RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(machine(nodes, devices))
 
 
+def scheduled(problem: Problem, device: str, schedule: StepSchedule) -> Problem:
+    """The problem under a schedule, on a machine of such devices."""
+    return replace(problem, machine=replace(problem.machine, device=device), schedule=schedule)
+
+
 def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
     """All options, some tables with only a part of their rows in HBM."""
     hot = [None if rng.random() < 0.6 else int(rng.integers(table.rows)) for table in problem.tables]
@@ -48,11 +54,16 @@ def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 10**6), st.sampled_from(SHAPES))
-def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: tuple[int, int]) -> None:
+@given(st.integers(0, 10**6), st.sampled_from(SHAPES), st.sampled_from(["cpu", "cuda"]), st.sampled_from(StepSchedule))
+def test_sums_give_the_cost_models_step_and_the_plans_memory(
+    seed: int, shape: tuple[int, int], device: str, schedule: StepSchedule
+) -> None:
     rng = np.random.default_rng(seed)
     nodes, devices = shape
-    problem = random_problem(rng, nodes, devices)
+    problem = scheduled(random_problem(rng, nodes, devices), device, schedule)
+    # Links that are now waited for longer than all kernels, now not.
+    rates = replace(problem.machine.constants, intra_bytes_per_s=10 ** rng.uniform(8, 12), bucketise_s=1e-7)
+    problem = replace(problem, machine=replace(problem.machine, constants=rates))
     menu, state, segments = some_menu(problem, rng), PlanState(problem), list[Segment]()
     for index, table in enumerate(problem.tables):
         # Parts of a table that each have a device are on different ones.
@@ -65,15 +76,19 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: t
                     state.add(piece, place, sign)
                 segments.append(piece.segment(table, range(nodes * devices)[state.ranks(piece, place)]))
     plan = Plan(world_size=nodes * devices, segments=tuple(segments))
-    told, times = estimate(plan, problem).phases_ms, state.times()
+    step, times = estimate(plan, problem), state.times()
+    told = {phase: ms + step.hidden_ms.get(phase, 0.0) for phase, ms in step.phases_ms.items()}
     rows = expect(plan, problem).collectives[CollectiveName.ROWS_ALL_REDUCE]
     # What a rank puts in place around its kernels is theirs in a state, and a part of the exchanges in the step.
     forward = sum(told[phase] for phase in (StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT))
     backward = sum(told[phase] for phase in (StepPhase.OUTPUT_BACKWARD, StepPhase.LOOKUP_BACKWARD))
-    expected = [forward, backward]
-    own = [times.input + times.forward + times.output + times.added, times.backward + times.output]
+    expected = [forward, backward, sum(step.hidden_ms.values())]
+    own = [times.input + times.forward + times.output + times.added, times.backward + times.output, times.hidden]
     np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-9)
-    assert times.all_reduce == pytest.approx(1e3 * collective_s(rows, problem.machine), rel=1e-9, abs=1e-9)
+    reduced_ms = 1e3 * collective_s(rows, problem.machine) if nodes * devices > 1 else 0.0
+    assert times.all_reduce == pytest.approx(reduced_ms, rel=1e-9, abs=1e-9)
+    overlap = state.overlap
+    assert times.step_ms + overlap.dense_ms + overlap.reduced_ms == pytest.approx(step.step_ms, rel=1e-9)
     memory = memory_bytes(plan, problem)
     np.testing.assert_allclose(state.held, [memory.hbm, memory.uvm], atol=1e-3)
 
@@ -86,11 +101,12 @@ def placed(problem: Problem, name: str = "joint", plan_s: float = 2.0) -> float:
     return estimate(plan, problem).step_ms
 
 
-@pytest.mark.parametrize("shape", [(1, 4), (2, 2), (2, 4)])
-def test_no_simple_strategy_is_better(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("schedule", StepSchedule)
+@pytest.mark.parametrize(("shape", "device"), [((1, 4), "cpu"), ((1, 4), "cuda"), ((2, 2), "cpu"), ((2, 4), "cuda")])
+def test_no_simple_strategy_is_better(shape: tuple[int, int], device: str, schedule: StepSchedule) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(3):
-        problem = random_problem(rng, *shape)
+    for _ in range(2):
+        problem = scheduled(random_problem(rng, *shape), device, schedule)
         others = ("greedy-lookup", "row-wise", "table-row-wise", "column-wise", "flexshard", "recshard")
         assert placed(problem) <= 1.005 * min(placed(problem, name) for name in others)
 

@@ -4,14 +4,14 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from step_plans import StepInstance
+from step_plans import DENSE, StepInstance
 
 from shardbench.cost.bounds.embedding import ROUNDING
-from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.bounds.step import DEVICE_MOVES, dense_all_reduce_s
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.model.plan import OnLocalRank
 
-WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows")
+WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows", "backward")
 A_PROBLEM = 16
 """Random plans of one problem."""
 
@@ -36,7 +36,9 @@ def hold_all(seeds: range) -> tuple[int, dict[str, list[float]]]:
         if not plans:
             continue
         plans += instance.descended(min(plans, key=lambda rated: rated.step_ms))
-        relaxation, dense_ms = Relaxation(instance.demand, instance.problem, DEVICE_MOVES), instance.dense_ms
+        reduced_s = dense_all_reduce_s(instance.problem, DENSE)
+        relaxation = Relaxation(instance.demand, instance.problem, DEVICE_MOVES, reduced_s=reduced_s)
+        dense_ms = instance.dense_ms
         proven = max(dense_ms + relaxation.value_ms(prices) for prices in some_prices(relaxation))
         assert min(rated.step_ms for rated in plans) >= proven * (1.0 - ROUNDING), f"{seed} at any prices"
         ratios = defaultdict[str, list[float]](list)

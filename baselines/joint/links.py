@@ -31,7 +31,8 @@ class Links:
     def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
         """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.
 
-        The shape is [pieces, 4, 2], the link inside nodes before the one between them.
+        The shape is [pieces, 5, 2], the link inside nodes before the one between them; copies on every device come
+        before copies a node.
         """
         local, nodes, across = self.local - 1, self.nodes, self.world - self.local
         columns = counted.pooled * self.sample_bytes
@@ -40,14 +41,15 @@ class Links:
         copies, own = scope == Holders.NODES, scope == Holders.COPIES
         vectors = counted.returned + columns * (scope == Holders.RANK)
         sharers = np.where(copies, self.local, self.world) * (node | world | copies)
-        found = np.zeros((len(scope), 4, 2))
+        found = np.zeros((len(scope), 5, 2))
         found[:, 0, 0], found[:, 0, 1] = counted.received * local, counted.received * across * ranked
         found[:, 1, 0] = vectors * local
         found[:, 1, 1] = vectors * across * ranked + columns * (nodes - 1) * node
         found[:, 2, 0] = columns * sharers * local / self.local
         found[:, 2, 1] = columns * self.world / self.local * (nodes - 1) / nodes * world
         found[:, 3, 0] = weights * local / self.local * own
-        found[:, 3, 1] = weights * (own / self.local + copies) * (nodes - 1) / nodes
+        found[:, 3, 1] = weights * own / self.local * (nodes - 1) / nodes
+        found[:, 4, 1] = weights * copies * (nodes - 1) / nodes
         return np.asarray(found * [self.intra, self.inter])
 
     def added_ms(self, scope: Ints, counted: CountedPieces) -> Floats:

@@ -247,8 +247,8 @@ class Menu:
 
 WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0])
 """How many times a step pays for forward, backward, lookups, and vectors, which come back as gradients."""
-EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0])
-"""How many times a step pays for lookups, vectors, their sums, and the gradients of copies."""
+EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0, 1.0])
+"""How many times a step pays for lookups, vectors, their sums, and the gradients of copies a device and a node."""
 
 
 class Contributions:
@@ -265,7 +265,7 @@ class Contributions:
         self.kernels = np.zeros((len(menu.options), 2))
         """Forward and backward milliseconds, in the mean over the devices."""
         np.add.at(self.kernels, option, (kernels * share[:, None])[piece] * times[:, None])
-        self.links = np.zeros((len(menu.options), 4, 2))
+        self.links = np.zeros((len(menu.options), 5, 2))
         """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
         np.add.at(self.links, option, links[piece] * times[:, None, None])
         added = menu.links.added_ms(scope, counted) * share

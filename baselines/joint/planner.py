@@ -231,7 +231,7 @@ class Planner:
         rates = self.ruler.exchanged(place, places[at], into[at] - things.parcels[own[which]], devices)
         self.effort.nominal_s -= CALL_S * (devices + 1)
         best = int(rates.argmin())
-        if not rates[best] < -GAIN * self.ruler.base:
+        if not rates[best] < -GAIN * abs(self.ruler.base):
             return False
         self._move(things, int(own[which[best]]), int(places[at[best]]))
         if at[best] < len(others):
@@ -283,7 +283,7 @@ class Planner:
             self.ruler.refresh()
             if self._put_best(table, self.menu.of(table)):
                 self.ruler.refresh()
-                if self._score() < before - GAIN * before:
+                if self._score() < before - GAIN * abs(before):
                     return True
                 self._put(table, self.placed[table], -1)
             self._put(table, old)

@@ -42,11 +42,12 @@ class OptionRelaxation:
         self.room = room
         """Bytes of HBM of all devices together."""
         self._state = PlanState(menu.problem)
+        self._launch_ms = 1e3 * menu.problem.machine.constants.launch_s
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
-        self._latencies: dict[bytes, float] = {}
+        self._latencies: dict[bytes, tuple[float, float]] = {}
 
     def choices(self, deadline: float = np.inf) -> list[Choice]:
         """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
@@ -114,20 +115,49 @@ class OptionRelaxation:
             return None
         best: Choice | None = None
         # What travels inside nodes and across travels at once: the link that is waited for has the price.
-        across = np.full(4, float(self.menu.links.nodes > 1))
+        across = np.full(5, float(self.menu.links.nodes > 1))
+        exposed = np.ones(5)
         for _ in range(ROUNDS):
-            price = np.stack([1.0 - across, across], axis=1) * EXCHANGES[:, None]
+            price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
             cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
             options = self._limited(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
                 best = choice
             links = self.parts.links[options].sum(axis=0)
-            waited = (links[:, 1] >= links[:, 0]).astype(np.float64)
-            if (waited == across).all():
+            # All copies are reduced together.
+            links[3:] = links[3:].sum(axis=0)
+            waited, shown = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposed(options)
+            if (waited == across).all() and (shown == exposed).all():
                 break
-            across = (across + waited) / 2.0
+            across, exposed = (across + waited) / 2.0, (exposed + shown) / 2.0
         return best
+
+    def _exposed(self, options: Ints) -> Floats:
+        """Return 0 for lookups and for replicas' gradients where these options have them hidden, else 1, [5]."""
+        hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanged(options)
+        shown = np.ones(5)
+        shown[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
+        shown[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
+        return shown
+
+    def _exchanged(self, options: Ints) -> tuple[Floats, float]:
+        """Return what all lookups, vectors, sums and copies' gradients take, [4], and those of replicas alone."""
+        links = self.parts.links[options].sum(axis=0)
+        together = np.concatenate([links[:3], links[3:].sum(axis=0, keepdims=True)])
+        return EXCHANGES[:4] * together.max(axis=1), float(links[3].max())
+
+    def _hidden_ms(self, options: Ints) -> tuple[float, float]:
+        """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
+        overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
+        forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
+        backward, output = backward + self._launch_ms, output + self._called_ms(options)[1]
+        exchanged, replicas = self._exchanged(options)
+        reduced = float(overlap.hidden_reduced_ms(replicas, backward + output))
+        if not overlap.input_waits:
+            return reduced, 0.0
+        linked = 2.0 * output + float(exchanged[2:].sum())
+        return reduced, float(overlap.hidden_input_ms(forward + backward, linked, reduced, received, 0.0))
 
     def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
         """Return each table's option of least cost among those whose largest parts are within the limit, [tables]."""
@@ -162,12 +192,17 @@ class OptionRelaxation:
         return cheapest(np.where(usable, cost, np.inf), self.parts.size, self.parts.table, self.room)
 
     def _step_ms(self, options: Ints) -> float:
-        exchanged = EXCHANGES * self.parts.links[options].sum(axis=0).max(axis=1)
+        exchanged, _ = self._exchanged(options)
         largest = self.parts.largest[options].max(axis=0)
         waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
+        waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
+        return waited + self._called_ms(options)[0]
+
+    def _called_ms(self, options: Ints) -> tuple[float, float]:
+        """Return what all calls of options take whatever they send, and those that return vectors, once."""
         used: Bools = np.asarray(self.parts.needs[options].any(axis=0))
         key = used.tobytes()
         if key not in self._latencies:
             self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
-            self._latencies[key] = self._state.latencies_ms()
-        return waited + float(exchanged[2:].sum() + self.parts.alike[options].sum()) + self._latencies[key]
+            self._latencies[key] = self._state.latencies_ms(), self._state.returning_ms()
+        return self._latencies[key]

@@ -1,5 +1,7 @@
 """Rates places: how much the step would grow, in a norm that sees more than the slowest device."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
@@ -8,6 +10,7 @@ from shardbench.model.plan import Tier
 from .kernels import NUMBERS
 from .links import Links
 from .menu import WEIGHTS
+from .overlap import Ms
 from .pieces import Form, Holders, TablePiece
 from .state import PlanState
 
@@ -23,6 +26,19 @@ TINY = 1e-9
 """Milliseconds below which nothing counts."""
 DEALT_PIECES = 4
 """Pieces, at most, of a group that is dealt over a node: each leaves a device a row short of another."""
+
+
+class Shared(NamedTuple):
+    """Milliseconds that all devices pay alike and that may go on beside other phases."""
+
+    sources: float
+    """To put lookups in place that are sent."""
+    rows: float
+    """The all-reduce of all copies."""
+    replicas: float
+    """The all-reduce of those copies that every device has."""
+    returning: float
+    """Latencies of the calls that return vectors, once."""
 
 
 class Sums:
@@ -70,7 +86,9 @@ class Ruler:
         self.scale = np.maximum(self.phases.max(axis=1), 1e-3 * self.phases.max() + TINY)
         self.powers = self._power(self.phases)
         self.sums = self.powers.sum(axis=1)
+        self.shared = self._shared()
         self.base = float(self._norm(self.sums))
+        self.weights = self._weights()
 
     def _phases(self, load: Floats, received: Floats, returned: Floats, columns: Floats) -> Floats:
         """Return milliseconds of devices' forward, backward, input and output, [4, ...]."""
@@ -78,10 +96,35 @@ class Ruler:
         output = returned * self._pairs + columns * (self._crossed + self._scattered)
         return np.stack([forward, backward, received * self._pairs, output])
 
-    def _norm(self, sums: Floats) -> Floats:
+    def _norms(self, sums: Floats) -> Floats:
         norms = np.maximum(sums / self.state.world, 0.0) ** (1.0 / (12 << self.doublings))
-        forward, backward, received, output = (norm * scale for norm, scale in zip(norms, self.scale))
-        return np.asarray(forward + backward + received + 2.0 * output)
+        return np.asarray(norms * self.scale.reshape(-1, *(1,) * (norms.ndim - 1)))
+
+    def _norm(self, sums: Floats) -> Floats:
+        return self._summed(self._norms(sums))
+
+    def _summed(self, norms: Floats) -> Floats:
+        forward, backward, received, output = norms
+        return np.asarray(forward + backward + received + 2.0 * output - self._hidden(norms, self.shared))
+
+    def _hidden(self, norms: Floats, shared: Shared) -> Ms:
+        """Return what of the phases and of what all pay alike goes on beside the phases ``norms`` [4, ...]."""
+        overlap, (forward, backward, received, output) = self.state.overlap, norms
+        output = output + shared.returning
+        reduced = overlap.hidden_reduced_ms(shared.replicas, backward + output)
+        if not overlap.input_waits:
+            return reduced
+        linked = 2.0 * output + shared.rows
+        return reduced + overlap.hidden_input_ms(forward + backward, linked, reduced, received, shared.sources)
+
+    def _weights(self) -> Floats:
+        """Return how many times the step pays for a little more of each phase, [4]: for what is hidden, nothing."""
+        if not (self.state.overlap.hides or self.state.overlap.pipelined):
+            return WEIGHTS[:4]
+        norms = self._norms(self.sums)
+        little = 1e-6 * norms.max() + TINY
+        steps = [float(self._summed(norms + little * one)) for one in np.eye(4)]
+        return np.maximum((np.array(steps) - self.base) / little, 0.0)
 
     def rate(self, sums: Sums, taken: Floats | None = None) -> tuple[Floats, Floats]:
         """Return how much a group makes the norms grow, [places], and the powers that it adds, [4, places].
@@ -122,16 +165,26 @@ class Ruler:
             intra, inter = (local - 1) * own * links.intra, (world - local) * own * links.inter + crossed
             return max(intra + (local - 1) * copies * links.intra, inter) - max(intra, inter)
 
-        found = state.sources_ms + beside(received, state.node_received, 0.0)
+        now, norms = self._shared(), self._norms(self.sums)
+        found = now.sources + now.rows + beside(received, state.node_received, 0.0)
         found += 2.0 * beside(returned, state.node_returned, (nodes - 1) * columns * links.inter)
         payload = state.world_columns * world * state.sample_bytes
         in_node = state.copied_columns * local * state.sample_bytes
         inside, across = (payload + in_node) * (local - 1) / local, payload / local * (nodes - 1) / nodes
         found += 2.0 * max(inside * links.intra, across * links.inter) + (inside + across) * links.added
+        # Against what the norms already take off.
+        return float(found + self._hidden(norms, self.shared) - self._hidden(norms, now))
+
+    def _shared(self) -> Shared:
+        state, links = self.state, self.links
         weights = 2.0 * links.weight_bytes
-        replicated, copied = weights * state.replicated_weights, weights * state.copied_weights
-        inter = (replicated / local + copied) * (nodes - 1) / nodes * links.inter
-        return found + max(replicated * (local - 1) / local * links.intra, inter)
+
+        def rows_ms(copied: float) -> float:
+            each = weights * state.replicated_weights / state.local
+            across = (each + weights * copied) * (state.nodes - 1) / state.nodes
+            return max(each * (state.local - 1) * links.intra, across * links.inter)
+
+        return Shared(state.sources_ms, rows_ms(state.copied_weights), rows_ms(0.0), state.returning_ms())
 
     def alike_ms(self, form: Form) -> float:
         """Return milliseconds that all devices pay alike for a form: to send lookups, and for pieces that all have."""
@@ -188,7 +241,7 @@ class Ruler:
         """
         power = 12 << self.doublings
         steep = np.maximum(self.sums / self.state.world, 1e-300) ** (1.0 / power - 1.0) / self.state.world
-        steep = steep * WEIGHTS[:4] * self.scale / power
+        steep = steep * self.weights * self.scale / power
         moved = own[:, :, None] - given[:, None]
         found = np.zeros(moved.shape[1:])
         for device in range(devices):

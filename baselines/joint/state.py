@@ -13,6 +13,7 @@ from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 
 from .kernels import NUMBERS, PieceKernels
+from .overlap import Overlap
 from .pieces import Holders, TablePiece
 
 
@@ -29,11 +30,14 @@ class PhaseTimes:
     added: float
     """Sums of vectors that arrive in reduce-scatters, to which gradients have no like."""
     all_reduce: float
+    hidden: float
+    """What of the input, of the all-reduce and of that of the dense model goes on beside other phases."""
 
     @property
     def step_ms(self) -> float:
-        """The step without the dense model, which is the same for every plan."""
-        return self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
+        """The step without the dense model's time and whole all-reduce, which are the same for every plan."""
+        whole = self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
+        return whole - self.hidden
 
 
 class PlanState:
@@ -46,7 +50,7 @@ class PlanState:
         self.nodes = self.topology.nodes
         self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
         self.latency = latencies_s(problem.machine)
-        self.kernels = PieceKernels(self.constants)
+        self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
         self.load: Floats = np.zeros((self.world, NUMBERS))
         """The numbers of ``PieceKernels`` by device."""
         self.received: Floats = np.zeros(self.world)
@@ -120,15 +124,27 @@ class PlanState:
         """Return seconds of a collective whose slowest rank moves so many bytes by link; zero if nothing is sent."""
         if not np.any(intra) and not np.any(inter):
             return 0.0
-        waited = sum(n * latency for n, latency in zip(calls, self.latency))
-        return waited + float(np.max(bytes_s(intra, inter, self.constants)))
+        waited = self._called_s(calls)
+        moving = float(np.max(bytes_s(intra, inter, self.constants)))
+        return waited + moving + ((waited * moving) ** 0.5 if self.machine.device == "cuda" else 0.0)
+
+    def _called_s(self, calls: Calls) -> float:
+        return sum(n * latency for n, latency in zip(calls, self.latency))
 
     def latencies_ms(self) -> float:
-        """Return the milliseconds of all modules and calls of a step whatever they send, if each sends something."""
+        """Return the milliseconds of all modules and calls of a step whatever they send, if each sends something.
+
+        A pipeline is taken to hide those that exchange lookups.
+        """
         lookups, vectors, sums, reduced = self.calls()
-        counts = (lookups.times(3), vectors.times(2), sums.times(2), reduced)
+        counts = (lookups.times(3 * (not self.overlap.pipelined)), vectors.times(2), sums.times(2), reduced)
         waited = sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
         return 1e3 * (waited + self._modules_s())
+
+    def returning_ms(self) -> float:
+        """Return the milliseconds that calls take which return vectors, or bring their gradients, whatever they send."""
+        _, vectors, sums, _ = self.calls()
+        return 1e3 * (self._called_s(vectors) + self._called_s(sums))
 
     def _modules_s(self) -> float:
         """Return the seconds of the host's calls of modules, one a sharding type."""
@@ -139,13 +155,23 @@ class PlanState:
         forward, backward = self.kernels.times_ms(np.maximum(self.load, 0.0))
         lookups, vectors, sums, reduced = self.calls()
         summed_s, added_s = self._sums_s(sums)
+        splits_s, input_s, rows_s = self._splits_s(lookups), self._input_s(lookups), self._rows_s(reduced)
+        output, busy = 1e3 * (self._vectors_s(vectors) + summed_s), float(backward.max())
+        on_modules = float(forward.max()) + 1e3 * self._modules_s()
+        called = 1e3 * (self._called_s(lookups) * (splits_s > 0.0) + self._called_s(lookups.times(2)) * (input_s > 0.0))
+        replicas = 1e3 * self._rows_s(self.replica_calls(), copied=False)
+        reduced_ms = self.overlap.hidden_reduced_ms(replicas, busy + output)
+        linked = 2.0 * output + 1e3 * (added_s + rows_s)
+        ahead = 1e3 * (splits_s + input_s)
+        input_ms = self.overlap.hidden_input_ms(on_modules + busy, linked, reduced_ms, ahead, self.sources_ms, called)
         return PhaseTimes(
-            forward=float(forward.max()) + 1e3 * self._modules_s(),
-            backward=float(backward.max()),
-            input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)) + self.sources_ms,
-            output=1e3 * (self._vectors_s(vectors) + summed_s),
+            forward=on_modules,
+            backward=busy,
+            input=ahead + self.sources_ms,
+            output=output,
             added=1e3 * added_s,
-            all_reduce=1e3 * self._rows_s(reduced),
+            all_reduce=1e3 * rows_s,
+            hidden=float(reduced_ms + input_ms),
         )
 
     def _splits_s(self, calls: Calls) -> float:
@@ -182,12 +208,18 @@ class PlanState:
         inter = payload / self.local * (self.nodes - 1) / self.nodes
         return self._wait_s(calls, intra, inter), (float(intra.max()) + inter) / self.constants.reduce_bytes_per_s
 
-    def _rows_s(self, calls: Calls) -> float:
+    def replica_calls(self) -> Calls:
+        """Return the calls that all-reduce rows of which every device has a copy."""
+        copies = sum(scope is Holders.COPIES and number > 0 for (scope, _), number in self.kinds.items())
+        return grouped(self.topology, copies)
+
+    def _rows_s(self, calls: Calls, *, copied: bool = True) -> float:
+        """Return the seconds of the all-reduce of copies, or of those that every device has."""
         size = self.problem.precision.bytes
         payload = 2.0 * self.replicated_weights * size
         intra = payload * (self.local - 1) / self.local
         inter = payload / self.local * (self.nodes - 1) / self.nodes
-        inter += 2.0 * self.copied_weights * size * (self.nodes - 1) / self.nodes
+        inter += 2.0 * self.copied_weights * size * (self.nodes - 1) / self.nodes * copied
         return self._wait_s(calls, intra, inter)
 
 

@@ -316,7 +316,7 @@ class Account:
             # One for all widths: how many rows, then which, then their gradients.
             splits, modules = float(SPLIT_NUMBER_BYTES * len(self._widths)), 2 * bool(self._widths)
         else:
-            replicas = world_reduction(self._replicated_weights * weight_bytes, 2.0, topology)
+            replicas = self.replicas()
             splits, modules = 0.0, len(self._replicas)
         copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
         lookups, vectors, sums = self._calls()
@@ -339,6 +339,14 @@ class Account:
                 grouped(topology, 1)
             ),
         }
+
+    def replicas(self) -> Collective:
+        """Return the part of the rows' all-reduce that is in DDP's buckets: gradients of rows that all ranks have."""
+        if self._gathers_rows:
+            return Collective.zeros(self.world)
+        payload = self._replicated_weights * self.problem.precision.bytes
+        reduced = world_reduction(payload, 2.0, self.topology)
+        return reduced.called(grouped(self.topology, len(self._replicas)))
 
     def _calls(self) -> tuple[Calls, Calls, Calls]:
         """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""

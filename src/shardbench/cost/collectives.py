@@ -185,10 +185,15 @@ def ranks_s(collective: Collective, machine: Machine, *, duplex: bool = True) ->
     """
     intra = moved(collective.sent_intra, collective.received_intra, duplex=duplex)
     inter = moved(collective.sent_inter, collective.received_inter, duplex=duplex)
-    waited = sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
+    waited = called_s(collective, machine)
     moving = bytes_s(intra, inter, machine.constants)
     own = waited + moving + (np.sqrt(waited * moving) if machine.device == "cuda" else 0.0)
     return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
+
+
+def called_s(collective: Collective, machine: Machine) -> float:
+    """Return the seconds that the calls of one name cost whatever they send."""
+    return sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
 
 
 def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:

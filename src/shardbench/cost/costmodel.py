@@ -13,13 +13,14 @@ ranks by that rank's kernels, as its own rows are.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, Sources
-from shardbench.cost.collectives import waits_s
+from shardbench.cost.collectives import CollectiveName, called_s, waits_s
 from shardbench.cost.dense import dense_s
 from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
@@ -27,7 +28,7 @@ from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
-from shardbench.model.table import DenseShape, Table
+from shardbench.model.table import DenseShape, StepSchedule, Table
 
 OUTPUT_PASSES = 1.0
 """Copies of a rank's pooled vectors into one buffer, from which TorchRec sends them."""
@@ -52,8 +53,11 @@ class StepTime:
     phases_ms: dict[StepPhase, float]
     """Duration of each phase for the whole world, in order; they add up to the step.
 
-    A phase of kernels is that of the rank which is busy longest with them and with putting things in place.
+    A phase of kernels is that of the rank which is busy longest with them and with putting things in place. What goes
+    on beside other phases is in none.
     """
+    hidden_ms: dict[StepPhase, float] = field(default_factory=dict)
+    """Milliseconds of phases that go on beside others, and so are not in ``phases_ms``."""
 
     @property
     def embedding_ms(self) -> Floats:
@@ -225,13 +229,17 @@ def embedding_ms(load: Load, constants: Constants) -> Floats:
 
 
 def step_time(
-    traffic: Traffic, machine: Machine, dense: DenseShape, tables: tuple[Table, ...], batch_size: int
+    traffic: Traffic,
+    machine: Machine,
+    dense: DenseShape,
+    tables: tuple[Table, ...],
+    batch_size: int,
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL,
 ) -> StepTime:
-    """Predict the time of one step without overlap.
+    """Predict the time of one step under a schedule.
 
-    The measured backend's phases follow one another too, but for DDP, which hides part of the
-    gradient all-reduce behind the backward pass. What the host's floor leaves of a short step is in ``dense``, which no
-    plan changes.
+    Phases follow one another, but for what ``hidden_ms`` says. What the host's floor leaves of a short step is in
+    ``dense``, which no plan changes.
     """
     constants, exchanged = machine.constants, traffic.dense is DenseHome.DEVICES
     modules_s = constants.module_s * traffic.modules
@@ -257,22 +265,25 @@ def step_time(
     sources = sources_s(traffic.sources, constants)
     arrived = np.minimum(arrived, placing)
 
-    def waits_ms(phase: StepPhase) -> float:
-        names = WAITS[phase]
-        return 1e3 * sum(float(waits_s(name, traffic.collectives[name], machine).max()) for name in names)
-
+    waits_ms = {
+        phase: 1e3 * sum(float(waits_s(name, traffic.collectives[name], machine).max()) for name in names)
+        for phase, names in WAITS.items()
+    }
     first_busy, last_busy = int((forward + placing).argmax()), int((backward + placing_backward).argmax())
     copies_s = synchronisation_s(traffic.synchronisation, machine)
     dense_ms = 1e3 * dense_s(traffic.history_columns, machine, dense, tables, batch_size, home=traffic.dense)
     phases_ms = {
-        StepPhase.INPUT: waits_ms(StepPhase.INPUT) + 1e3 * float(sources.max() + arrived[first_busy]),
+        StepPhase.INPUT: waits_ms[StepPhase.INPUT] + 1e3 * float(sources.max() + arrived[first_busy]),
         StepPhase.LOOKUP: 1e3 * float(forward[first_busy]),
-        StepPhase.OUTPUT: waits_ms(StepPhase.OUTPUT) + 1e3 * float((placing - arrived)[first_busy]),
+        StepPhase.OUTPUT: waits_ms[StepPhase.OUTPUT] + 1e3 * float((placing - arrived)[first_busy]),
         StepPhase.DENSE: dense_ms,
-        StepPhase.OUTPUT_BACKWARD: waits_ms(StepPhase.OUTPUT_BACKWARD) + 1e3 * float(placing_backward[last_busy]),
+        StepPhase.OUTPUT_BACKWARD: waits_ms[StepPhase.OUTPUT_BACKWARD] + 1e3 * float(placing_backward[last_busy]),
         StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward[last_busy]),
-        StepPhase.ALL_REDUCE: waits_ms(StepPhase.ALL_REDUCE),
+        StepPhase.ALL_REDUCE: waits_ms[StepPhase.ALL_REDUCE],
     } | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {})  # fmt: skip
+    hidden = hidden_ms(traffic, machine, phases_ms, waits_ms, 1e3 * float(sources.max()), schedule)
+    for phase, ms in hidden.items():
+        phases_ms[phase] = max(0.0, phases_ms[phase] - ms)
     phases_ms[StepPhase.DENSE] += max(0.0, 1e3 * constants.step_floor_s - sum(phases_ms.values()))
     return StepTime(
         forward_ms=1e3 * forward,
@@ -282,10 +293,56 @@ def step_time(
         placing_ms=1e3 * (placing - arrived),
         placing_backward_ms=1e3 * placing_backward,
         phases_ms=phases_ms,
+        hidden_ms=hidden,
     )
+
+
+def hides_all_reduce(machine: Machine) -> bool:
+    """Say whether DDP's all-reduces go on beside the backward pass: on GPUs; gloo's threads share the ranks' cores."""
+    return machine.device != "cpu"
+
+
+def hidden_ms(
+    traffic: Traffic,
+    machine: Machine,
+    phases_ms: Mapping[StepPhase, float],
+    waits_ms: Mapping[StepPhase, float],
+    sources_ms: float,
+    schedule: StepSchedule,
+) -> dict[StepPhase, float]:
+    """Return the milliseconds of whole phases that go on beside others (``docs/costmodel.md``, section 2).
+
+    ``waits_ms`` are of all collectives of each phase, ``sources_ms`` of putting lookups in place to send them.
+    """
+    hidden: dict[StepPhase, float] = {}
+    if hides_all_reduce(machine):
+        reduced = {
+            CollectiveName.ROWS_ALL_REDUCE: traffic.replicas,
+            CollectiveName.DENSE_ALL_REDUCE: traffic.collectives[CollectiveName.DENSE_ALL_REDUCE],
+        }
+        reduced_ms = 1e3 * sum(float(waits_s(name, some, machine).max()) for name, some in reduced.items())
+        beside = phases_ms[StepPhase.OUTPUT_BACKWARD] + phases_ms[StepPhase.LOOKUP_BACKWARD]
+        hidden[StepPhase.ALL_REDUCE] = min(reduced_ms, beside)
+    if schedule is StepSchedule.PIPELINED:
+        ahead = waits_ms[StepPhase.INPUT] + sources_ms
+        step = sum(phases_ms.values()) - sum(hidden.values()) - ahead
+        linked = sum(waits_ms.values()) - waits_ms[StepPhase.INPUT]
+        if machine.device == "cpu":
+            # A core copies messages and puts lookups in place; while it waits for peers it computes.
+            calls = [traffic.collectives[name] for name in WAITS[StepPhase.INPUT]]
+            called = 1e3 * sum(called_s(call, machine) for call in calls if call.sent.any())
+            hidden[StepPhase.INPUT] = min(called, step - linked)
+        else:
+            # Kernels go on while the device waits for links or its host's copies, exchanges while no other one does.
+            idle = linked - hidden[StepPhase.ALL_REDUCE] + phases_ms.get(StepPhase.SYNCHRONISE, 0.0)
+            free = max(0.0, step - linked)
+            exposed = max(0.0, sources_ms - idle, waits_ms[StepPhase.INPUT] - free, ahead - step)
+            hidden[StepPhase.INPUT] = ahead - exposed
+    return hidden
 
 
 def estimate(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> StepTime:
     """Predict the time of a plan under the training profiles, which is what a strategy may ask."""
     shape = dense if dense is not None else DenseShape()
-    return step_time(expect(plan, problem, shape), problem.machine, shape, problem.tables, problem.batch_size)
+    traffic = expect(plan, problem, shape)
+    return step_time(traffic, problem.machine, shape, problem.tables, problem.batch_size, problem.schedule)

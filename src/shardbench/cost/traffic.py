@@ -42,6 +42,8 @@ class Traffic:
     load: Load
     host: Load
     collectives: dict[CollectiveName, Collective]
+    replicas: Collective
+    """The part of the rows' all-reduce that may go on beside the backward pass."""
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
     history_columns: Floats
@@ -104,15 +106,18 @@ def traffic_of(
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     collectives, copied, sources = account.collectives(weights), account.host.bag_bytes, account.sources
+    replicas = account.replicas()
     if plan.dense is DenseHome.HOSTS:
         collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
         copied, sources = np.zeros_like(copied), Sources.zeros(problem.world_size)
+        replicas = Collective.zeros(problem.world_size)
     return Traffic(
         sources=sources,
         modules=account.modules,
         load=account.load,
         host=account.host,
         collectives=collectives,
+        replicas=replicas,
         host_to_device_bytes=copied,
         history_columns=account.history_columns,
         synchronisation=_synchronisation(plan, problem),
@@ -151,8 +156,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:
         return np.asarray(np.average(arrays, axis=0, weights=weights))
 
-    def collective(name: CollectiveName) -> Collective:
-        chosen = [traffic.collectives[name] for traffic in several]
+    def collective(chosen: Sequence[Collective]) -> Collective:
         return Collective(
             sent_intra=average([c.sent_intra for c in chosen]),
             sent_inter=average([c.sent_inter for c in chosen]),
@@ -166,7 +170,10 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         modules=float(average([t.modules for t in several])),
         load=Load(average([t.load.values for t in several])),
         host=Load(average([t.host.values for t in several])),
-        collectives={name: collective(name) for name in several[0].collectives},
+        collectives={
+            name: collective([traffic.collectives[name] for traffic in several]) for name in several[0].collectives
+        },
+        replicas=collective([traffic.replicas for traffic in several]),
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         history_columns=average([t.history_columns for t in several]),
         synchronisation=several[0].synchronisation,

@@ -141,6 +141,8 @@ def rank_phases_ms(traffic: Traffic, time: StepTime, machine: Machine) -> dict[S
     own[StepPhase.OUTPUT] += time.placing_ms
     own[StepPhase.OUTPUT_BACKWARD] += time.placing_backward_ms
     own |= {StepPhase.LOOKUP: time.forward_ms, StepPhase.LOOKUP_BACKWARD: time.backward_ms}
+    for phase, ms in time.hidden_ms.items():
+        own[phase] = np.maximum(own[phase] - ms, 0.0)
     return {name: own.get(name, np.full(machine.topology.world_size, ms)) for name, ms in time.phases_ms.items()}
 
 
@@ -234,7 +236,8 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
 
 
 def _times(traffics: Iterable[Traffic], problem: Problem, dense: DenseShape, machine: Machine) -> tuple[StepTime, ...]:
-    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size) for t in traffics)
+    schedule = problem.schedule
+    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size, schedule) for t in traffics)
 
 
 def _six_digits(value: float) -> float:

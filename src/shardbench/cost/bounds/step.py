@@ -3,7 +3,7 @@
 The proof is in ``step_relaxation``; this module finds the prices and says what the bound is made of.
 
 A step is the dense model's time and all-reduce, which are the same for every plan, launches, and for each phase a
-maximum over ranks, or the host's floor where that is longer. Every phase's maximum is at least its mean over ranks;
+maximum over ranks, or the host's floor where that is longer. What goes on beside other phases is not in it. Every phase's maximum is at least its mean over ranks;
 that of a collective is at least any mix of what its bytes take inside nodes and across. With a price for each of these
 (and for the host's dispatch, and a byte of HBM) the step is at least a sum over tables of what the cheapest of a
 table's forms adds, and the calls of the kinds of exchange that serve these forms. This holds at *any* prices
@@ -22,6 +22,7 @@ from shardbench.cost.bounds.embedding import NO_BOUND, ROUNDING, copies_hottest,
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.bounds.whole_tables import whole_tables_ms
 from shardbench.cost.collectives import collective_s, world_reduction
+from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.cost.dense import dense_s
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Plan
@@ -51,7 +52,7 @@ class StepBound:
 
     ms: float
     dense_ms: float
-    """The part of the dense model and its all-reduce, which is the same for every plan."""
+    """The part of the dense model, and of its all-reduce where nothing can hide it: the same for every plan."""
     prices: Prices
     """The prices at which ``Relaxation.value_ms`` gives the bound, where it comes from means over ranks."""
 
@@ -67,7 +68,7 @@ def step_bound(
     if moves & NO_BOUND:
         raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
     dense_ms = dense_step_ms(demand, problem, dense)
-    relaxation = Relaxation(demand, problem, moves, ordered=ordered)
+    relaxation = Relaxation(demand, problem, moves, ordered=ordered, reduced_s=dense_all_reduce_s(problem, dense))
     prices, value = _best(relaxation)
     value = max(value, relaxation.calls_ms())
     if relaxation.kernels.whole:
@@ -106,11 +107,17 @@ def in_order(plan: Plan) -> bool:
 
 
 def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
-    """Return mean milliseconds of the dense model and of its gradients' all-reduce, whatever the plan."""
+    """Return mean milliseconds of the dense model, and of its all-reduce where nothing hides it, whatever the plan."""
     machine, tables = problem.machine, problem.tables
     seconds = [dense_s(history, machine, dense, tables, problem.batch_size) for history in demand.histories]
-    reduced = world_reduction(float(dense.parameters(tables) * VECTOR_BYTES), 2.0, problem.topology)
-    return 1e3 * (float(np.mean(seconds)) + collective_s(reduced, machine))
+    reduced_s = 0.0 if hides_all_reduce(machine) else dense_all_reduce_s(problem, dense)
+    return 1e3 * (float(np.mean(seconds)) + reduced_s)
+
+
+def dense_all_reduce_s(problem: Problem, dense: DenseShape) -> float:
+    """Return the seconds of the all-reduce of the dense model's gradients."""
+    reduced = world_reduction(float(dense.parameters(problem.tables) * VECTOR_BYTES), 2.0, problem.topology)
+    return collective_s(reduced, problem.machine)
 
 
 def _best(relaxation: Relaxation) -> tuple[Prices, float]:

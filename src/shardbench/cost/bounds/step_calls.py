@@ -9,7 +9,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import grouped, latencies_s
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import Pooling
+from shardbench.model.table import Pooling, StepSchedule
 
 RANK, NODE, WORLD, NODES, LOCAL, COPIES = range(6)
 """The scopes: one device; dealt over a node or over all; a copy a node, dealt or on one device; a copy a device."""
@@ -52,35 +52,43 @@ class Modules:
         self._any_pooled = bool(pooled.any())
         self._tables = np.array([pooled, *unpooled], dtype=np.float64).T
         several, shared = problem.topology.nodes > 1, problem.topology.devices_per_node > 1
+        # A pipeline may hide the calls that exchange lookups.
+        self._lookups = 3.0 * (problem.schedule is StepSchedule.SEQUENTIAL)
         # Whether pooled vectors are exchanged, so that unpooled tables' calls of that phase are waited for.
         self._exchanged = np.array(
             [RANK in used or (NODE in used and several) or (LOCAL in used and shared) for used in uses]
         )
-        self._pooled_s = np.array([self._calls_s(used, pooled=True, vectors=True) for used in uses])
-        self._unpooled_s = np.array(
+        self._pooled = np.array([self._calls_s(used, pooled=True, vectors=True) for used in uses])
+        self._unpooled = np.array(
             [[self._calls_s(used, pooled=False, vectors=sent) for used in uses] for sent in (False, True)]
         )
 
-    def least_s(self, costs: Floats) -> float:
+    def least_s(self, costs: Floats, backward: float = 1.0, reduced: float = 1.0) -> float:
         """Return the least seconds of tables and calls over the kinds of scopes of each module.
 
-        ``costs`` float64 [sets, tables]: what a table costs whose columns are served by a set of scopes.
+        ``costs`` float64 [sets, tables]: what a table costs whose columns are served by a set of scopes. ``backward``
+        and ``reduced`` are the weights of the backward pass and of all-reduces.
         """
+        weights = np.array([1.0, backward, reduced])
+        pooled_s, unpooled_s = self._pooled @ weights, self._unpooled @ weights
         served = np.array([costs[members].min(axis=0) for members in self._members]) @ self._tables
-        unpooled = (self._unpooled_s[..., None] + served[:, 1:]).min(axis=1).sum(axis=1)
+        unpooled = (unpooled_s[..., None] + served[:, 1:]).min(axis=1).sum(axis=1)
         if not self._any_pooled:
             return float(unpooled[0])
-        return float((self._pooled_s + served[:, 0] + unpooled[self._exchanged.astype(np.int64)]).min())
+        return float((pooled_s + served[:, 0] + unpooled[self._exchanged.astype(np.int64)]).min())
 
-    def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> float:
+    def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> tuple[float, float, float]:
+        """Return seconds of calls before the backward pass, in it, and of all-reduces."""
         rank, node, world, nodes, local, copies = (int(scope in used) for scope in range(6))
         # All copies of the nodes are all-reduced together: counted with the pooled module.
         reduced = self._seconds(copies, cross=int(pooled and nodes + local > 0))
         modules = self._problem.machine.constants.module_s * len(used)
-        total = modules + 3.0 * self._seconds(rank + node + world, nodes + local) + reduced
+        first = modules + self._lookups * self._seconds(rank + node + world, nodes + local)
         if pooled:
-            return total + 2.0 * (self._seconds(rank, local, node) + self._seconds(world, node + nodes))
-        return total + 2.0 * self._seconds(rank + world, nodes + local, node) * vectors
+            sent = self._seconds(rank, local, node) + self._seconds(world, node + nodes)
+        else:
+            sent = self._seconds(rank + world, nodes + local, node) * vectors
+        return first + sent, sent, reduced
 
     def _seconds(self, world: int, node: int = 0, cross: int = 0) -> float:
         """Return the latency of calls, grouped as by ``Account``."""

@@ -12,7 +12,7 @@ from shardbench.cost.costmodel import GRADIENT_PASSES, OUTPUT_PASSES, backward_w
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer, Pooling
+from shardbench.model.table import Optimizer, Pooling, StepSchedule
 from shardbench.model.validate import COLUMN_MULTIPLE
 
 WIDE = (
@@ -20,6 +20,11 @@ WIDE = (
     "gradient_set_bytes2",
 )  # fmt: skip
 """Fields of a load that a narrower segment has less of."""
+
+
+def hides_sources(problem: Problem) -> bool:
+    """Say whether the schedule may hide what is put in place to be sent, and the bytes of lookups: not on CPUs."""
+    return problem.schedule is StepSchedule.PIPELINED and problem.machine.device != "cpu"
 
 
 class KernelBounds:
@@ -53,7 +58,9 @@ class KernelBounds:
         self.placed = np.where(self.pooled, 0.0, [forward, GRADIENT_PASSES * vectors])
         self.placed[0] += constants.lookup_copy_s * self.lookups
         """Seconds to put lookups and unpooled tables' vectors in place wherever they are, as ``bags_placed``."""
-        self.lengths_sent = constants.length_copy_s * bags
+        self.sent = float(not hides_sources(problem))
+        """Weight of what is put in place to be sent."""
+        self.lengths_sent = self.sent * constants.length_copy_s * bags
         """Seconds of all ranks to put a table's lengths in place for one device."""
         self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
         self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
@@ -120,26 +127,28 @@ class KernelBounds:
         slower = hit / max(constants.cache_bytes_per_s, rate) + (1.0 - hit) / rate - 1.0 / fastest
         return np.asarray((repeats[..., None] * slower).mean(axis=0))
 
-    def alone(self, forward: float, exchanged: Floats) -> Floats:
+    def alone(self, forward: float, backward: float, exchanged: Floats) -> Floats:
         """Return least seconds that a table adds on single ranks for missing the cache, or for avoiding it, [tables].
 
-        ``forward`` is the weight of that direction; ``exchanged`` [tables] is what every further range of columns
+        ``forward`` and ``backward`` are the weights of the directions; ``exchanged`` [tables] is what every further range of columns
         sends again.
         """
         if self.whole:
             return np.zeros(len(self.dims))
-        copied = (1.0 + forward) * self.constants.lookup_copy_s
+        copied = (self.sent + forward) * self.constants.lookup_copy_s
         placed = self.lookups * copied + forward * self._lengths_s + self.lengths_sent
-        again = np.maximum(forward * self._same[0] + self._same[1], 0.0) + np.maximum(exchanged, 0.0) + placed
-        one = self._narrowest(again, forward * self._lost[0] + self._lost[1])
+        same = np.maximum(forward * self._same[0] + backward * self._same[1], 0.0)
+        again = same + np.maximum(exchanged, 0.0) + placed
+        one = self._narrowest(again, forward * self._lost[0] + backward * self._lost[1])
         if Move.ROWS not in self.moves:
             return one
         # A second segment of the same columns writes vectors again; one of an unpooled table is paid for as near.
-        another = (1.0 + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
-        another = another + forward * self.bags_placed[0] + self.bags_placed[1] + self.lengths_sent * self.pooled
-        read = (forward * INDEX_BYTES + self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
+        another = (backward + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
+        placed_again = forward * self.bags_placed[0] + backward * self.bags_placed[1]
+        another = another + placed_again + self.lengths_sent * self.pooled
+        read = (forward * INDEX_BYTES + backward * self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
         streams = self.lookups * (read + copied)
-        return np.asarray(np.minimum(one, another + self._narrowest(streams, self._lost[1])))
+        return np.asarray(np.minimum(one, another + self._narrowest(streams, backward * self._lost[1])))
 
     def _narrowest(self, again: Floats, lost: Floats) -> Floats:
         """Return the least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths]."""

@@ -9,7 +9,11 @@ backward phase is at least l + B, and lookups take at least the ranks' mean to p
 collective takes at least its calls' latencies and, in the mean over ranks, m x (bytes across nodes / inter) + (1 - m) x
 (bytes inside / intra) for a price m in 0..1: a maximum is no less than a mix. There is an m each for the exchange of
 lookups, that of vectors (forward and backward alike), the reductions of pooled vectors and the all-reduce of copies.
-Bytes of splits count for nothing. A reduce-scatter ends no earlier than its mean rank has exchanged and added up.
+Bytes of splits count for nothing.
+Where all-reduces A go on beside the backward pass P (its kernels, its exchange, what it puts in place), what the two
+take is no less than max(P, A), hence at least b P + (1 - b) A for a price b in 0..1. Of what a pipeline exchanges and
+puts in place ahead nothing counts but what it can never hide: on CPUs the bytes and the copies, not the latencies.
+A reduce-scatter ends no earlier than its mean rank has exchanged and added up.
 
 *Placing* is linear in what is placed. Every lookup arrives on some one device for each column, and so do an unpooled
 table's lengths and vectors: whatever the plan. A pooled table's lengths and vectors are placed on every device that has
@@ -84,6 +88,7 @@ from shardbench.cost.bounds.step_calls import (
 )
 from shardbench.cost.bounds.step_kernels import KernelBounds
 from shardbench.cost.bounds.step_rows import Curves, RowSums
+from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -103,6 +108,8 @@ class Prices:
     """Weight of that link in the reductions of pooled vectors."""
     rows: float = 1.0
     """Weight of that link in the all-reduce of copies."""
+    backward: float = 1.0
+    """Weight of the backward pass; the rest is that of all-reduces where they go on beside it."""
     hbm_byte: float = 0.0
     """Seconds that a byte of HBM costs."""
 
@@ -130,7 +137,12 @@ class _Link:
 class Relaxation:
     """The tables of a problem, relaxed for a set of moves; ``ordered`` as in ``step_bound``."""
 
-    def __init__(self, asked: Demand, problem: Problem, moves: frozenset[Move], *, ordered: bool = False) -> None:
+    def __init__(
+        self, asked: Demand, problem: Problem, moves: frozenset[Move], *, ordered: bool = False, reduced_s: float = 0.0
+    ) -> None:
+        """``reduced_s`` are seconds of the dense model's all-reduce; they count where the backward pass may hide it."""
+        self.hides = hides_all_reduce(problem.machine)
+        self._reduced_s = reduced_s if self.hides else 0.0
         self.problem, self.moves, self.demand = problem, moves, asked
         topology, tables = problem.topology, problem.tables
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
@@ -190,6 +202,8 @@ class Relaxation:
             names += [("lookups", "vectors"), ("lookups",), ("vectors",)]
             names += [("sums",)] if Move.ROWS in self.moves else []
             names += [("rows",)] if Move.REPLICATE in self.moves else []
+        if self.hides and (self._reduced_s > 0.0 or Move.REPLICATE in self.moves):
+            names.append(("backward",))
         if self.kernels.in_uvm or COPIES in self.scopes:
             names.append(("hbm_byte",))
         return tuple(names)
@@ -198,26 +212,32 @@ class Relaxation:
         """Return milliseconds beside the dense model that no plan of the moves beats, whatever the prices are."""
         constants, t = self.problem.machine.constants, prices.forward
         first = t * constants.launch_s + (1.0 - t) * max(constants.dispatch_s, constants.launch_s)
-        tables = self._modules.least_s(self._costs(prices) / self.world)
+        b, reduced = prices.backward, self._reduced(prices)
+        tables = self._modules.least_s(self._costs(prices) / self.world, b, reduced)
         memory = prices.hbm_byte * self.capacity / self.world
-        return 1e3 * (self._busy * (first + constants.launch_s) + tables - memory)
+        launches = self._busy * (first + b * constants.launch_s)
+        return 1e3 * (launches + tables + reduced * self._reduced_s - memory)
 
     def calls_ms(self) -> float:
         """Return milliseconds of modules' calls and of latencies that every plan waits for."""
-        return 1e3 * self._modules.least_s(np.zeros((len(self._sets), len(self.dims))))
+        return 1e3 * self._modules.least_s(np.zeros((len(self._sets), len(self.dims))), 1.0, float(not self.hides))
+
+    def _reduced(self, prices: Prices) -> float:
+        """Return the weight of all-reduces: of them and the backward pass together 1 where they go on side by side."""
+        return 1.0 - prices.backward if self.hides else 1.0
 
     def _costs(self, prices: Prices) -> Floats:
         """Return least seconds that each table adds where its columns are served by a set of scopes, [sets, tables]."""
-        lookups, vectors = self._link(prices.lookups), self._link(prices.vectors)
+        lookups, vectors = self._link(prices.lookups, self.kernels.sent), self._link(prices.vectors)
         fixed = self._fixed(prices, lookups, vectors, self._link(prices.sums))
         work = self._work(prices)
         a_row = self._row_costs(prices, self._link(prices.rows))
-        wide = np.where(self.pooled, 0.0, 2.0 * VECTOR_BYTES * self.dims)
+        wide = np.where(self.pooled, 0.0, (1.0 + prices.backward) * VECTOR_BYTES * self.dims)
         once = INDEX_BYTES * lookups.far + wide * vectors.far
         copied = INDEX_BYTES * lookups.intra + wide * vectors.intra
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
-        alone = self.kernels.alone(prices.forward, again)
+        alone = self.kernels.alone(prices.forward, prices.backward, again)
         found: list[Floats] = []
         least: dict[tuple[bool, bool, bool, bool], Floats] = {}
         constants = self.problem.machine.constants
@@ -226,7 +246,7 @@ class Relaxation:
             lines = *kinds, constants.bucketise_s > 0.0 and scopes.isdisjoint((RANK, LOCAL))
             if lines not in least:
                 mixed = sum(kinds) > 1
-                sent = constants.lookup_copy_s + constants.bucketise_s * lines[3]
+                sent = self.kernels.sent * (constants.lookup_copy_s + constants.bucketise_s * lines[3])
                 rows = self._row_sums.least(
                     once + sent - (near.share if mixed else 0.0) if lines[0] else None,
                     (copied + sent - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
@@ -235,20 +255,20 @@ class Relaxation:
                 chosen = [some for some, used in zip((near, near_copies), lines) if used]
                 saved = sum(some.excess if mixed else some.most for some in chosen)
                 if lines[1] or lines[2]:
-                    saved = saved + self.kernels.first_credit
+                    saved = saved + prices.backward * self.kernels.first_credit
                 least[lines] = work + rows - saved
             cost = least[lines] + sum(fixed[scope] for scope in scopes)
             found.append(cost + alone if scopes == {RANK} else cost)
         return np.array(found)
 
-    def _link(self, weight: float) -> _Link:
-        """Return the prices of bytes where the link between nodes has so much weight."""
+    def _link(self, weight: float, times: float = 1.0) -> _Link:
+        """Return ``times`` the prices of bytes where the link between nodes has so much weight."""
         constants = self.problem.machine.constants
         several, shared = self.nodes > 1, self.local > 1
         weight = weight if several and shared else float(several)
         return _Link(
-            intra=(1.0 - weight) / constants.intra_bytes_per_s if shared else 0.0,
-            inter=weight / constants.inter_bytes_per_s if several else 0.0,
+            intra=times * (1.0 - weight) / constants.intra_bytes_per_s if shared else 0.0,
+            inter=times * weight / constants.inter_bytes_per_s if several else 0.0,
             inter_used=several,
         )
 
@@ -257,21 +277,22 @@ class Relaxation:
         world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
         samples = self.problem.batch_size // world * self.features
         lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
-        columns = np.where(self.pooled, 2.0 * VECTOR_BYTES * samples * self.dims, 0.0)
-        both = 1.0 + prices.forward
+        both_ways = 1.0 + prices.backward
+        columns = np.where(self.pooled, both_ways * VECTOR_BYTES * samples * self.dims, 0.0)
+        both = prices.backward + prices.forward
         # How often all devices together go through the table and through its bags, and each rank sends its lengths.
         devices = {
             RANK: (1, 1, 1), NODE: (local, local, local), WORLD: (world, world, world),
             NODES: (world, local, local), LOCAL: (nodes, 1, 1), COPIES: (world, 1, 0),
         }  # fmt: skip
-        a_device = prices.forward * (work.vector_s + work.bags_placed[0]) + work.bags_placed[1]
+        a_device = prices.forward * (work.vector_s + work.bags_placed[0]) + prices.backward * work.bags_placed[1]
         own = {
             scope: both * (tables * work.table_s + bags * work.bag_s) + bags * a_device + receivers * work.lengths_sent
             for scope, (tables, bags, receivers) in devices.items()
         }
         away = (world - local) * vectors.inter
-        # What arrives is added up in one of the two directions.
-        added = 0.5 / self.problem.machine.constants.reduce_bytes_per_s
+        # What arrives is added up on the way forward alone.
+        added = 1.0 / both_ways / self.problem.machine.constants.reduce_bytes_per_s
         summed = world * (local - 1) * (sums.intra + added)
         across = (nodes - 1) / nodes * (sums.inter + added)
         dealt = world * (world / local) * ((local - 1) * (sums.intra + added) + across)
@@ -287,26 +308,27 @@ class Relaxation:
     def _work(self, prices: Prices) -> Floats:
         """Return least seconds of the kernels' work and copies and of the memory that rows held once need, [tables]."""
         work = self.kernels
-        placed: Floats = prices.forward * work.placed[0] + work.placed[1]
-        hot = prices.forward * work.forward + work.backward
+        t, b = prices.forward, prices.backward
+        placed: Floats = t * work.placed[0] + b * work.placed[1]
+        hot = t * work.forward + b * work.backward
         if not work.in_uvm:
             return np.asarray(placed + hot + prices.hbm_byte * self.row_bytes * self.rows)
-        cold = prices.forward * work.forward_uvm + work.backward_uvm
+        cold = t * work.forward_uvm + b * work.backward_uvm
         saved = self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
         return np.asarray(placed + cold - saved)
 
     def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
         """Return seconds that copies of a row add on all devices, and for each further one asked, [tables] each."""
-        size = 2.0 * self.dims * self.problem.precision.bytes * self.world / self.local
+        size = self._reduced(prices) * 2.0 * self.dims * self.problem.precision.bytes * self.world / self.local
         across = (self.nodes - 1) / self.nodes * rows.inter
         more = prices.hbm_byte * self.row_bytes
-        work, t = self.kernels, prices.forward
+        work, t, b = self.kernels, prices.forward, prices.backward
         # A node's copy may be in host memory.
         a_node = size * across + (0.0 if work.in_uvm else self.nodes - 1) * more
         a_rank = size * ((self.local - 1) * rows.intra + across) + (self.world - 1) * more
         return {
-            NODES: (a_node, t * work.another[0] + work.another[1]),
-            COPIES: (a_rank, t * work.another_hbm[0] + work.another_hbm[1]),
+            NODES: (a_node, t * work.another[0] + b * work.another[1]),
+            COPIES: (a_rank, t * work.another_hbm[0] + b * work.another_hbm[1]),
         }
 
     def _lengths(self, lookups: _Link) -> Floats:

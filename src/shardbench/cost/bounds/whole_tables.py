@@ -6,7 +6,8 @@ over one link: in the mean over devices, and by the pigeonhole principle for k +
 are not duplex (``collectives.moved``) a device is busy with at least half of what it sends; the mean is the same, as
 what is sent is received. Calls are the same for all, and so is what a rank puts in place to send: each of its lookups
 once. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases together, the copies
-around their kernels with them.
+around their kernels with them. A pipeline may hide what is put in place to be sent and the bytes of lookups, as
+``hides_sources`` says.
 """
 
 import numpy as np
@@ -15,6 +16,7 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds.demand import Demand
 from shardbench.cost.bounds.embedding import by_tier, pigeonhole_ms, whole_table_bound_ms
+from shardbench.cost.bounds.step_kernels import hides_sources
 from shardbench.cost.costmodel import placing_backward_s, placing_forward_s, work_ms
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
@@ -27,10 +29,12 @@ def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], ca
     loads, world, constants = demand.loads, problem.world_size, problem.machine.constants
     lengths = sum(table.features for table in problem.tables) * (problem.batch_size // world)
     sources = constants.lookup_copy_s * demand.sources.sum(axis=0) + constants.length_copy_s * lengths
-    calls_ms += 1e3 * float(sources.max())
+    sent = float(not hides_sources(problem))
+    calls_ms += 1e3 * sent * float(sources.max())
     if not loads.bags.any():
         return calls_ms
     lookups, vectors = _exchanged_ms(demand, problem)
+    lookups = sent * lookups
     own = 1.0 if problem.machine.device != "cpu" else 0.5
     floors = [max(float(ms.sum()) / world, pigeonhole_ms(own * ms, world)) for ms in (lookups, vectors)]
     apart = whole_table_bound_ms(loads, problem, moves) + floors[0] + 2.0 * floors[1]

@@ -114,7 +114,7 @@ def _exchange_s(point: PublishedExchange, machine: Machine) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two runs of the same tables on as many GPUs that differ in where tables lie or what moves, as ratios of times."""
+    """Two runs of the same tables on as many GPUs that differ in where tables lie, what moves or when, as ratios."""
 
     family: str
     what: str
@@ -126,8 +126,13 @@ class Pair:
     predicted_ratio: float
 
     @property
+    def told_apart(self) -> bool:
+        """Return whether the published times differ by more than DIFFERENT."""
+        return max(self.published_ratio, 1.0 / self.published_ratio) > DIFFERENT
+
+    @property
     def sign_right(self) -> bool:
-        """Return whether the model says which is faster."""
+        """Return whether the model says which is faster; it means little of a pair that is not told apart."""
         return (self.published_ratio > 1.0) == (self.predicted_ratio > 1.0)
 
     @property
@@ -145,34 +150,36 @@ DIFFERENT = 1.05
 
 
 def pairs() -> list[Pair]:
-    """Return all pairs of published plans, and of one kernel's tiers, whose times differ by more than DIFFERENT."""
+    """Return all pairs of published plans and schedules, and of one kernel's tiers, those of alike times as well."""
     found: list[Pair] = []
     for name, family in published().families.items():
         runs: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for point in family.points:
-            names = _paired(point)
+            names = _paired(point, family)
             if names is not None:
                 both = point.published_ms, predicted_ms(point, family)
                 runs.setdefault(names[0], {}).setdefault(names[1], []).append(both)
         for what, plans in runs.items():
             for first, second in combinations(sorted(plans), 2):
                 (a, predicted_a), (b, predicted_b) = (np.median(plans[plan], axis=0) for plan in (first, second))
-                if max(a / b, b / a) > DIFFERENT:
-                    found.append(
-                        Pair(
-                            family=name,
-                            what=what,
-                            first=first,
-                            second=second,
-                            published_ratio=float(a / b),
-                            predicted_ratio=float(predicted_a / predicted_b),
-                        )
+                found.append(
+                    Pair(
+                        family=name,
+                        what=what,
+                        first=first,
+                        second=second,
+                        published_ratio=float(a / b),
+                        predicted_ratio=float(predicted_a / predicted_b),
                     )
+                )
     return found
 
 
-def _paired(point: Point) -> tuple[str, str] | None:
+def _paired(point: Point, family: Family) -> tuple[str, str] | None:
     """Return what a run must share with another to be compared with it, and its own plan; None for other points."""
+    if isinstance(point, PublishedStep) and family.compared:
+        same = f"{point.model}, {point.gpus} GPUs, batch {point.batch_size}, {point.dense}"
+        return same, f"{plan_of(point)[1]}{'' if point.executor.startswith('torchrec') else f', {point.executor}'}"
     if isinstance(point, PublishedStep):
         return plan_of(point)
     if isinstance(point, PublishedKernel) and point.tier != "hbm":
@@ -189,7 +196,8 @@ def plan_of(point: PublishedStep) -> tuple[str, str]:
     software = "torchrec" if point.executor.startswith("torchrec") else point.executor
     gradient = "" if point.weight_gradient else ", without gradients of weights"
     pipeline = f", {point.executor}" if software == "torchrec" else ""
-    return f"{same}, {software}", f"{point.plan} on {point.nodes} node{'s' * (point.nodes > 1)}{gradient}{pipeline}"
+    plan = f"{point.plan} on {point.nodes} node{'s' * (point.nodes > 1)}{gradient}{pipeline}"
+    return f"{same}, {software}", plan + ", tables in host memory" * bool(point.in_uvm)
 
 
 def held_out_steps(without: str = "") -> list[HeldOutStep]:

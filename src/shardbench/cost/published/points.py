@@ -2,7 +2,8 @@
 
 The points lie in the JSON files beside this module, each family with its source, device, what had to
 be assumed, and the machine whose constants it is predicted with: kernels in ``points.json``, whole
-training steps in ``steps.json``, collectives and copies in files of their names.
+training steps in ``steps.json``, collectives and copies in files of their names. Steps that were restated because a
+source compares them, and that judge nothing but their ratio, are in ``pairs.json``.
 """
 
 from dataclasses import fields
@@ -69,6 +70,8 @@ class PublishedStep:
     """Software that ran the step, by its name in ``shardbench.cost.executor``."""
     plan: str
     """``table_wise``, ``row_wise`` or ``hybrid``, or the name of a plan of the data file."""
+    in_uvm: tuple[NonNegativeInt, ...] = ()
+    """Numbers of the tables whose rows are in host memory."""
     dense: Literal["fp32", "tf32", "fp16"]
     exchange: Literal["fp32", "fp16"]
     weight_gradient: bool = True
@@ -200,6 +203,8 @@ class Family:
     """Machine file whose constants predict these points."""
     fitted: bool = True
     """False where no constant is fitted to any point: all are held out."""
+    compared: bool = False
+    """Whether all points are compared with each other, for which they were restated, whatever they differ in."""
     assumptions: tuple[str, ...]
     constants: dict[str, FamilyConstant] = Field(default_factory=dict)
     notice: str | None = None
@@ -222,7 +227,7 @@ class PublishedData:
     plans: dict[str, PublishedPlan] = Field(default_factory=dict)
 
 
-FILES = ("points.json", "collectives.json", "copies.json", "steps.json")
+FILES = ("points.json", "collectives.json", "copies.json", "steps.json", "pairs.json")
 
 
 @lru_cache(maxsize=1)

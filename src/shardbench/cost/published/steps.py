@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.collectives import Calls, Collective, collective_s, node_reduction, pairwise, world_reduction
 from shardbench.cost.costmodel import backward_work_s, copy_bytes_per_s, forward_work_s
@@ -85,8 +86,10 @@ def tables_of(model: PublishedModel) -> tuple[ModelTables, ...]:
     return tuple(replace(kind, count=1) for kind in model.tables for _ in range(kind.count))
 
 
-def table_load(table: ModelTables, model: PublishedModel, batch: float, ways: int) -> Load:
-    """Return the load of one of ``ways`` equal parts by rows of a table, for ``batch`` samples."""
+def table_load(
+    table: ModelTables, model: PublishedModel, batch: float, ways: int, tier: Tier = Tier.HBM
+) -> Load:
+    """Return the load of one of ``ways`` equal parts by rows of a table in a tier, for ``batch`` samples."""
     rows, lookups = table.rows / ways, batch * sum(table.hotness) / ways
     distinct = distinct_rows(table.rows, batch * sum(table.hotness), model.alpha) / ways
     state = WEIGHT_BYTES * table.dim if model.state == "element" else 0
@@ -98,7 +101,7 @@ def table_load(table: ModelTables, model: PublishedModel, batch: float, ways: in
         rows=rows,
         columns=table.dim,
         features=len(table.hotness),
-        tier=Tier.HBM,
+        tier=tier,
         precision=Precision.FP16 if table.half else Precision.FP32,
         state=state,
     )
@@ -113,7 +116,12 @@ def distinct_rows(rows: int, lookups: float, alpha: float | None) -> float:
 
 @lru_cache(maxsize=512)
 def place(step: PublishedStep) -> Placed:
-    """Place a published step's tables on its GPUs, as its plan says, and count."""
+    """Place a published step's tables on its GPUs, as its plan says, and count.
+
+    Raises BadInput for tables in host memory under another plan than ``table_wise``.
+    """
+    if step.in_uvm and step.plan != "table_wise":
+        raise BadInput(f"step {step.point}: tables in host memory are placed under the plan table_wise alone")
     model, tables = published().models[step.model], tables_of(published().models[step.model])
     gpus, batch = step.gpus, float(step.batch_size)
     local = gpus // step.nodes
@@ -122,8 +130,8 @@ def place(step: PublishedStep) -> Placed:
         tables=np.zeros(gpus), replicated=0.0, rows=0.0,
     )  # fmt: skip
 
-    def put(table: ModelTables, ranks: Ints, ways: int, samples: float) -> None:
-        part = table_load(table, model, samples, ways)
+    def put(table: ModelTables, ranks: Ints, ways: int, samples: float, tier: Tier = Tier.HBM) -> None:
+        part = table_load(table, model, samples, ways, tier)
         placed.load.add_at(ranks, part)
         placed.tables[ranks] += len(table.hotness)
         if table.weighted:
@@ -149,8 +157,8 @@ def place(step: PublishedStep) -> Placed:
                     placed.columns[bucket] += columns
     elif step.plan == "table_wise":
         own = Load(np.stack([table_load(t, model, batch, 1).values for t in tables]))
-        for table, rank in zip(tables, _greedy(own, gpus)):
-            put(table, np.array([rank]), 1, batch)
+        for number, (table, rank) in enumerate(zip(tables, _greedy(own, gpus))):
+            put(table, np.array([rank]), 1, batch, Tier.UVM if number in step.in_uvm else Tier.HBM)
             placed.columns[rank] += table.dim * len(table.hotness)
     elif step.plan == "row_wise":
         for table in tables:
