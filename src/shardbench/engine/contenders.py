@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardbench.base.errors import Unsupported
 from shardbench.base.host import cores
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of

@@ -31,7 +31,7 @@ class PipelinedStamps(Stamps):
         ``input`` is what the step itself waits and works for lookups, this batch's and the next one's: what of the
         exchange goes on behind other phases is in none.
         """
-        found = dict.fromkeys(MEASURED_PHASES, 0.0)
+        found: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
         for phase, (start, stop) in zip(self.ended, pairwise(self.marks), strict=True):
             if phase is StepPhase.OUTPUT_BACKWARD:
                 lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
@@ -52,12 +52,12 @@ class PipelinedStep(TrainingStep):
     """
 
     def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
-        super().__init__(lowered, settings, device, clock)
-        if any(module.key.scope is Reach.HOSTS for module in self.modules):
+        if any(key.scope is Reach.HOSTS for key in lowered.modules):
             raise Unsupported(
                 "TorchRec's pipeline runs on one kind of device, and the plan has tables that hosts look up beside "
                 'GPUs: train it with schedule = "sequential"'
             )
+        super().__init__(lowered, settings, device, clock)
         self._sharded = [module for module in self.modules if isinstance(module, ShardedModule)]
         for module in self._sharded:
             self._watch(module)
