@@ -60,7 +60,7 @@ def job_of(workload, problem, plan, folder: Path, **given) -> RankJob:
 
 def check(workload, problem, plan, **given) -> None:
     """A step on each of three batches equals the unsharded model, and sends of each batch what is counted of it."""
-    folder = Path(tempfile.mkdtemp(prefix="pipelined-"))
+    folder, workload.test_batches = Path(tempfile.mkdtemp(prefix="pipelined-")), BATCHES
     try:
         batches = materialise(workload, folder / "batches", range(BATCHES))
         job = job_of(workload, problem, plan, folder, **given)
@@ -129,6 +129,7 @@ def test_a_pipeline_trains_and_sends_as_counted_over_many_plans(case):
 
 def two_tables(kind) -> tuple[RandomWorkload, Plan]:
     workload = RandomWorkload([(90, 16), (40, 16)], 12, pooling=9)
+    workload.test_batches = BATCHES
     return workload, Plan(world_size=2, segments=tuple(whole_table(table, kind) for table in workload.tables))
 
 
