@@ -17,7 +17,7 @@ from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.records.cell import Cell, Scalar, SeriesRow
 from shardbench.records.store import trial_store
-from shardbench.records.trial import Failure, Outcome
+from shardbench.records.trial import Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.planning import learns
@@ -27,7 +27,7 @@ from shardbench.studies.study import Study
 from .problems import VERSION, Posed, load, question, text
 
 MEASURED_SUITE = "measured"
-"""Its records stand in the table as well, by a backend of their own."""
+"""Its records of ordinary training stand in the table as well, by a backend of their own."""
 TIMED, PUBLISHED = "timed", "published"
 LEARNING_SHARE = 5.0 / 6.0
 """A strategy that learns may learn for this share of an effort."""
@@ -88,7 +88,8 @@ class Steps(Study):
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
         """Return both tables, with the measured rows of the suite that has them."""
-        measured = trial_store(results, MEASURED_SUITE).read()
+        stored = trial_store(results, MEASURED_SUITE).read()
+        measured = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
         found = steps(rows, VERSION)
         if measured:
             devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}

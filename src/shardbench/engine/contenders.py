@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardbench.base.errors import Unsupported
 from shardbench.base.host import cores
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
@@ -17,9 +18,11 @@ from shardbench.engine.modules import Groups
 from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
 from shardbench.engine.phased.step import PhasedStep, Shares, Turn
+from shardbench.engine.pipelined import PipelinedContender, PipelinedStep
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
 from shardbench.engine.turns import Contender, Readable
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
+from shardbench.model.table import StepSchedule
 from shardbench.processes.job import RankJob
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
@@ -66,7 +69,10 @@ class OrdinaryPlan(PlanOnRank):
     """A plan whose batches are of all samples, as they come."""
 
     def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
-        self.contender = Contender(step=step, batches=batches)
+        if isinstance(step, PipelinedStep):
+            self.contender = PipelinedContender(step=step, batches=batches)
+        else:
+            self.contender = Contender(step=step, batches=batches)
         self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         self.steps = [step]
 
@@ -213,13 +219,26 @@ def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock:
     Raises Unsupported for what the engine cannot run.
     """
     rank, world, device = place
+    pipelined = job.schedule is StepSchedule.PIPELINED
+    if pipelined:
+        _refuse_pipeline(plan)
     if plan.dense is DenseHome.HOSTS:
         return HostsPlan(job, plan, rank)
     inputs = Inputs.of(job, rank, world, device)
     if plan.schedule is not None:
         return PhasedPlan(job, plan, plan.schedule, inputs, clock)
     lowered = _lowered(job, plan, device, None)
-    return OrdinaryPlan(TrainingStep(lowered, _settings(job), device, clock), inputs.mixed(lowered))
+    made = PipelinedStep if pipelined else TrainingStep
+    return OrdinaryPlan(made(lowered, _settings(job), device, clock), inputs.mixed(lowered))
+
+
+def _refuse_pipeline(plan: Plan) -> None:
+    """Raise Unsupported for plans whose steps are none of TorchRec's pipeline."""
+    instead = 'train it with schedule = "sequential"'
+    if plan.schedule is not None:
+        raise Unsupported(f"a batch schedule changes modules from one mini-batch to the next, no pipeline's: {instead}")
+    if plan.dense is DenseHome.HOSTS:
+        raise Unsupported(f"a plan that trains on hosts alone exchanges nothing that a pipeline could hide: {instead}")
 
 
 def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:

@@ -97,8 +97,5 @@ class Inputs:
         else:
             sparse = lowered.local_lookups(lambda i: store.chosen(i, samples))
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, number)
-        return LocalBatch(
-            dense=dense[self.start : self.stop].to(self.device),
-            sparse=sparse.to(self.device),
-            labels=labels[self.start : self.stop].to(self.device),
-        )
+        own = slice(self.start, self.stop)
+        return LocalBatch(dense=dense[own], sparse=sparse, labels=labels[own]).to(self.device)

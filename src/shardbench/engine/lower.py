@@ -8,7 +8,7 @@ deal rows round-robin. A column range is a logical table of its own on its rank.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torchrec import KeyedJaggedTensor
@@ -142,6 +142,17 @@ class LocalLookups:
             lengths={i: lengths.to(device) for i, lengths in self.lengths.items()},
             positions={name: None if at is None else at.to(device) for name, at in self.positions.items()},
         )
+
+    @property
+    def in_turn(self) -> tuple[KeyedJaggedTensor, ...]:
+        """Return the lookups of every module, modules in their fixed order."""
+        return tuple(self.jagged.values())
+
+    def on_device(self) -> list[Any]:
+        """List what lies with the rank's device: tensors, and jagged ones."""
+        placed = [at for at in self.positions.values() if at is not None]
+        jagged = [one for key, one in self.jagged.items() if key.scope is not Reach.HOSTS]
+        return [*jagged, *self.lengths.values(), *placed]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,12 +163,22 @@ class ShardedModule(TableModule):
         """Exchange vectors by TorchRec's output distributions."""
         context, _ = received
         if not self.key.pooled:
-            jagged = self.module.output_dist(context, vectors).wait()
-            return {name: tensor.values() for name, tensor in jagged.items()}
+            return self.arrived(self.module.output_dist(context, vectors))
         sent = [
             output(vector, sharding)
             for output, vector, sharding in zip(self.module._output_dists, vectors, context.sharding_contexts)
         ]
+        return self.arrived(sent)
+
+    def look_up_and_send(self, context: Any, received: Any) -> list[Any]:
+        """Look up pooled vectors and send each sharding's before the next is looked up; give what ``arrived`` takes."""
+        shardings = zip(self.module._lookups, self.module._output_dists, received, context.sharding_contexts)
+        return [output(lookup(features), sharding) for lookup, output, features, sharding in shardings]
+
+    def arrived(self, sent: Any) -> Any:
+        """Wait for vectors that are on their way; give them as ``output`` does."""
+        if not self.key.pooled:
+            return {name: tensor.values() for name, tensor in sent.wait().items()}
         return [awaitable.wait() for awaitable in sent]
 
     def shards(self) -> Shards:

@@ -97,7 +97,8 @@ class Rank:
         self.phase("warmup")
         keep_freed_memory()
         for contender in (own.contender, *control):
-            for i in range(job.warmup):
+            # Up to the first timed one: a pipeline has its batch in flight already.
+            for i in range(-job.warmup, 0):
                 contender.take(i)
         self.phase("time")
         times, *others = take_turns([own.contender, *control], job.iterations, clock)
@@ -124,6 +125,7 @@ class Rank:
         for counted in own.counted:
             step = counted.step
             mode = SentBytes(self.job.topology.devices_per_node, step.dense_group.group_name)
+            step.prepare(counted.batch)
             step.bytes = mode
             with mode:
                 step(counted.batch)

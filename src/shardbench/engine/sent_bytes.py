@@ -102,7 +102,8 @@ class SentBytes(TorchDispatchMode):
         even = not splits
         shares = [sent.shape[0] // len(ranks)] * len(ranks) if even else list(splits)
         me = dist.get_rank()
-        sizes = sent.numel() * sent.element_size() == SPLIT_BYTES * len(ranks)
+        # A pipeline sends those of all shardings of a group at once.
+        sizes = sent.numel() * sent.element_size() % (SPLIT_BYTES * len(ranks)) == 0
         control = self.part is StepPart.INPUT and even and sizes
         name = CollectiveName.INPUT_SPLITS if control else self._exchange("all_to_all")
         self._called(name, ranks)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torchrec.optim import RowWiseAdagrad
+from torchrec.streamable import Pipelineable
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.phases import StepPhase
@@ -26,12 +27,24 @@ _OPTIMIZERS: dict[Optimizer, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalBatch:
+class LocalBatch(Pipelineable):  # type: ignore[misc]
     """A rank's share of a batch: dense features [b, features], lookups, labels [b]."""
 
     dense: torch.Tensor
     sparse: LocalLookups
     labels: torch.Tensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "LocalBatch":
+        """Return the batch on another device, but for what hosts look up; itself where it is there already."""
+        if self.dense.device == device:
+            return self
+        dense, labels = (one.to(device, non_blocking=non_blocking) for one in (self.dense, self.labels))
+        return LocalBatch(dense=dense, sparse=self.sparse.to(device), labels=labels)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tell the allocator that work on a stream uses the batch."""
+        for one in (self.dense, self.labels, *self.sparse.on_device()):
+            one.record_stream(stream)
 
 
 @dataclass(kw_only=True)
@@ -156,8 +169,7 @@ class TrainingStep:
         looked_up = [module.compute(lookups) for module, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
         self.enter(StepPart.OUTPUT)
-        for node in _kernel_nodes([vector for vectors in looked_up for vector in vectors]):
-            _time_node(node, self.clock, stamps)
+        time_kernels([vector for vectors in looked_up for vector in vectors], self.clock, stamps)
         outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
         stamps.marks.append(now())
         assembled = self._assembled(outputs, batch)
@@ -176,6 +188,9 @@ class TrainingStep:
         self._update_rows()
         stamps.marks.append(now())
         return logits.detach(), stamps
+
+    def prepare(self, batch: LocalBatch) -> None:
+        """Do what comes before a step on a batch and is no part of it: nothing here."""
 
     def _make_modules(self, optimizer: Any) -> list[TableModule]:
         return make_modules(self.lowered, self.groups, optimizer, self.device)
@@ -242,6 +257,12 @@ class TrainingStep:
         # The first pooled table's gradient stands for all of them: they leave one stack or cat together.
         for vectors in (*pooled[:1], *histories):
             vectors.register_hook(lambda _: stamps.vectors_ready.append(stamp()))
+
+
+def time_kernels(vectors: list[torch.Tensor], clock: Clock, stamps: Stamps) -> None:
+    """Stamp the embedding kernels of the backward pass, when it comes to these vectors."""
+    for node in _kernel_nodes(vectors):
+        _time_node(node, clock, stamps)
 
 
 def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:

@@ -38,6 +38,12 @@ TRAINING = ("precision", "optimizer", "exchange", "schedule")
 """Settings of how a model is trained: what trials must share to be compared."""
 
 
+def unusual(exchange: Precision, schedule: StepSchedule) -> tuple[str, ...]:
+    """List in words what training does that it does not do unless asked; empty for the ordinary exchange and step."""
+    exchanged = () if exchange is Precision.FP32 else (f"exchanged as {exchange}",)
+    return exchanged if schedule is StepSchedule.SEQUENTIAL else (*exchanged, schedule.value)
+
+
 class TrialSpec(StrictModel):
     """The facts that identify a trial; equal specs are the same trial and are not run twice."""
 
@@ -71,7 +77,8 @@ class TrialSpec(StrictModel):
     def text(self) -> str:
         """Write the trial in a few words."""
         seed = f" s{self.seed}" if self.seed else ""
-        return f"{self.backend} {self.workload} {self.machine} {self.strategy}{seed} r{self.repeat}"
+        where = " ".join((self.backend, self.workload, self.machine, *unusual(self.exchange, self.schedule)))
+        return f"{where} {self.strategy}{seed} r{self.repeat}"
 
 
 LONGEST_FAILURE = 1_000

@@ -14,7 +14,7 @@ from shardbench.cost.uncertainty import band, p_larger
 from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome
+from shardbench.records.trial import Backend, Outcome, unusual
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled
 
@@ -51,6 +51,11 @@ class Condition(NamedTuple):
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
         return cls(*(getattr(record.spec, name) for name in cls._fields))
+
+    @property
+    def title(self) -> str:
+        """Return the workload's name, and what its training does that ordinary training does not."""
+        return ", ".join((self.workload, *unusual(self.exchange, self.schedule)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,9 +400,10 @@ def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
 def _told_apart(own: Condition, grouped: Sequence[Group]) -> str:
     """Return the workload's name, with what differs between its groups on one machine by one backend."""
     alike = [group.condition for group in grouped if group.condition[: len(PROBLEM)] == own[: len(PROBLEM)]]
-    told = [name for name in own._fields[len(PROBLEM) :] if len({getattr(one, name) for one in alike}) > 1]
+    ways = ("batch_size", "precision", "optimizer")
+    told = [name for name in ways if len({getattr(one, name) for one in alike}) > 1]
     words = [f"{'batch ' if name == 'batch_size' else ''}{getattr(own, name)}" for name in told]
-    return ", ".join([own.workload, *words])
+    return ", ".join([own.title, *words])
 
 
 def current(records: Iterable[Record]) -> list[Record]:

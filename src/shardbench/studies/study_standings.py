@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shardbench.records.record import Record
 from shardbench.records.store import cell_store, trial_store
+from shardbench.records.trial import unusual
 from shardbench.report.groups import current
 from shardbench.report.page.write import StudyStandings
 from shardbench.report.standing import AS_RUN, PROBLEM, Standing, is_measured, states_standings, table_standings
@@ -52,7 +53,8 @@ def _trials(standings: Sequence[Standing], results: Path) -> list[Record]:
     problems = {one.problem for one in standings if is_measured(one.backend)}
     for path in sorted((results / "records").glob("*.jsonl")) if problems else []:
         stored = current(trial_store(results, path.stem).read())
-        records = [record for record in stored if is_measured(record.spec.backend)]
+        ordinary = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
+        records = [record for record in ordinary if is_measured(record.spec.backend)]
         if problems <= {(record.spec.workload, record.spec.machine, record.spec.backend.value) for record in records}:
             return records
     return []

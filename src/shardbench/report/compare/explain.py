@@ -12,7 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
-from shardbench.records.trial import Backend
+from shardbench.records.trial import Backend, unusual
 from shardbench.report.groups import Condition, Group, Row, current, groups
 from shardbench.report.results import trial_records
 from shardbench.report.tables.suite_tables import phases_of
@@ -99,6 +99,8 @@ class Explanation:
     machine: str
     backend: Backend
     batch_size: int
+    unusual: tuple[str, ...]
+    """What the training of both does that ordinary training does not, in words."""
     faster: ComparedTrial
     slower: ComparedTrial
     by_control: bool
@@ -196,6 +198,7 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         machine=condition.machine,
         backend=condition.backend,
         batch_size=condition.batch_size,
+        unusual=unusual(condition.exchange, condition.schedule),
         faster=faster,
         slower=slower,
         by_control=by_control,

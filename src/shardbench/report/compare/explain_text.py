@@ -39,7 +39,8 @@ def _apart(a: float, b: float) -> tuple[str, str]:
 
 def _headline(found: Explanation) -> str:
     faster, slower = found.faster, found.slower
-    where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
+    batch = f"batch {found.batch_size}"
+    where = ", ".join([f"{found.workload} on {found.machine}", found.backend, batch, *found.unusual])
     if not found.difference_ms and not found.by_control:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
     noise = "" if found.noise_pct is None else f" the noise floor of {significant(found.noise_pct, 2)} %"

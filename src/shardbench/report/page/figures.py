@@ -41,7 +41,7 @@ def figures(group: Group, numbers: Numbers) -> list[Chart]:
     rows = sorted(group.ok_rows, key=lambda row: (row.step.value, row.strategy))
     if not rows:
         return []
-    name = f"{group.condition.workload} on {group.condition.machine}"
+    name = f"{group.condition.title} on {group.condition.machine}"
     made = [
         _steps(group, rows, numbers, name),
         _ranks(group, rows, numbers, name),

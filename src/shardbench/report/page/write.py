@@ -227,7 +227,7 @@ def _group(
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
-        "title": f"{condition.workload} on {condition.machine}",
+        "title": f"{condition.title} on {condition.machine}",
         "backend": condition.backend.value,
         "note": found["throughput"].note,
         "suite": spec.suite,

@@ -137,7 +137,7 @@ def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
 
 def _where(group: Group) -> str:
     condition = group.condition
-    return f"{HOW[condition.backend.value]}: {condition.workload} on {condition.machine}."
+    return f"{HOW[condition.backend.value]}: {condition.title} on {condition.machine}."
 
 
 def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> str:

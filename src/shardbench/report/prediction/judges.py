@@ -83,7 +83,7 @@ def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> Compare
     none = np.empty(0)
     model, torchrec = (none if found is None else found for found in orders)
     return Compared(
-        workload=condition.workload,
+        workload=condition.title,
         machine=condition.machine,
         plans=len(members),
         pairs=comb(len(members), 2),

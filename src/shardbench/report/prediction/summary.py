@@ -81,8 +81,8 @@ def summaries(found: Sequence[PredictedTime]) -> list[Summary]:
     made = []
     for quantity in QUANTITIES:
         of_kind = [point for point in every if point.key.quantity == quantity]
-        workloads = sorted({point.condition.workload for point in of_kind})
-        made += [_summary(name, [p for p in of_kind if p.condition.workload == name]) for name in workloads]
+        workloads = sorted({point.condition.title for point in of_kind})
+        made += [_summary(name, [p for p in of_kind if p.condition.title == name]) for name in workloads]
         if len(workloads) > 1:
             made.append(_summary(EVERYTHING, of_kind))
     return made

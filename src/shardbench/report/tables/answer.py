@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from shardbench.base.generated import ascii_text
+from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
-from shardbench.records.trial import Outcome
+from shardbench.records.trial import Outcome, unusual
 from shardbench.report.groups import ComparedBy, Condition, Row, groups
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.standing import (
@@ -44,6 +45,8 @@ class GroupAnswer:
     """Whether times are compared: not where more ranks than cores ran."""
     logs: dict[str, tuple[str, ...]]
     """What failed trials of a strategy printed, as paths; a strategy without any has no entry."""
+    unusual: tuple[str, ...] = ()
+    """What the group's training does that ordinary training does not, in words."""
 
     @property
     def placed(self) -> list[Standing]:
@@ -76,6 +79,7 @@ class GroupAnswer:
         numbers = ("strategy", "role", "step_ms", "low_ms", "high_ms", "vs_best_pct", "model_ms", "torchrec_ms")
         return {
             **{name: getattr(first, name) for name in ("workload", "machine", "backend", "batch_size")},
+            "unusual": list(self.unusual),
             "noise_pct": self.noise_pct,
             "model_error": None if is_measured(first.backend) else model_error(first.machine, "step"),
             "compared": self.compared,
@@ -107,6 +111,7 @@ def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | Non
             noise_pct=group.noise_pct,
             compared=group.compared,
             logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
+            unusual=unusual(group.condition.exchange, group.condition.schedule),
         )
         for group in groups(listed)
     ]
@@ -121,7 +126,8 @@ def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
         floor = next((floor for floor in floors if floor is not None), None)
         listed = tuple(map(throughput_standing, rows))
         compared = all(text(row, "compared_by") != ComparedBy.NOTHING for row in rows)
-        found.append(GroupAnswer(standings=listed, noise_pct=floor, compared=compared, logs={}))
+        ways = unusual(Precision(rows[0]["exchange"]), StepSchedule(rows[0]["schedule"]))
+        found.append(GroupAnswer(standings=listed, noise_pct=floor, compared=compared, logs={}, unusual=ways))
     return found
 
 
@@ -133,7 +139,8 @@ def _logs(row: Row, results: Path) -> tuple[str, ...]:
 def lines(found: GroupAnswer, options: str = "") -> list[str]:
     """Return the answer in words: ASCII, at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
     first = found.standings[0]
-    head = f"{first.workload} on {first.machine}, {first.backend}, batch {first.batch_size:.0f}:"
+    facts = (f"{first.workload} on {first.machine}", first.backend, f"batch {first.batch_size:.0f}", *found.unusual)
+    head = ", ".join(facts) + ":"
     said = [_wrapped(head, "")]
     said += [_wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
     if found.judges:

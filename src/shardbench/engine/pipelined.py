@@ -1,0 +1,226 @@
+"""A training step in TorchRec's own pipeline: the next batch's lookups are exchanged while this one computes."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, pairwise, repeat
+from typing import Any
+
+import torch
+from torchrec.distributed.dist_data import KJTAllToAllTensorsAwaitable
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+
+from shardbench.base.errors import Unsupported
+from shardbench.cost.phases import MEASURED_PHASES, StepPhase
+from shardbench.engine.clock import Clock
+from shardbench.engine.lower import Lowered, ModuleKey, Reach
+from shardbench.engine.modules import ReplicatedRows, ShardedModule, TableModule
+from shardbench.engine.sent_bytes import StepPart
+from shardbench.engine.step import LocalBatch, Stamps, StepSettings, TrainingStep, time_kernels
+from shardbench.engine.turns import Contender
+
+
+@dataclass(kw_only=True)
+class PipelinedStamps(Stamps):
+    """Stamps of a step whose phases come in several pieces: ``ended[i]`` is what went on between marks i and i + 1."""
+
+    ended: list[StepPhase] = field(default_factory=list)
+
+    def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
+        """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``.
+
+        ``input`` is what the step itself waits and works for lookups, this batch's and the next one's: what of the
+        exchange goes on behind other phases is in none.
+        """
+        found: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
+        for phase, (start, stop) in zip(self.ended, pairwise(self.marks), strict=True):
+            if phase is StepPhase.OUTPUT_BACKWARD:
+                lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
+                dense_done = self.vectors_ready[0] if self.vectors_ready else start
+                found[StepPhase.DENSE] += ms(start, dense_done)
+                found[StepPhase.LOOKUP_BACKWARD] += lookups
+                found[phase] += max(0.0, ms(dense_done, stop) - lookups)
+            else:
+                found[phase] += (kernel_ms if phase is StepPhase.LOOKUP else ms)(start, stop)
+        return {**found, "step": ms(self.marks[0], self.marks[-1])}
+
+
+class PipelinedStep(TrainingStep):
+    """A step of TorchRec's TrainPipelineSparseDist: this batch is trained on, and the next one's lookups are sent.
+
+    A step ends when these have arrived. TorchRec would wait for them first thing in the next step, so the end is at
+    most a few launches early; and nothing of this pipeline goes on while another one's step is timed.
+    """
+
+    def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
+        if any(key.scope is Reach.HOSTS for key in lowered.modules):
+            raise Unsupported(
+                "TorchRec's pipeline runs on one kind of device, and the plan has tables that hosts look up beside "
+                'GPUs: train it with schedule = "sequential"'
+            )
+        super().__init__(lowered, settings, device, clock)
+        self._sharded = [module for module in self.modules if isinstance(module, ShardedModule)]
+        for module in self._sharded:
+            self._watch(module)
+        self._tables = _Tables(self.modules)
+        self._pipeline = _Pipeline(self, self._tables)
+        self._upcoming: Iterator[LocalBatch] = iter(())
+        self._stamps: PipelinedStamps | None = None
+
+    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, PipelinedStamps]:
+        """Train on a batch, filling the pipeline with it where another one is next; give its logits and stamps."""
+        if not self.holds(batch):
+            self.prepare(batch)
+        stamps = self._stamps = PipelinedStamps(marks=[self.clock.now()])
+        logits = self._pipeline.progress(self._upcoming)
+        self._pipeline.wait_for_lookups()
+        self.lap(StepPhase.INPUT)
+        self._stamps = None
+        return logits.detach(), stamps
+
+    def holds(self, batch: LocalBatch) -> bool:
+        """Tell whether the batch is the next one, whose lookups have arrived already."""
+        return bool(self._pipeline.batches) and self._pipeline.batches[0] is batch
+
+    def fill(self, batches: Iterable[LocalBatch]) -> None:
+        """Drop what the pipeline holds and exchange the lookups of the first batch; the others follow step by step."""
+        self._pipeline.reset()
+        self._upcoming = iter(batches)
+        self._pipeline.fill_pipeline(self._upcoming)
+        left_out = len(self._sharded) - len(self._pipeline._pipelined_modules)
+        if left_out:
+            raise Unsupported(f"TorchRec's pipeline left {left_out} of {len(self._sharded)} sharded modules out")
+
+    def prepare(self, batch: LocalBatch) -> None:
+        """Fill the pipeline with the one batch again and again, so that what a step sends is of this batch alone."""
+        self.fill(repeat(batch))
+
+    def lap(self, phase: StepPhase) -> None:
+        """Note that the phase ends here; nothing outside a step."""
+        if self._stamps is not None:
+            self._stamps.marks.append(self.clock.now())
+            self._stamps.ended.append(phase)
+
+    def train_on(self, batch: LocalBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return loss and logits of a batch whose lookups have been exchanged: the pipeline's forward pass."""
+        self.enter(StepPart.OUTPUT)
+        sent = dict(zip([module.key for module in self._sharded], self._tables(batch)))
+        held = {m.key: self._own_rows(m, batch) for m in self.modules if isinstance(m, ReplicatedRows)}
+        outputs = [self._arrived(module, batch, sent, held) for module in self.modules]
+        self.lap(StepPhase.OUTPUT)
+        assembled = self._assembled(outputs, batch)
+        if self._stamps is not None:
+            self._watch_vectors(assembled, self._stamps)
+        logits = self.dense(batch.dense, assembled)
+        loss = self.loss(logits, batch.labels)
+        self.lap(StepPhase.DENSE)
+        return loss, logits
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self.lap(StepPhase.UPDATE)
+
+    def step(self) -> None:
+        """Step what the backward pass did not."""
+        self._return_gradients()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self._update_rows()
+        self.lap(StepPhase.UPDATE)
+
+    def _own_rows(self, module: ReplicatedRows, batch: LocalBatch) -> list[torch.Tensor]:
+        self.lap(StepPhase.OUTPUT)
+        vectors = module.compute(batch.sparse.jagged[module.key])
+        self._looked_up(vectors)
+        return vectors
+
+    def _arrived(
+        self, module: TableModule, batch: LocalBatch, sent: dict[ModuleKey, Any], held: dict[ModuleKey, Any]
+    ) -> Any:
+        if isinstance(module, ShardedModule):
+            return module.arrived(sent[module.key])
+        return module.output(batch.sparse.jagged[module.key], held[module.key])
+
+    def _watch(self, module: ShardedModule) -> None:
+        """Stamp a module's kernels where the pipeline runs them."""
+        sharded = module.module
+        # TorchRec's own would name columns that were pooled together before they were sent.
+        begin = module.look_up_and_send if module.key.pooled else sharded.compute_and_output_dist
+
+        def stamped(context: Any, received: Any) -> Any:
+            self.lap(StepPhase.INPUT)
+            sent = begin(context, received)
+            self.lap(StepPhase.OUTPUT)
+            return sent
+
+        sharded.compute_and_output_dist = stamped
+        for lookup in sharded._lookups:
+            lookup.register_forward_pre_hook(lambda *_: self.lap(StepPhase.OUTPUT))
+            lookup.register_forward_hook(lambda module, given, vectors: self._looked_up([vectors]))
+
+    def _looked_up(self, vectors: list[torch.Tensor]) -> None:
+        self.lap(StepPhase.LOOKUP)
+        if self._stamps is not None:
+            time_kernels(vectors, self.clock, self._stamps)
+
+
+class _Tables(torch.nn.Module):
+    """What of the model the pipeline traces: which sharded module takes which lookups of a batch."""
+
+    def __init__(self, modules: list[TableModule]) -> None:
+        super().__init__()
+        # Numbers: a key is a tuple with names, which the trace would make a call of.
+        self._places = [place for place, module in enumerate(modules) if isinstance(module, ShardedModule)]
+        self._sharded = torch.nn.ModuleList(module.module for module in modules if isinstance(module, ShardedModule))
+
+    def forward(self, batch: LocalBatch) -> list[Any]:
+        """Return what each sharded module will give, in their order."""
+        return [sharded(batch.sparse.in_turn[place]) for place, sharded in zip(self._places, self._sharded)]
+
+
+class _Pipeline(TrainPipelineSparseDist):  # type: ignore[misc]
+    """TorchRec's pipeline, with a stamp after each of its parts."""
+
+    def __init__(self, step: PipelinedStep, tables: _Tables) -> None:
+        super().__init__(tables, step, step.device, custom_model_fwd=step.train_on)
+        self._step = step
+
+    def start_sparse_data_dist(self, batch: Any, context: Any) -> None:
+        """Begin the exchange of a batch's lookups, which is that of their numbers."""
+        self._step.enter(StepPart.INPUT)
+        super().start_sparse_data_dist(batch, context)
+        self._step.lap(StepPhase.INPUT)
+
+    def wait_sparse_data_dist(self, context: Any) -> None:
+        """Wait for the numbers, and begin the exchange of the lookups themselves."""
+        self._step.enter(StepPart.INPUT)
+        super().wait_sparse_data_dist(context)
+        self._step.lap(StepPhase.INPUT)
+
+    def wait_for_lookups(self) -> None:
+        """Wait for the next batch's lookups, which stay where they are."""
+        for request in self.contexts[0].input_dist_tensors_requests.values() if self.contexts else ():
+            for one in request.awaitables:
+                if isinstance(one, KJTAllToAllTensorsAwaitable):
+                    for work in getattr(one, "_awaitables", ()):
+                        work.wait()
+
+    def _backward(self, losses: torch.Tensor) -> None:
+        self._step.enter(StepPart.BACKWARD)
+        super()._backward(losses)
+        self._step.lap(StepPhase.OUTPUT_BACKWARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinedContender(Contender[LocalBatch]):
+    """A pipeline that its batches go through in turn, and that is filled before a step, never in one."""
+
+    step: PipelinedStep
+
+    def take(self, iteration: int) -> tuple[torch.Tensor, PipelinedStamps]:
+        """Make one step; return its logits and stamps."""
+        batch = self.batches[iteration % len(self.batches)]
+        if not self.step.holds(batch):
+            self.step.fill(self.batches[at % len(self.batches)] for at in count(iteration))
+        return self.step(batch)

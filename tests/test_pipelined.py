@@ -1,0 +1,240 @@
+"""Steps in TorchRec's pipeline on real ranks: the same training and bytes as one step after another."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from problems import RandomWorkload, machine
+from random_plans import random_plans
+from test_random_plans import SETTINGS
+from unsharded import read_sharded, train_unsharded
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.serialise import from_data
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.traffic import count
+from shardbench.engine.clock import clock_of
+from shardbench.engine.contenders import build
+from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.pipelined import PipelinedStamps
+from shardbench.engine.rank import SETTLING_STEPS, Rank
+from shardbench.engine.sent_bytes import SentBytes
+from shardbench.model.plan import (
+    BatchSchedule,
+    DenseHome,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    whole_table,
+)
+from shardbench.model.table import Optimizer, StepSchedule
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.job import RankJob
+from shardbench.processes.launch import run_ranks
+from shardbench.processes.trial_folder import write_job
+from shardbench.records.trial import Outcome
+from shardbench.runs.suite import TrialSettings
+from shardbench.workloads.materialise import materialise
+
+BATCHES = 3
+
+
+def job_of(workload, problem, plan, folder: Path, **given) -> RankJob:
+    options = {"warmup": 2, "iterations": 4, "seed": 1, "timeout_s": 100, "learning_rate": 0.5, "dump": True, **given}
+    job = rank_job(plan, problem, workload.dense, folder / "batches", **options)
+    return job.model_copy(update={"schedule": StepSchedule.PIPELINED})
+
+
+def check(workload, problem, plan, **given) -> None:
+    """A step on each of three batches equals the unsharded model, and sends of each batch what is counted of it."""
+    folder, workload.test_batches = Path(tempfile.mkdtemp(prefix="pipelined-")), BATCHES
+    try:
+        batches = materialise(workload, folder / "batches", range(BATCHES))
+        job = job_of(workload, problem, plan, folder, **given)
+        measured = measure(job, folder / "job")
+        for n in range(BATCHES):
+            traffic = count(plan, problem, lambda i, n=n: batches.bags(n, i), workload.dense)
+            for rank in measured.ranks:
+                for name in CollectiveName:
+                    links = traffic.collectives[name]
+                    expected = (links.sent_intra[rank.rank], links.sent_inter[rank.rank])
+                    sent = rank.sent[n].get(name, (0.0, 0.0))
+                    assert sent == pytest.approx(expected, rel=1e-12), (n, rank.rank, name)
+        sharded, reference = read_sharded(job, folder / "job"), train_unsharded(job)
+        assert len(sharded.logits) == BATCHES
+        for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    finally:
+        shutil.rmtree(folder)
+
+
+def everything(nodes: int, devices: int) -> tuple[RandomWorkload, Plan]:
+    """Every placement, pooled and not, ranges of rows and columns, and a table of two features."""
+    everyone = tuple(range(nodes * devices))
+    last = len(everyone) - 1
+    places = [OnRank(rank=last), RowWise(ranks=everyone), Replicated(ranks=everyone), NodeSharded(),
+              OnLocalRank(local_rank=0)]  # fmt: skip
+    shapes = [(40, 16)] * (2 * len(places) + 2)
+    sequences = frozenset(range(len(places), 2 * len(places)))
+    workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=sequences, shared={0: 2, 5: 2})
+    *whole, columns, rows = workload.tables
+    segments = [whole_table(table, place) for table, place in zip(whole, places * 2)]
+    segments += [
+        Segment(table=columns.name, row_stop=40, column_start=a, column_stop=a + 8, placement=OnRank(rank=r))
+        for a, r in ((0, 0), (8, last))
+    ]
+    cuts = [(0, 9, Replicated(ranks=everyone)), (9, 20, OnRank(rank=0)), (20, 40, RowWise(ranks=everyone))]
+    segments += [Segment(table=rows.name, row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts]
+    return workload, Plan(world_size=len(everyone), segments=tuple(segments))
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 2), pytest.param(2, 2, marks=pytest.mark.slow)])
+def test_every_placement_at_once(nodes, devices):
+    workload, plan = everything(nodes, devices)
+    # The control's own pipeline is stepped in between.
+    control = Plan(
+        world_size=plan.world_size,
+        segments=tuple(whole_table(t, RowWise(ranks=tuple(range(plan.world_size)))) for t in workload.tables),
+    )
+    check(workload, workload.problem(machine(nodes, devices)), plan, control=control)
+
+
+@settings(max_examples=6, **SETTINGS)
+@given(random_plans())
+def test_a_pipeline_trains_and_sends_as_counted(case):
+    check(*case)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, **SETTINGS)
+@given(random_plans())
+def test_a_pipeline_trains_and_sends_as_counted_over_many_plans(case):
+    check(*case)
+
+
+def two_tables(kind) -> tuple[RandomWorkload, Plan]:
+    workload = RandomWorkload([(90, 16), (40, 16)], 12, pooling=9)
+    workload.test_batches = BATCHES
+    return workload, Plan(world_size=2, segments=tuple(whole_table(table, kind) for table in workload.tables))
+
+
+@pytest.mark.parametrize("kind", [Replicated(ranks=(0, 1)), RowWise(ranks=(0, 1))])
+def test_row_wise_adagrad_keeps_its_moments(kind, tmp_path):
+    workload, plan = two_tables(kind)
+    materialise(workload, tmp_path / "batches", range(BATCHES))
+    given = {"optimizer": Optimizer.ROWWISE_ADAGRAD, "learning_rate": 0.1}
+    job = job_of(workload, workload.problem(machine(1, 2)), plan, tmp_path, **given)
+    measure(job, tmp_path / "job")
+    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+class Seen(SentBytes):
+    """The counter, which also keeps the order of collectives."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.order: list[str] = []
+
+    def _called(self, name, ranks) -> None:
+        self.order.append(str(name))
+        super()._called(name, ranks)
+
+
+def in_order(folder: Path) -> int:
+    """Write the collectives of three steps of a rank, and what the pipeline holds after each."""
+    rank = Rank(folder)
+    plan = build(rank.job, rank.job.plan, (rank.rank, rank.world, rank.device), clock_of(rank.device))
+    step, found = plan.contender.step, []
+    for iteration in range(SETTLING_STEPS):
+        plan.contender.take(iteration)
+    for iteration in range(SETTLING_STEPS, SETTLING_STEPS + BATCHES):
+        seen = step.bytes = Seen(2, step.dense_group.group_name)
+        with seen:
+            plan.contender.take(iteration)
+        batches = plan.contender.batches
+        holds = [step.holds(batch) for batch in batches].index(True)
+        waiting = len(step._pipeline.contexts[0].input_dist_tensors_requests)
+        sent = seen.totals[CollectiveName.INPUT_ALL_TO_ALL][0], seen.totals[CollectiveName.OUTPUT_ALL_TO_ALL][0]
+        found.append({"order": seen.order, "holds": holds, "waiting": waiting, "sent": sent})
+    (folder / f"rank{rank.rank}.json").write_text(json.dumps(found))
+    return 0
+
+
+def test_the_next_batchs_lookups_are_sent_within_the_step(tmp_path):
+    workload, plan = two_tables(OnRank(rank=1))
+    batches = materialise(workload, tmp_path / "batches", range(BATCHES))
+    problem = workload.problem(machine(1, 2))
+    write_job(job_of(workload, problem, plan, tmp_path), tmp_path / "job")
+    run_ranks(in_order, tmp_path / "job", 2, 60.0)
+    wanted = [count(plan, problem, lambda i, n=n: batches.bags(n, i), workload.dense) for n in range(BATCHES)]
+    lookups = [traffic.collectives[CollectiveName.INPUT_ALL_TO_ALL].sent_intra for traffic in wanted]
+    assert len({sent[0] for sent in lookups}) == BATCHES
+    for rank in range(2):
+        for at, seen in enumerate(json.loads((tmp_path / "job" / f"rank{rank}.json").read_text()), SETTLING_STEPS):
+            following = (at + 1) % BATCHES
+            # Numbers go out before this batch's vectors, the lookups themselves before the backward pass.
+            first, *others = [name for name in seen["order"] if "reduce" not in name]
+            assert first == "input_splits"
+            assert others == ["output_all_to_all", "input_all_to_all", "input_all_to_all", "backward_all_to_all"]
+            assert seen["holds"] == following
+            assert seen["waiting"] == 1
+            assert seen["sent"][0] == lookups[following][rank]
+
+
+def test_a_plan_that_is_no_pipelines_is_skipped_with_the_reason(tmp_path):
+    workload, plan = two_tables(Replicated(ranks=(0, 1)))
+    materialise(workload, tmp_path / "batches", range(1))
+    hot = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1),))
+    scheduled = Plan(world_size=2, segments=plan.segments, schedule=hot)
+    with pytest.raises(TrialFailed) as caught:
+        measure(job_of(workload, workload.problem(machine(1, 2)), scheduled, tmp_path), tmp_path / "job")
+    assert caught.value.failure.outcome is Outcome.SKIPPED
+    assert "a batch schedule changes modules from one mini-batch to the next" in caught.value.failure.cause
+    on_hosts = Plan(world_size=2, segments=plan.segments, dense=DenseHome.HOSTS)
+    job = job_of(workload, workload.problem(machine(1, 2)), on_hosts, tmp_path)
+    with pytest.raises(Unsupported, match=r'trains on hosts alone .*: train it with schedule = "sequential"$'):
+        build(job, on_hosts, (0, 2, torch.device("cpu")), clock_of(torch.device("cpu")))
+
+
+def test_a_steps_pieces_add_up_to_its_phases():
+    def between(start, stop):
+        return float(stop - start)
+
+    ended = [
+        StepPhase.UPDATE, StepPhase.INPUT, StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.LOOKUP, StepPhase.OUTPUT,
+        StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.INPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.UPDATE,
+        StepPhase.INPUT,
+    ]  # fmt: skip
+    marks = [0, 1, 3, 4, 5, 9, 10, 12, 20, 21, 40, 43, 48]
+    stamps = PipelinedStamps(marks=marks, ended=ended, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
+    assert stamps.read(SimpleNamespace(ms=between)) == {
+        "input": 2 + 1 + 1 + 5,
+        "lookup": 4,
+        "output": 1 + 1 + 2,
+        "dense": 8 + 5,
+        "output_backward": 40 - 26 - 5,
+        "lookup_backward": 5,
+        "update": 1 + 3,
+        "step": 48,
+    }
+
+
+def test_an_unknown_schedule_is_one_clear_line():
+    with pytest.raises(BadInput, match=r"^here: schedule: Input should be 'sequential' or 'pipelined'$"):
+        from_data(TrialSettings, {"schedule": "piped"}, "here")
