@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.drift import HOT_SHARE, DriftedBatches, exchange, hot_rows
 from shardbench.workloads.materialise import DrawnBatches

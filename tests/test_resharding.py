@@ -176,7 +176,7 @@ def plans(draw: st.DrawFn, rows: int) -> Plan:
                     column_start=start,
                     column_stop=stop,
                     placement=draw(st.sampled_from(PLACEMENTS)),
-                )  # fmt: skip
+                )
             )
     return plan(*segments, world=4)
 

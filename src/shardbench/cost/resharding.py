@@ -11,7 +11,7 @@ from math import gcd
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.collectives import bytes_s, moved, pairwise
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import (
@@ -221,7 +221,7 @@ def _places(segment: Segment, topology: Topology) -> Ints:
             ranks = np.arange(world).reshape(topology.nodes, -1).T
         case OnLocalRank():
             ranks = np.arange(world).reshape(topology.nodes, -1).T[[place.local_rank]]
-    return ranks + (world if place.tier is Tier.UVM else 0)
+    return np.asarray(ranks + (world if place.tier is Tier.UVM else 0))
 
 
 def _shared_rows(runs: Runs, old: _Side, new: _Side) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -290,11 +290,11 @@ def _rank_of_places(topology: Topology) -> Ints:
     return np.concatenate([ranks, ranks, ranks[:: topology.devices_per_node]])
 
 
-def _in_hbm(topology: Topology) -> np.ndarray:
+def _in_hbm(topology: Topology) -> Bools:
     return np.arange(2 * topology.world_size + topology.nodes) < topology.world_size
 
 
-def _same_node(topology: Topology) -> np.ndarray:
+def _same_node(topology: Topology) -> Bools:
     node = np.arange(topology.world_size) // topology.devices_per_node
     return np.asarray(node[:, None] == node[None, :])
 
