@@ -147,7 +147,7 @@ def everything() -> list[str]:
 def reproduce(session: nox.Session) -> None:
     """Run a suite (default: quick), or a paper's suite, studies and claims (such as recshard). Records go to runs/.
 
-    `all` is the suite quick, every paper, drift and the leaderboard. Options go to `shardbench run` or `shardbench reproduce`.
+    `all` is the suite quick, every paper, drift and the leaderboard. Options go to `shardbench run` or `reproduce`.
     """
     install(session)
     arguments = list(session.posargs)

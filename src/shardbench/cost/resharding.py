@@ -266,7 +266,7 @@ def dealt_rows(first: Ints, second: Ints, lengths: Ints, deals: tuple[int, int])
     passed = edges.cumsum(axis=1)
     counts = passed[:, :steps] + passed[:, steps : 2 * steps]
     np.add.at(counts, on, whole[:, None])
-    return counts[cycle, step]
+    return np.asarray(counts[cycle, step], dtype=np.int64)
 
 
 def _add(flows: Ints, source: Ints, target: Ints, sizes: Ints, links: Floats) -> None:
