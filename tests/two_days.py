@@ -34,7 +34,7 @@ def write_days(
         columns = []
         for name, size in ROWS.items():
             hot = (size ** generator.random((SAMPLES, 8)) - 1).astype(np.int64)
-            moved = (hot + 1000 * day) % size % rows[name]
+            moved = (hot + 1000 * day) % size % rows.get(name, size)
             columns.append(["|".join(map(str, bag)) for bag in moved.tolist()])
         lines += [",".join(cells) for cells in zip(*columns)]
     log = place / f"{folder.replace('/', '-')}.csv"

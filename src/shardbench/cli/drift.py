@@ -111,7 +111,9 @@ def _check_alike(older: Path, newer: Path) -> None:
 def _log(folder: Path, batch_size: int) -> "AccessLog":
     from shardbench.datasets.access_log import AccessLogConfig  # noqa: PLC0415
 
-    stated = AccessLogConfig(name="log", prepared=str(folder.resolve()), batch_size=batch_size, test_batches=1)
+    stated = AccessLogConfig(
+        name=folder.resolve().name, prepared=str(folder.resolve()), batch_size=batch_size, test_batches=1
+    )
     return stated.build(Path())
 
 
