@@ -35,6 +35,8 @@ ENVIRONMENT = {
 }
 DEFAULT_SUITE = "quick"
 LEADERBOARD = "leaderboard"
+COMMON = ("drift", LEADERBOARD)
+"""Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = ("scale", "prepare", "planners", "impostors", "faults", "fuzz")
@@ -131,21 +133,21 @@ def install(session: nox.Session) -> None:
 
 
 def is_paper(name: str) -> bool:
-    """Say whether the name is a baseline with studies or claims, or the leaderboard, and not a plain suite."""
-    return (ROOT / "baselines" / name / "reproduction").is_dir() or name == LEADERBOARD
+    """Say whether the name is of studies or claims (a baseline's, or of all strategies), and not of a plain suite."""
+    return (ROOT / "baselines" / name / "reproduction").is_dir() or name in COMMON
 
 
 def everything() -> list[str]:
-    """Return the names of the suite quick, of every paper and of the leaderboard."""
+    """Return the names of the suite quick, of every paper, and of the studies of all strategies."""
     papers = sorted(folder.parent.name for folder in (ROOT / "baselines").glob("*/reproduction"))
-    return [DEFAULT_SUITE, *papers, LEADERBOARD]
+    return [DEFAULT_SUITE, *papers, *COMMON]
 
 
 @nox.session
 def reproduce(session: nox.Session) -> None:
     """Run a suite (default: quick), or a paper's suite, studies and claims (such as recshard). Records go to runs/.
 
-    `all` is the suite quick, every paper and the leaderboard. Options go to `shardbench run` or `shardbench reproduce`.
+    `all` is the suite quick, every paper, drift and the leaderboard. Options go to `shardbench run` or `reproduce`.
     """
     install(session)
     arguments = list(session.posargs)

@@ -14,6 +14,7 @@ ROOMS = (
 PLUGINS = {
     "datasets": ("base", "model", "workloads"),
     "baselines": ROOMS[: ROOMS.index("cli")],
+    "drift": ROOMS[: ROOMS.index("cli")],
     "leaderboard": ROOMS[: ROOMS.index("cli")],
 }
 """What varies, and the rooms that it may import; a room imports neither by name but through discovery."""
@@ -23,6 +24,7 @@ FOLDERS = {
     "shardbench": ROOT / "src" / "shardbench",
     "shardbench.baselines": ROOT / "baselines",
     "shardbench.datasets": ROOT / "datasets",
+    "shardbench.drift": ROOT / "benchmarks" / "drift",
     "shardbench.leaderboard": ROOT / "benchmarks" / "leaderboard",
 }
 

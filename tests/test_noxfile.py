@@ -141,7 +141,15 @@ def test_everything_is_the_suite_quick_the_papers_and_the_leaderboard(jobs):
     asked = [(command[1], command[2]) for command in session.ran]
     assert asked[0] == ("run", "quick")
     assert asked[-1] == ("reproduce", "leaderboard")
-    assert {name for _, name in asked[1:-1]} >= {"recshard", "autoshard", "dreamshard", "flexshard", "fae", "joint"}
+    assert {name for _, name in asked[1:-1]} >= {
+        "recshard",
+        "autoshard",
+        "dreamshard",
+        "flexshard",
+        "fae",
+        "joint",
+        "drift",
+    }
     assert all(command == "reproduce" for command, _ in asked[1:])
     assert ["--quick" in command for command in session.ran] == [False] + [True] * (len(asked) - 1)
     assert all(command[3:6] == ("--page", "--results", "runs") for command in session.ran)

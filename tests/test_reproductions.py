@@ -19,7 +19,7 @@ from shardbench.studies.reproduction import find_reproduction
 RESULTS = Path(__file__).parent.parent / "results"
 NAMES = reproduction_names()
 COMMITTED = sorted(path.name for path in (RESULTS / "studies").glob("*") if path.is_dir())
-OURS = ("joint", "leaderboard")
+OURS = ("drift", "joint", "leaderboard")
 """They reproduce no paper: nobody claimed anything."""
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 

@@ -21,12 +21,14 @@ from pathlib import Path
 
 PACKAGE = "shardbench"
 BASELINES, DATASETS = f"{PACKAGE}.baselines", f"{PACKAGE}.datasets"
-LEADERBOARD = f"{PACKAGE}.leaderboard"
+LEADERBOARD, DRIFT = f"{PACKAGE}.leaderboard", f"{PACKAGE}.drift"
+COMMON = (DRIFT, LEADERBOARD)
+"""Packages with studies of all strategies, which reproduce no paper."""
 REPRODUCTION = "reproduction"
 """Subfolder of a baseline that compares its strategies but makes none of their plans."""
 
 _ROOT = Path(__file__).resolve().parents[1]
-_FOLDERS = ("baselines", "datasets", "leaderboard", "machines", "suites")
+_FOLDERS = ("baselines", "datasets", "drift", "leaderboard", "machines", "suites")
 """Parts of the package that vary; records state machines and suites by other hashes."""
 _JUDGES = (
     "runs.run_trial",
@@ -35,6 +37,7 @@ _JUDGES = (
     "studies.contests.contest",
     "studies.contests.split_contest",
     "tasks.measured_oracle",
+    "workloads.drift",
     "torchrec.estimate",
 )
 """Modules through which trials and the cells of studies are judged: with all that they import, the harness."""
@@ -136,7 +139,7 @@ def code_hash(*modules: str, reproduction: bool = False) -> str | None:
 def class_code(value: object, base: type, *provided_by: str, reproduction: bool = False) -> str | None:
     """Return the hash of the packages that define the classes by which ``value`` is a ``base``, or that provide it.
 
-    The code of a baseline and of the leaderboard is its folder, other people's is the top-level package, or the module
+    The code of a baseline and of ``COMMON`` is its folder, other people's is the top-level package, or the module
     where it is in none; classes of the harness are left out. None where there is no file to read.
     """
     named = {kind.__module__ for kind in type(value).__mro__ if issubclass(kind, base)} | set(provided_by)
@@ -149,8 +152,8 @@ def owner_of(module: str) -> str:
     parts = module.split(".")
     if module.startswith(f"{BASELINES}."):
         return ".".join(parts[:3])
-    if parts[:2] == LEADERBOARD.split("."):
-        return LEADERBOARD
+    if ".".join(parts[:2]) in COMMON:
+        return ".".join(parts[:2])
     for end in range(1, len(parts)):
         spec = _spec(".".join(parts[:end]))
         # A namespace has no file of its own: what is in it may be other people's.

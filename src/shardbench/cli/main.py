@@ -17,6 +17,7 @@ from shardbench.cli.claims import claims_command
 from shardbench.cli.collect import collect_command
 from shardbench.cli.compare import compare_command
 from shardbench.cli.doctor import doctor_command
+from shardbench.cli.drift import drift_command
 from shardbench.cli.explain import explain_command
 from shardbench.cli.export import export_command
 from shardbench.cli.list import list_command
@@ -101,6 +102,7 @@ def shardbench(
 
 app.command("list")(list_command)
 app.command("plan")(plan_command)
+app.command("drift")(drift_command)
 app.command("export")(export_command)
 app.command("profile")(profile_command)
 app.command("prepare")(prepare_command)

@@ -83,7 +83,7 @@ def plan_command(
     asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
     if not strategy:
         say_left_out()
-    kept = _constraints(constraints) if constraints is not None else None
+    kept = read_constraints(constraints) if constraints is not None else None
     found = best_plan(
         _workload(tables, workload, batch_size, data),
         on,
@@ -102,7 +102,8 @@ def plan_command(
     return shared.EXIT_OK if found.best is not None else shared.EXIT_FAILED
 
 
-def _constraints(path: Path) -> "Constraints":
+def read_constraints(path: Path) -> "Constraints":
+    """Read what a plan must keep; raises BadInput that names the wrong field."""
     from shardbench.base.serialise import from_data  # noqa: PLC0415
     from shardbench.model.constraints import Constraints  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shardbench.base import plugins
 from shardbench.base.closest import unknown
-from shardbench.base.code import BASELINES, LEADERBOARD, REPRODUCTION, class_code
+from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, class_code
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, described
 from shardbench.base.plugins import Brought, brought, collected, loaded
@@ -51,16 +51,17 @@ def get_strategy(name: str) -> Strategy:
 
 
 def reproduction_names() -> list[str]:
-    """List the baselines that bring studies or claims of a paper, and the leaderboard; sorted."""
+    """List the baselines that bring studies or claims of a paper, and the studies of all strategies; sorted."""
     parent = importlib.import_module(GROUP)
     folders = sorted(module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
     owners = [name for name in folders if importlib.util.find_spec(f"{GROUP}.{name}.{REPRODUCTION}") is not None]
-    return sorted([*owners, LEADERBOARD.rpartition(".")[2]])
+    return sorted([*owners, *(package.rpartition(".")[2] for package in COMMON)])
 
 
 def reproduction_home(owner: str) -> str:
     """Return the name of the package with the studies and claims of ``owner``."""
-    return LEADERBOARD if owner == LEADERBOARD.rpartition(".")[2] else f"{GROUP}.{owner}.{REPRODUCTION}"
+    common = {package.rpartition(".")[2]: package for package in COMMON}
+    return common.get(owner, f"{GROUP}.{owner}.{REPRODUCTION}")
 
 
 def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:

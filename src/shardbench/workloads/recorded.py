@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.hotness import take
 from shardbench.workloads.ranking_cache import Survey
-from shardbench.workloads.trace import Bags, Ranking, Split, check_rows
+from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows
 from shardbench.workloads.workload import Workload, WorkloadConfig
 
 
@@ -80,12 +80,17 @@ class RecordedWorkload(Workload):
         return ranking, profile
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
+        raw = self.recorded(split, batch, table)
+        return replace(raw, values=self.ranking(table)(raw.values))
+
+    def recorded(self, split: Split, batch: int, table: int) -> Bags:
+        """Return the lookups of one table in one global batch, with the ids as recorded."""
+        assert_readable(split)
         if split is Split.TRAIN:
             start = batch % (self.train_samples // self.batch_size) * self.batch_size
         else:
             start = self.train_samples + batch * self.batch_size
-        raw = self._raw(table, start, start + self.batch_size)
-        return replace(raw, values=self.ranking(table)(raw.values))
+        return self._raw(table, start, start + self.batch_size)
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
         chosen = np.arange(self.train_samples)

@@ -189,6 +189,13 @@ class Ranking:
         return np.repeat(*self._runs)
 
     @property
+    def seen(self) -> Ints:
+        """Return the ids of the seen rows, int64 [seen], ascending."""
+        if self._ranks is None:
+            return self._seen.astype(np.int64)
+        return np.flatnonzero(self._ranks < self._runs[1].sum())
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of memory that it keeps."""
         kept = (self._seen, self._rank) if self._ranks is None else (self._ranks,)

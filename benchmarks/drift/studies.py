@@ -1,0 +1,189 @@
+"""Studies of drift: what every strategy's plan loses when hot rows change places, and on later days of real logs."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from shardbench.base.statistics import log_mean
+from shardbench.model.discovery import get_strategy, strategies
+from shardbench.model.plan import Plan
+from shardbench.model.strategy import Budget, Role
+from shardbench.records.cell import Cell, Row, SeriesRow
+from shardbench.records.trial import Failure, Outcome
+from shardbench.report.page.plot import Plot
+from shardbench.runs.evaluate import Answer, evaluate
+from shardbench.runs.planning import learns
+from shardbench.runs.simulate import CountedQuestion, Simulation, simulate
+from shardbench.studies.study import Study
+from shardbench.workloads.drift import DriftedBatches
+
+from .problems import BATCHES, DAYS, DAYS_BATCH, PROBLEMS, days_question, periods, question
+
+SHARES_PCT = (5, 10, 25, 50)
+SEEDS = 10
+PLAN_S = 20.0
+"""Seconds that a plan may take; one that takes longer is a timeout."""
+TOO_LONG = frozenset({("off-hbm", "torchrec-2d"), ("off-hbm", "torchrec-fused")})
+"""Planners that take minutes for 397 tables, many times their budget."""
+RATIO = ("n", "over_undrifted", "low", "high")
+
+
+class HotRows(Study):
+    """Every strategy's plan on lookups of which 5 to 50 % of the hot rows have changed places with other rows."""
+
+    name = "hot_rows"
+    columns = ("backend", "outcome", "drift_pct", "undrifted_ms", "step_ms", "cause")
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Return a cell a problem and strategy; of a quick run those of the first problem."""
+        named = list(PROBLEMS)[:1] if quick else list(PROBLEMS)
+        return [
+            {"problem": problem, "strategy": strategy}
+            for problem in named
+            for strategy in _asked()
+            if (problem, strategy) not in TOO_LONG
+        ]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
+        """Plan once, and return a row a share, whose ``step_ms`` are those of all seeds; or why there is no plan."""
+        asked = question(str(cell["problem"]))
+        answer = _planned(asked, str(cell["strategy"]))
+        if isinstance(answer, Failure):
+            return [_failed(answer)]
+        shared = {"backend": "simulated", "outcome": Outcome.OK.value, "undrifted_ms": answer.judged.step_ms}
+        return [
+            {
+                **shared,
+                "drift_pct": share,
+                "step_ms": tuple(_step_ms(asked, answer.plan, share, n) for n in range(SEEDS)),
+            }
+            for share in SHARES_PCT
+        ]
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """Return a row a problem, strategy and share, with the mean over seeds; and why others have none."""
+        rows = rows.reindex(columns=["problem", "strategy", *self.columns])
+        best = rows.groupby("problem")["undrifted_ms"].min()
+        found = []
+        for row in rows.to_dict("records"):
+            told = {name: row[name] for name in ("problem", "strategy", "backend", "outcome")}
+            if row["outcome"] != Outcome.OK.value:
+                found.append({**told, "cause": row["cause"]})
+                continue
+            undrifted_ms = row["undrifted_ms"]
+            ratio = _ratio("over_undrifted", [step_ms / undrifted_ms for step_ms in row["step_ms"]])
+            drifted_ms = undrifted_ms * ratio["over_undrifted"]
+            found.append(
+                {
+                    **told, "drift_pct": row["drift_pct"], "undrifted_ms": undrifted_ms, "drifted_ms": drifted_ms,
+                    **ratio, "over_best_fresh": drifted_ms / best[row["problem"]],
+                }
+            )  # fmt: skip
+        columns = (
+            "problem", "strategy", "backend", "outcome", "drift_pct", "undrifted_ms", "drifted_ms", *RATIO,
+            "over_best_fresh", "cause",
+        )  # fmt: skip
+        return {self.name: pd.DataFrame(found, columns=list(columns))}
+
+    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
+        """Plot what plans lose, a panel a problem."""
+        title = "Step on drifted lookups over the plan's undrifted step, by share of hot rows that changed places (%)."
+        return [
+            Plot(
+                title=title, table=self.name, x="drift_pct", y="over_undrifted", series="strategy", low="low",
+                high="high", facet="problem",
+            )
+        ]  # fmt: skip
+
+
+class Days(Study):
+    """Every strategy's plan of a prepared log's first days, judged on its last ones beside a fresh plan."""
+
+    name = "days"
+    columns = ("backend", "outcome", "batch", "undrifted_ms", "step_ms", "fresh_ms", "cause")
+
+    def __init__(self, data: Path = Path("data"), batch_size: int = DAYS_BATCH) -> None:
+        self.data, self.batch_size = data, batch_size
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Return a cell a strategy and log, of the logs that are prepared here."""
+        if quick:
+            return []
+        logs = [name for name in DAYS if (self.data / name / "prepared.json").is_file()]
+        return [{"log": log, "strategy": strategy} for log in logs for strategy in _asked()]
+
+    def optional(self, cell: Cell) -> bool:
+        """Return True: not every user has prepared these logs."""
+        return True
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan on the first days and on the last ones, and return a row a batch."""
+        older, newer = periods(str(cell["log"]), self.data.resolve(), self.batch_size)
+        answers = []
+        for period in (older, newer):
+            answer = _planned(days_question(period, period, 0), str(cell["strategy"]))
+            if isinstance(answer, Failure):
+                return [_failed(answer)]
+            answers.append(answer)
+        was, fresh = answers
+        return [
+            {
+                "backend": "simulated", "outcome": Outcome.OK.value, "batch": batch,
+                "undrifted_ms": days_question(older, older, batch).judge(was.plan).step_ms,
+                "step_ms": days_question(older, newer, batch).judge(was.plan).step_ms,
+                "fresh_ms": days_question(newer, newer, batch).judge(fresh.plan).step_ms,
+            }
+            for batch in range(BATCHES)
+        ]  # fmt: skip
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """Return a row a log and strategy, with the means over batches."""
+        found = []
+        for (log, strategy), group in rows.groupby(["log", "strategy"], sort=False):
+            head = {"log": log, "strategy": strategy, "backend": "simulated", "outcome": group["outcome"].iloc[0]}
+            if head["outcome"] != Outcome.OK.value:
+                found.append({**head, "cause": group["cause"].iloc[0]})
+                continue
+            found.append(
+                {
+                    **head,
+                    **_ratio("over_undrifted", group["step_ms"] / group["undrifted_ms"]),
+                    **_ratio("over_fresh", group["step_ms"] / group["fresh_ms"], "fresh_"),
+                }
+            )
+        columns = ("log", "strategy", "backend", "outcome", *RATIO, "over_fresh", "fresh_low", "fresh_high", "cause")
+        return {self.name: pd.DataFrame(found, columns=list(columns))}
+
+
+@cache
+def _asked() -> tuple[str, ...]:
+    """List the competing strategies but those that learn, whose plans do not depend on which rows are hot."""
+    return tuple(name for name, one in strategies().items() if one.role is Role.COMPETITOR and not learns(one))
+
+
+def _step_ms(asked: CountedQuestion, plan: Plan, share_pct: int, seed: int) -> float:
+    """Return the plan's step on the question's batches, of whose hot rows a share has changed places."""
+    batches = DriftedBatches(asked.batches, asked.problem.profiles, share_pct / 100.0, seed)
+    return simulate(plan, asked.problem, batches, asked.dense, asked.iterations).step_ms
+
+
+def _planned(asked: CountedQuestion, strategy: str) -> Answer[Simulation] | Failure:
+    return evaluate(asked, get_strategy(strategy), Budget(plan_s=PLAN_S), 0, sealed=False)
+
+
+def _failed(failure: Failure) -> Row:
+    return {"backend": "simulated", "outcome": failure.outcome.value, "cause": failure.cause}
+
+
+def _ratio(name: str, ratios: Sequence[float], prefix: str = "") -> dict[str, Any]:
+    """Return the geometric mean under ``name``, with its interval and how many numbers it is of."""
+    mean = log_mean(ratios)
+    return {"n": mean.n, name: mean.value, f"{prefix}low": mean.low, f"{prefix}high": mean.high}
+
+
+def studies() -> Sequence[Study]:
+    """Return both studies in the order that they run."""
+    return HotRows(), Days()

@@ -1,0 +1,199 @@
+"""The command ``drift``: how much slower a plan is on newer lookups, and when a new one pays."""
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.cli import options as shared
+from shardbench.cli.names import completing, machines, say_left_out
+from shardbench.cli.plan import COLUMNS, GIB, read_constraints
+from shardbench.model.table import Optimizer, Precision, StepSchedule
+
+if TYPE_CHECKING:
+    from shardbench.datasets.access_log import AccessLog
+    from shardbench.runs.drift import Change, Drifted
+
+
+def drift_command(
+    plan: Annotated[Path, typer.Argument(help="The plan that is in use, as shardbench plan --out wrote it.")],
+    newer: Annotated[Path, typer.Argument(help="Folder of the newer log, which shardbench profile wrote.")],
+    *,
+    profile: Annotated[
+        Path, typer.Option("--profile", help="Folder of the older log, on whose profile the plan was made.")
+    ],
+    machine: Annotated[
+        str,
+        typer.Option(
+            "--machine", help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)
+        ),
+    ],
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a step on all devices.")] = 4096,
+    strategy: shared.StrategiesOption = None,
+    budget: Annotated[
+        float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
+    ] = 30.0,
+    constraints: Annotated[
+        Path | None, typer.Option("--constraints", help="A .toml file that says what a new plan must keep.")
+    ] = None,
+    precision: Annotated[Precision, typer.Option("--precision", help="Precision of the weights.")] = Precision.FP32,
+    optimizer: Annotated[
+        Optimizer, typer.Option("--optimizer", help="Optimizer of the tables, whose state moves with the rows.")
+    ] = Optimizer.SGD,
+    exchange: Annotated[
+        Precision, typer.Option("--exchange", help="Number format in which vectors and their gradients are sent.")
+    ] = Precision.FP32,
+    schedule: Annotated[
+        StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
+    ] = StepSchedule.SEQUENTIAL,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the new plan here, for shardbench export.")] = None,
+    as_json: shared.JsonOption = False,
+) -> int:
+    """Say what a plan has lost on newer lookups, and when a new one pays.
+
+    It judges the plan on both logs, plans anew on the newer one, and counts the bytes that would move. Exits with 1
+    where no strategy has a plan.
+    """
+    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.model.machine_file import load_machine  # noqa: PLC0415
+    from shardbench.model.plan import Plan  # noqa: PLC0415
+    from shardbench.runs.best_plan import default_strategies  # noqa: PLC0415
+    from shardbench.runs.drift import drifted  # noqa: PLC0415
+
+    # What is quick to refuse comes before what may take a while to build.
+    read, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)
+    if read.world_size != on.topology.world_size:
+        raise BadInput(f"plan {plan} is for {read.world_size} devices, {on.name} has {on.topology.world_size}")
+    asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
+    if not strategy:
+        say_left_out()
+    kept = read_constraints(constraints) if constraints is not None else None
+    _check_alike(profile, newer)
+    found = drifted(
+        read, _log(profile, batch_size), _log(newer, batch_size), on, asked, constraints=kept, budget_s=budget,
+        seed=seed, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
+    )  # fmt: skip
+    if found.change is not None and out is not None:
+        write_atomically(out, found.change.best.plan.to_json() + "\n")
+    shared.tell(_data(found, out), _lines(found, plan, profile, newer, out), as_json=as_json)
+    return shared.EXIT_OK if found.change is not None else shared.EXIT_FAILED
+
+
+def _check_alike(older: Path, newer: Path) -> None:
+    """Raise BadInput where two logs have other tables, or may number a table's rows otherwise."""
+    from shardbench.datasets.access_log import read_note  # noqa: PLC0415
+
+    was, now = read_note(older), read_note(newer)
+    for folder, note in ((older, was), (newer, now)):
+        if note.mode == "vocabulary":
+            raise BadInput(
+                f"{folder} numbers its rows by its own vocabulary, so that rows of two logs cannot be told to be the "
+                "same: profile both with --mode hash or --mode ids"
+            )
+    names = [[table.name for table in note.tables] for note in (was, now)]
+    if names[0] != names[1]:
+        raise BadInput(f"{newer} is of other tables ({', '.join(names[1])}) than {older} ({', '.join(names[0])})")
+    for table, same in zip(was.tables, now.tables):
+        for field in ("rows", "dim", "pooled", "features"):
+            one, other = getattr(table, field), getattr(same, field)
+            if one != other:
+                raise BadInput(f"table {table.name} has {field} {one} in {older} and {other} in {newer}")
+    for field in ("mode", "seed", "missing"):
+        one, other = getattr(was, field), getattr(now, field)
+        if one != other:
+            raise BadInput(f"{older} was profiled with {field} {one}, {newer} with {other}: values are other rows")
+
+
+def _log(folder: Path, batch_size: int) -> "AccessLog":
+    from shardbench.datasets.access_log import AccessLogConfig  # noqa: PLC0415
+
+    stated = AccessLogConfig(
+        name=folder.resolve().name, prepared=str(folder.resolve()), batch_size=batch_size, test_batches=1
+    )
+    return stated.build(Path())
+
+
+def _lines(found: "Drifted", plan: Path, older: Path, newer: Path, out: Path | None) -> list[str]:
+    """Give the answer in lines of at most 80 columns."""
+    problem = found.problem
+    said = [
+        f"{plan}, {len(problem.tables)} tables, batch {problem.batch_size}",
+        f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)",
+        "",
+        f"{_loss(found)}; {_verdict(found.change)}",
+        "",
+        f"  {found.made_for_ms:.4g} ms a step on {older}, {found.now_ms:.4g} ms on {newer}",
+        *(_change_lines(found.change) if found.change is not None else []),
+    ]
+    if out is not None and found.change is not None:
+        said += ["", f"new plan: {out}"]
+    return [part for line in said for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ") or [""]]
+
+
+def _loss(found: "Drifted") -> str:
+    pct = found.lost_pct
+    if abs(pct) < 0.05:
+        return "this plan has lost nothing"
+    return f"this plan has lost {pct:.2g} %" if pct > 0 else f"this plan is {-pct:.2g} % faster than it was"
+
+
+def _verdict(change: "Change | None") -> str:
+    if change is None:
+        return "no strategy has a new one"
+    if change.pays_after_steps is None:
+        return "a new one never pays"
+    after = f"after {change.pays_after_steps:,} steps"
+    if change.known is False:
+        return f"whether a new one pays is not sure: {after}, if what it saves is more than the model's error"
+    return f"a new one pays {after}"
+
+
+def _change_lines(change: "Change") -> list[str]:
+    moved, best = change.resharding, change.best
+    trust = (
+        "the machine does not say how well its constants are known"
+        if change.p_saves is None
+        else f"the old plan is slower in {100 * change.p_saves:.0f} % of draws of what is known of the machine"
+    )
+    links = (
+        ("inside nodes", moved.intra_bytes), ("between nodes", moved.inter_bytes),
+        ("to or from host memory", moved.host_bytes),
+    )  # fmt: skip
+    parts = ", ".join(f"{size / GIB:.3g} GiB {where}" for where, size in links if size)
+    return [
+        f"  new plan: {best.strategy}, {best.step_ms:.4g} ms a step, {change.saved_ms:.3g} ms less; {trust}",
+        f"  to move: {moved.moved_bytes / GIB:.3g} GiB{f' ({parts})' if parts else ''}, {change.reshard_s:.3g} s",
+    ]
+
+
+def _data(found: "Drifted", out: Path | None) -> dict[str, Any]:
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+
+    change = found.change
+    return {
+        "machine": found.problem.machine.name,
+        "batch_size": found.problem.batch_size,
+        "backend": "simulated",
+        "made_for_ms": found.made_for_ms,
+        "now_ms": found.now_ms,
+        "lost_pct": found.lost_pct,
+        "new": None
+        if change is None
+        else {
+            "best": to_data(change.best),
+            "saved_ms": change.saved_ms,
+            "p_saves": change.p_saves,
+            "sure": change.known,
+            "moved_bytes": change.resharding.moved_bytes,
+            "intra_bytes": change.resharding.intra_bytes,
+            "inter_bytes": change.resharding.inter_bytes,
+            "host_bytes": change.resharding.host_bytes,
+            "reshard_s": change.reshard_s,
+            "pays_after_steps": change.pays_after_steps,
+        },
+        "file": str(out) if out is not None and change is not None else None,
+    }

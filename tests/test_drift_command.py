@@ -1,0 +1,143 @@
+"""shardbench drift: a plan of one day, judged on a log of the next one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_machine import machine_file
+from two_days import ROWS, write_days
+
+from shardbench.cli import main as cli
+from shardbench.cost.resharding import resharding
+from shardbench.datasets.access_log import AccessLogConfig
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+
+BATCH = 256
+STRATEGY = "recshard"
+"""Its plans have hot rows in HBM and others off it, where two tables do not fit."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a machine of little HBM and slow host memory, a day's log, and the plan made for it."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(machine_file(tmp_path))
+    text = path.read_text()
+    for name, was, now in (("hbm_capacity", 100, 0.32), ("uvm_bandwidth", 10, 0.1), ("dense_rate", 1, 1e6)):
+        assert f"{name} = {{ value = {was}," in text
+        text = text.replace(f"{name} = {{ value = {was},", f"{name} = {{ value = {now},")
+    path.write_text(text)
+    write_days(tmp_path, folder="monday", days=(0,))
+    asked = ["plan", "monday", str(path), "--batch-size", str(BATCH), "--strategy", STRATEGY, "--out", "plan.json"]
+    assert cli.run_command(asked) == 0
+    return tmp_path
+
+
+def drift(newer: str, *more: str, plan: str = "plan.json", older: str = "monday") -> list[str]:
+    options = ["--profile", older, "--machine", "toy.toml", "--batch-size", str(BATCH), "--strategy", STRATEGY]
+    return ["drift", plan, newer, *options, *more]
+
+
+def told(capsys: pytest.CaptureFixture[str], newer: str, *more: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.run_command(drift(newer, "--json", *more)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_days(place, folder="tuesday", days=(1,), seed=1)
+    found = told(capsys, "tuesday", "--out", "new.json")
+    new = found["new"]
+    assert found["lost_pct"] == pytest.approx(100 * (found["now_ms"] / found["made_for_ms"] - 1))
+    assert found["lost_pct"] > 10
+    assert new["saved_ms"] == pytest.approx(found["now_ms"] - new["best"]["step_ms"])
+    assert new["sure"] is True
+    assert new["pays_after_steps"] == -(-1e3 * new["reshard_s"] // new["saved_ms"])
+    logs = [
+        AccessLogConfig(prepared=name, batch_size=BATCH, test_batches=1).build(place) for name in ("monday", "tuesday")
+    ]
+    on = load_machine("toy.toml")
+    problem = Problem.of("p", logs[0].tables, logs[0].profiles, on, batch_size=BATCH)
+    plans = [Plan.from_json(Path(name).read_text()) for name in ("plan.json", "new.json")]
+    moved = resharding(*plans, problem, logs[0].ranking, logs[1].ranking)
+    assert 0 < new["moved_bytes"] == moved.moved_bytes
+    assert new["reshard_s"] == pytest.approx(moved.seconds(on))
+
+
+def test_one_screen_says_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_days(place, folder="tuesday", days=(1,), seed=1)
+    capsys.readouterr()
+    assert cli.run_command(drift("tuesday")) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) < 20
+    assert all(len(line) < 80 for line in said)
+    assert said[3].startswith("this plan has lost ")
+    assert " steps" in " ".join(said[3:5])
+
+
+def test_the_same_days_cost_nothing_and_nothing_is_sure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "monday")
+    assert found["lost_pct"] == 0.0
+    assert found["new"]["saved_ms"] == 0.0
+    assert found["new"]["pays_after_steps"] is None
+    assert found["new"]["moved_bytes"] == 0
+    capsys.readouterr()
+    assert cli.run_command(drift("monday")) == 0
+    assert "this plan has lost nothing; a new one never pays" in capsys.readouterr().out
+
+
+def test_what_is_within_the_models_error_is_not_sure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_days(place, folder="another", days=(0,), seed=7)
+    found = told(capsys, "another")
+    assert abs(found["lost_pct"]) < 10
+    assert found["new"]["sure"] is False
+    capsys.readouterr()
+    assert cli.run_command(drift("another")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not sure" in said or "never pays" in said
+
+
+@pytest.mark.parametrize(
+    ("newer", "words"),
+    [
+        ({"rows": {**ROWS, "item": 4_000}}, "table item has rows 5000 in monday and 4000 in other"),
+        ({"dim": 32}, "table user has dim 64 in monday and 32 in other"),
+        ({"mode": "hash"}, "monday was profiled with mode ids, other with hash: values are other rows"),
+        ({"mode": "vocabulary"}, "profile both with --mode hash or --mode ids"),
+        ({"rows": {"user": 20_000}}, "other is of other tables (user) than monday (user, item)"),
+    ],
+)
+def test_logs_of_other_tables_are_refused_in_a_line(
+    newer: dict[str, Any], words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_days(place, folder="other", days=(1,), **newer)
+    capsys.readouterr()
+    assert cli.run_command(drift("other")) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (drift("nowhere"), "nowhere/prepared.json: write it with: shardbench profile"),
+        (drift("monday", older="nowhere"), "nowhere/prepared.json: write it with: shardbench profile"),
+        (drift("monday", plan="none.json"), "none.json: No such file or directory"),
+        (["drift", "plan.json", "monday", "--machine", "toy.toml"], "--profile"),
+        (drift("monday", "--machine", "cpu-1x4"), "plan plan.json is for 2 devices, cpu-1x4 has 4"),
+        (drift("monday", plan="other.json"), "the plan is none of monday on toy: "),
+        (drift("monday", plan="monday/prepared.json"), "plan monday/prepared.json"),
+    ],
+)
+def test_bad_input_is_one_line(line: list[str], words: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path("plan.json").read_text().replace('"table":"item"', '"table":"thing"')
+    Path("other.json").write_text(text)
+    capsys.readouterr()
+    assert cli.run_command(line) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

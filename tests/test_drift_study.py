@@ -1,0 +1,116 @@
+"""The study of drift: its tables by hand, its problems, and later days of a small log that has two."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from two_days import write_days
+
+from shardbench.drift import problems, studies
+from shardbench.drift.problems import PROBLEMS, days_question, periods
+from shardbench.drift.studies import SEEDS, SHARES_PCT, TOO_LONG, Days, HotRows
+from shardbench.model.discovery import get_strategy, strategies
+from shardbench.model.machine_file import load_machine
+from shardbench.model.strategy import Move, Role
+from shardbench.records.cell import CellRecord
+from shardbench.runs.planning import learns
+from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.session import run_cell
+from shardbench.workloads.trace import Split
+
+
+def test_all_competitors_are_asked_but_those_whose_plans_know_no_rows() -> None:
+    asked = {(cell["problem"], cell["strategy"]) for cell in HotRows().cells(False)}
+    competing = {name for name, one in strategies().items() if one.role is Role.COMPETITOR}
+    learning = {name for name in competing if learns(get_strategy(name))}
+    for name in learning:
+        assert get_strategy(name).moves <= {Move.TABLE, Move.COLUMNS}, "its plans could lose something: ask it"
+    assert asked | TOO_LONG == {(problem, name) for problem in PROBLEMS for name in competing - learning}
+    assert {load_machine(machine).device for machine, _ in PROBLEMS.values()} == {"cuda"}
+    assert SEEDS >= 5
+
+
+def test_the_table_has_ratios_over_seeds_and_why_there_is_no_plan() -> None:
+    ok = {"problem": "p", "backend": "simulated", "outcome": "ok", "drift_pct": 5}
+    rows = pd.DataFrame(
+        [
+            {**ok, "strategy": "a", "undrifted_ms": 2.0, "step_ms": (2.0, 8.0)},
+            {**ok, "strategy": "b", "undrifted_ms": 1.0, "step_ms": (1.0, 1.0)},
+            {"problem": "p", "strategy": "c", "backend": "simulated", "outcome": "infeasible", "cause": "no room"},
+        ]
+    )
+    (table,) = HotRows().tables(rows).values()
+    assert table.over_undrifted[:2].tolist() == pytest.approx([2.0, 1.0])
+    assert table.over_best_fresh[:2].tolist() == pytest.approx([4.0, 1.0])
+    assert table.drifted_ms[0] == pytest.approx(4.0)
+    assert table.low[0] < 2.0 < table.high[0]
+    assert (table.low[1], table.high[1]) == (1.0, 1.0)
+    assert table.n[:2].tolist() == [2, 2]
+    assert (table.outcome[2], table.cause[2]) == ("infeasible", "no room")
+
+
+SMALL = {"dataset": "described", "batch_size": 512, "profile_samples": 4096}
+TABLES = [{"name": "a", "rows": 20_000, "dim": 64, "pooling": 10, "alpha": 1.1}, {"name": "b", "rows": 500, "dim": 64}]
+
+
+def test_a_cell_judges_one_plan_on_all_shares_and_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(problems.PROBLEMS, "small", ("a100-40gb-1x8", {**SMALL, "tables": TABLES}))
+    monkeypatch.setattr(studies, "SEEDS", 3)
+    for strategy in ("greedy-size", "fae"):
+        rows = HotRows().run({"problem": "small", "strategy": strategy}, tmp_path)
+        assert [row["drift_pct"] for row in rows] == list(SHARES_PCT)
+        assert all(len(row["step_ms"]) == 3 for row in rows)
+        if strategy == "greedy-size":
+            assert all(step == pytest.approx(row["undrifted_ms"]) for row in rows for step in row["step_ms"])
+        else:
+            losses = [np.mean(row["step_ms"]) / row["undrifted_ms"] for row in rows]
+            assert losses == sorted(losses)
+            assert losses[-1] > 1.02, "samples become cold that were hot"
+
+
+@pytest.fixture
+def avazu(tmp_path: Path) -> Path:
+    """A log of two days, the later of which tests, prepared as one of the public ones."""
+    write_days(tmp_path, folder="data/avazu", days=(0, 1))
+    return tmp_path / "data"
+
+
+def test_days_are_those_that_are_prepared(tmp_path: Path, avazu: Path) -> None:
+    assert Days(tmp_path / "none").cells(False) == []
+    cells = Days(avazu).cells(False)
+    assert {cell["log"] for cell in cells} == {"avazu"}
+    assert all(Days(avazu).optional(cell) for cell in cells)
+    assert [study.name for study in find_reproduction("drift").studies] == ["hot_rows", "days"]
+
+
+def test_periods_share_no_sample_and_keep_the_days_apart(avazu: Path) -> None:
+    older, newer = periods("avazu", avazu, 64)
+    log = older._source
+    for period, (start, stop) in ((older, (0, log.train_samples)), (newer, (log.train_samples, log.samples))):
+        assert period.samples == stop - start
+        assert sorted(period._order.tolist()) == list(range(period.samples)), "every sample once"
+        whole = log._raw(1, start, stop)
+        for batch in range(problems.BATCHES):
+            first = period.train_samples + 64 * batch
+            lookups = period.recorded(Split.TEST, batch, 1)
+            taken = [whole.samples(sample, sample + 1).values for sample in period._order[first : first + 64]]
+            assert np.array_equal(lookups.values, np.concatenate(taken))
+    assert older.profiles[1].samples == older.train_samples
+
+
+def test_later_days_slow_a_plan_that_a_fresh_one_of_their_own_would_not_be(avazu: Path) -> None:
+    study = Days(avazu, batch_size=256)
+    cell = {"log": "avazu", "strategy": "fae"}
+    record: CellRecord = run_cell(lambda: study, cell, avazu, "e" * 16)
+    assert record.failure is None, record.failure
+    assert len(record.rows) == problems.BATCHES
+    (table,) = study.tables(pd.DataFrame([{**cell, **row} for row in record.rows])).values()
+    assert table.n[0] == problems.BATCHES
+    assert table.low[0] > 1.02, "its hot rows are no longer hot"
+    assert table.fresh_low[0] > 1.02
+    older, newer = periods("avazu", avazu, 256)
+    same = days_question(older, older, 0).batches.bags(0, 1)
+    assert np.array_equal(same.values, older.bags(Split.TEST, 0, 1).values)
+    later = days_question(older, newer, 0).batches.bags(0, 1)
+    assert np.array_equal(later.values, older.ranking(1)(newer.recorded(Split.TEST, 0, 1).values))

@@ -1,0 +1,54 @@
+"""Logs of two made-up days: the same rows are hot on both, or others on the second one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shardbench.datasets.preparation.log_encode import Cells
+from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_reader import LogFiles
+from shardbench.workloads.table_list import ListedTable
+
+SAMPLES = 4000
+ROWS = {"user": 20_000, "item": 5_000}
+
+
+def write_days(
+    place: Path,
+    *,
+    folder: str,
+    days: Sequence[int],
+    seed: int = 0,
+    rows: dict[str, int] = ROWS,
+    mode: str = "ids",
+    dim: int = 64,
+) -> Path:
+    """Profile a log of these days into ``place/folder``; the last of several days tests, else a part of the day.
+
+    Bags have 8 lookups. Every row of day d is one of day 0, moved on by d x 1000 places: others are hot.
+    """
+    lines = ["user,item"]
+    for number, day in enumerate(days):
+        generator = np.random.default_rng([seed, number])
+        columns = []
+        for name, size in ROWS.items():
+            hot = (size ** generator.random((SAMPLES, 8)) - 1).astype(np.int64)
+            moved = (hot + 1000 * day) % size % rows.get(name, size)
+            columns.append(["|".join(map(str, bag)) for bag in moved.tolist()])
+        lines += [",".join(cells) for cells in zip(*columns)]
+    log = place / f"{folder.replace('/', '-')}.csv"
+    log.write_text("\n".join(lines) + "\n")
+    target = place / folder
+    target.parent.mkdir(parents=True, exist_ok=True)
+    counted = mode == "vocabulary"
+    tables = tuple(ListedTable(name=name, rows=None if counted else size, dim=dim) for name, size in rows.items())
+    share = 0.5 if len(days) > 1 else 0.8
+    profile_log(
+        LogFiles(files=(log,)),
+        target,
+        tables,
+        cells=Cells(mode=mode, delimiter="|"),
+        cut=SampleSplit(train_share=share),
+    )
+    return target
