@@ -29,6 +29,7 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, Segment
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
+from shardbench.model.table import Precision
 from shardbench.model.validate import memory_bytes, validate
 
 MOVES = get_strategy("joint").moves
@@ -38,7 +39,10 @@ SHAPES = ((1, 4), (2, 2), (3, 4), (1, 1), (4, 1))
 def random_problem(rng: np.random.Generator, nodes: int, devices: int) -> Problem:
     shapes = [(int(rng.integers(40, 5000)), int(rng.choice([8, 16, 32]))) for _ in range(int(rng.integers(1, 7)))]
     unpooled = frozenset(int(i) for i in np.flatnonzero(rng.random(len(shapes)) < 0.4))
-    return RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(machine(nodes, devices))
+    problem = RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(
+        machine(nodes, devices)
+    )
+    return replace(problem, exchange=Precision.FP32 if rng.random() < 0.5 else Precision.FP16)
 
 
 def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
@@ -72,6 +76,7 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(seed: int, shape: t
     backward = sum(told[phase] for phase in (StepPhase.OUTPUT_BACKWARD, StepPhase.LOOKUP_BACKWARD))
     expected = [forward, backward]
     own = [times.input + times.forward + times.output + times.added, times.backward + times.output]
+    own = [ms + converted for ms, converted in zip(own, times.converted)]
     np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-9)
     assert times.all_reduce == pytest.approx(1e3 * collective_s(rows, problem.machine), rel=1e-9, abs=1e-9)
     memory = memory_bytes(plan, problem)

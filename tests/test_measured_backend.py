@@ -91,9 +91,12 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
     return Plan(world_size=world, segments=tuple(segments))
 
 
-def run(tmp_path: Path, kind: str, nodes: int, devices: int, precision=Precision.FP32, **settings):
-    workload = RandomWorkload(SHAPES, 32)
-    problem = replace(workload.problem(machine(nodes, devices)), precision=precision)
+def run(
+    tmp_path: Path, kind: str, nodes: int, devices: int,
+    precision=Precision.FP32, exchange=Precision.FP32, unpooled=frozenset(), **settings,
+):  # fmt: skip
+    workload = RandomWorkload(SHAPES, 32, unpooled=unpooled)
+    problem = replace(workload.problem(machine(nodes, devices)), precision=precision, exchange=exchange)
     plan = plan_of(kind, workload, nodes, devices)
     validate(plan, problem, frozenset(Move))
     batches = materialise(workload, tmp_path / "batches", range(2))
@@ -154,6 +157,35 @@ def test_half_precision_sends_what_is_counted(tmp_path, kind):
     sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
     for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+EXCHANGED = [
+    ("table_wise", 1, 2, Precision.FP16, frozenset()),
+    ("column_wise", 1, 2, Precision.BF16, frozenset()),
+    ("table_wise", 1, 2, Precision.BF16, frozenset({0, 2})),
+    ("row_wise", 1, 2, Precision.FP16, frozenset({1})),
+    ("row_wise", 1, 2, Precision.BF16, frozenset()),
+    ("mixed", 1, 2, Precision.FP16, frozenset()),
+    ("table_row_wise", 2, 2, Precision.FP16, frozenset()),
+    ("node_sharded", 2, 2, Precision.BF16, frozenset({0})),
+]
+
+
+@pytest.mark.parametrize(("kind", "nodes", "devices", "exchange", "unpooled"), EXCHANGED)
+def test_exchanges_in_two_bytes_are_counted_and_round_the_vectors(tmp_path, kind, nodes, devices, exchange, unpooled):
+    settings = {"exchange": exchange, "unpooled": unpooled, "dump": True}
+    job, measured, counted = run(tmp_path, kind, nodes, devices, **settings)
+    assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    exact = train_unsharded(job.model_copy(update={"exchange": Precision.FP32}))
+    ours, theirs, fp32 = (np.concatenate(trained.logits) for trained in (sharded, reference, exact))
+    off = 1e-3 if exchange is Precision.FP16 else 8e-3
+    assert 1e-6 < np.abs(ours - fp32).max() < off
+    if kind in ("table_wise", "column_wise"):
+        # Whole rows are rounded once each way, on any rank: no parts of sums are.
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        for own, other in zip(sharded.weights, reference.weights, strict=True):
+            np.testing.assert_allclose(own, other, atol=1e-6)
 
 
 @pytest.mark.gpu

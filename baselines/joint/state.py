@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.accounting import SPLIT_BYTES
+from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, SPLIT_BYTES
 from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s, moved
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
+from shardbench.model.table import Precision
 
 from .kernels import NUMBERS, PieceKernels
 from .pieces import Holders, TablePiece
@@ -28,12 +28,15 @@ class PhaseTimes:
     """Exchanges of vectors in one direction; their gradients' take as long."""
     added: float
     """Sums of vectors that arrive in reduce-scatters, to which gradients have no like."""
+    converted: tuple[float, float]
+    """Conversions of vectors to the exchange's format and back, and of their gradients."""
     all_reduce: float
 
     @property
     def step_ms(self) -> float:
         """The step without the dense model, which is the same for every plan."""
-        return self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
+        plain = self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
+        return plain + sum(self.converted)
 
 
 class PlanState:
@@ -44,7 +47,7 @@ class PlanState:
         self.constants = problem.machine.constants
         self.world, self.local = self.topology.world_size, self.topology.devices_per_node
         self.nodes = self.topology.nodes
-        self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
+        self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency = latencies_s(problem.machine)
         self.kernels = PieceKernels(self.constants)
         self.load: Floats = np.zeros((self.world, NUMBERS))
@@ -145,6 +148,7 @@ class PlanState:
             input=1e3 * (self._splits_s(lookups) + self._input_s(lookups)) + self.sources_ms,
             output=1e3 * (self._vectors_s(vectors) + summed_s),
             added=1e3 * added_s,
+            converted=self._converted_ms(),
             all_reduce=1e3 * self._rows_s(reduced),
         )
 
@@ -181,6 +185,23 @@ class PlanState:
         intra = _clean((payload + in_node) * (self.local - 1) / self.local)
         inter = payload / self.local * (self.nodes - 1) / self.nodes
         return self._wait_s(calls, intra, inter), (float(intra.max()) + inter) / self.constants.reduce_bytes_per_s
+
+    def _converted_ms(self) -> tuple[float, float]:
+        """Return milliseconds to convert vectors and gradients for their exchanges and back, as in ``Account``."""
+        exchange, inside = self.problem.exchange, self.local > 1
+        if exchange is Precision.FP32 or self.world == 1:
+            return 0.0, 0.0
+        across = self.node_columns * self.sample_bytes
+        copies = self.local * self.node_returned * inside
+        in_world = self.world_columns * self.world * self.sample_bytes
+        in_node = (across * self.world + self.copied_columns * self.local * self.sample_bytes) * inside
+        given = self.world * self.returned + copies + in_world
+        got = self.returned.sum() + copies + across.sum() + in_world / self.world
+        encoded = given + (in_node + self.nodes * across).repeat(self.local)
+        decoded = got + (in_node / self.local).repeat(self.local)
+        ways = (ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded)
+        a_number_ms = 1e3 / (exchange.bytes * self.constants.vector_copy_bytes_per_s)
+        return float(ways[0].max()) * a_number_ms, float(ways[1].max()) * a_number_ms
 
     def _rows_s(self, calls: Calls) -> float:
         size = self.problem.precision.bytes

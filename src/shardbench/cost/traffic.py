@@ -42,6 +42,8 @@ class Traffic:
     load: Load
     host: Load
     collectives: dict[CollectiveName, Collective]
+    converted_bytes: Floats
+    """Bytes that ranks copy to convert vectors and gradients for exchanges and back, forward, backward, [2, world]."""
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
     history_columns: Floats
@@ -104,15 +106,18 @@ def traffic_of(
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     collectives, copied, sources = account.collectives(weights), account.host.bag_bytes, account.sources
+    converted = account.converted()
     if plan.dense is DenseHome.HOSTS:
         collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
         copied, sources = np.zeros_like(copied), Sources.zeros(problem.world_size)
+        converted = np.zeros_like(converted)
     return Traffic(
         sources=sources,
         modules=account.modules,
         load=account.load,
         host=account.host,
         collectives=collectives,
+        converted_bytes=converted,
         host_to_device_bytes=copied,
         history_columns=account.history_columns,
         synchronisation=_synchronisation(plan, problem),
@@ -167,6 +172,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         load=Load(average([t.load.values for t in several])),
         host=Load(average([t.host.values for t in several])),
         collectives={name: collective(name) for name in several[0].collectives},
+        converted_bytes=average([t.converted_bytes for t in several]),
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         history_columns=average([t.history_columns for t in several]),
         synchronisation=several[0].synchronisation,

@@ -152,6 +152,7 @@ class Lowered:
     logical: tuple[LogicalTable, ...]
     topology: Topology
     precision: Precision
+    exchange: Precision = Precision.FP32
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -202,6 +203,7 @@ def lower(
     precision: Precision,
     *,
     optimizer: Optimizer = Optimizer.SGD,
+    exchange: Precision = Precision.FP32,
     device: str = "cpu",
     phase: PhaseKind | None = None,
 ) -> Lowered:
@@ -234,7 +236,11 @@ def lower(
                 )
             )
     _check_hosts(logical)
-    return Lowered(tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision)
+    if precision is Precision.BF16 and (device == "cpu" or any(t.module.scope is Reach.HOSTS for t in logical)):
+        raise Unsupported("FBGEMM 1.8 looks up no bf16 weights on a CPU: ask for fp16 or fp32 weights, or for GPUs")
+    return Lowered(
+        tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision, exchange=exchange
+    )
 
 
 def _check_hosts(logical: Sequence[LogicalTable]) -> None:

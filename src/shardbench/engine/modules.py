@@ -32,17 +32,15 @@ from torchrec.distributed.sharding_plan import (
     table_wise,
 )
 from torchrec.distributed.types import ShardingEnv
-from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
+from shardbench.engine.formats import DATA_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, Tier
 from shardbench.model.table import Precision
-
-_DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16}
 
 Shards = dict[str, list[tuple[int, torch.Tensor]]]
 """Logical table -> this rank's [(first row, weights [rows, columns])]."""
@@ -131,7 +129,8 @@ class ShardedModule(TableModule):
         if fused:
             # A copy: TorchRec adds to the arguments it is given.
             apply_optimizer_in_backward(optimizer[0], fused, dict(optimizer[1]))
-        sharder = EmbeddingBagCollectionSharder() if key.pooled else EmbeddingCollectionSharder()
+        kind = EmbeddingBagCollectionSharder if key.pooled else EmbeddingCollectionSharder
+        sharder = kind(qcomm_codecs_registry=codecs_registry(lowered.exchange))
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_node = key.scope is Reach.NODE
         plan = construct_module_sharding_plan(
@@ -238,14 +237,13 @@ def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
 
 def _output_dist(sharding: Any, merges: list[Merge], device: torch.device) -> Any:
     widths = [[block.width for block in m.blocks] for m in merges]
-    sums = [sum(w) for w in widths]
+    sums, codecs = [sum(w) for w in widths], sharding.qcomm_codecs_registry
     if isinstance(sharding, TwRwPooledEmbeddingSharding):
-        return TwRwPooledEmbeddingDist(
-            sharding._rank, sharding._cross_pg, sharding._intra_pg, sums, widths, device=device
-        )
+        groups = sharding._cross_pg, sharding._intra_pg
+        return TwRwPooledEmbeddingDist(sharding._rank, *groups, sums, widths, device, qcomm_codecs_registry=codecs)
     if isinstance(sharding, TwPooledEmbeddingSharding):
-        return TwPooledEmbeddingDist(sharding._pg, sums, widths, device=device)
-    return RwPooledEmbeddingDist(sharding._pg, embedding_dims=widths[0])
+        return TwPooledEmbeddingDist(sharding._pg, sums, widths, device=device, qcomm_codecs_registry=codecs)
+    return RwPooledEmbeddingDist(sharding._pg, embedding_dims=widths[0], qcomm_codecs_registry=codecs)
 
 
 def _logical(parameter: str) -> str:
@@ -262,7 +260,7 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
             embedding_dim=t.segment.columns,
             num_embeddings=t.rows,
             feature_names=list(t.keys),
-            data_type=_DATA_TYPES[precision],
+            data_type=DATA_TYPES[precision],
             # The kernels make their weights, and the collection would make them once more.
             init_fn=leave,
         )

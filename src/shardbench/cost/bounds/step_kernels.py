@@ -6,13 +6,13 @@ With it go the copies around kernels, which are linear in what a device has.
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, INDEX_BYTES
 from shardbench.cost.bounds.embedding import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
 from shardbench.cost.costmodel import GRADIENT_PASSES, OUTPUT_PASSES, backward_work_s, forward_work_s, gather_rate
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer, Pooling
+from shardbench.model.table import Optimizer, Pooling, Precision
 from shardbench.model.validate import COLUMN_MULTIPLE
 
 WIDE = (
@@ -20,6 +20,13 @@ WIDE = (
     "gradient_set_bytes2",
 )  # fmt: skip
 """Fields of a load that a narrower segment has less of."""
+
+
+def conversion_s(problem: Problem) -> float:
+    """Return the seconds to convert a number that a device gives to an exchange or gets from it, and its gradient."""
+    if problem.exchange is Precision.FP32 or problem.world_size == 1:
+        return 0.0
+    return (ENCODE_BYTES + DECODE_BYTES) / problem.machine.constants.vector_copy_bytes_per_s
 
 
 class KernelBounds:
