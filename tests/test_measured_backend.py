@@ -152,7 +152,8 @@ def test_row_wise_adagrad_equals_the_reference(tmp_path):
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "whole_copies", "mixed"])
 def test_half_precision_sends_what_is_counted(tmp_path, kind):
-    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, dump=True)
+    unpooled = frozenset({1, 2}) if kind == "replicated" else frozenset[int]()
+    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, unpooled=unpooled, dump=True)
     assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
     sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
     for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
@@ -316,3 +317,7 @@ def test_what_cannot_run_is_named():
     partly = Plan(world_size=4, segments=tuple(whole_table(t, RowWise(ranks=(0, 2))) for t in workload.tables))
     with pytest.raises(Unsupported, match="row-wise runs over all ranks or all ranks of one node"):
         lower(partly, workload.tables, on.topology, Precision.FP32)
+    whole = plan_of("table_wise", workload, 2, 2)
+    with pytest.raises(Unsupported, match="FBGEMM looks up no bf16 weights on a CPU"):
+        lower(whole, workload.tables, on.topology, Precision.BF16)
+    assert lower(whole, workload.tables, on.topology, Precision.BF16, device="cuda").precision is Precision.BF16

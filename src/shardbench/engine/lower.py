@@ -33,6 +33,8 @@ from shardbench.model.plan import (
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
 
+NO_BF16_ON_CPU = "FBGEMM looks up no bf16 weights on a CPU: ask for fp16 or fp32 weights, or for GPUs alone"
+
 
 class Reach(StrEnum):
     """The ranks over which a module exchanges lookups and vectors."""
@@ -237,7 +239,7 @@ def lower(
             )
     _check_hosts(logical)
     if precision is Precision.BF16 and (device == "cpu" or any(t.module.scope is Reach.HOSTS for t in logical)):
-        raise Unsupported("FBGEMM 1.8 looks up no bf16 weights on a CPU: ask for fp16 or fp32 weights, or for GPUs")
+        raise Unsupported(NO_BF16_ON_CPU)
     return Lowered(
         tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision, exchange=exchange
     )

@@ -36,7 +36,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
-from shardbench.engine.formats import DATA_TYPES, codecs_registry
+from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, Tier
@@ -356,7 +356,7 @@ class ReplicatedRows(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, device: torch.device) -> None:
         self.key = key
         self.layouts = []
-        self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], device), device)
+        self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], lowered.precision, device), device)
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
         """Keep the lookups: nothing leaves the rank."""
@@ -388,14 +388,19 @@ def data_parallel_over(group: Any, module: torch.nn.Module, device: torch.device
 
 
 class _Rows(torch.nn.Module):
-    def __init__(self, tables: Sequence[LogicalTable], device: torch.device) -> None:
+    def __init__(self, tables: Sequence[LogicalTable], precision: Precision, device: torch.device) -> None:
         super().__init__()
-        made = {t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device) for t in tables}
+        made = {
+            t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device, dtype=TENSOR_TYPES[precision])
+            for t in tables
+        }
         self.tables = torch.nn.ModuleDict(made)
         self._table_of = {key: t.name for t in tables for key in t.keys}
 
     def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:
-        return [self.tables[self._table_of[key]](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict
+        # Vectors are fp32 whatever the weights are, as those of TorchRec's kernels.
+        keys = lookups.keys()
+        return [self.tables[self._table_of[key]](lookups[key].values()).float() for key in keys]
 
 
 def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:

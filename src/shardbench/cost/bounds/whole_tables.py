@@ -5,9 +5,9 @@ ranks. A device sends the vectors of the tables it holds and receives their look
 over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Where links
 are not duplex (``collectives.moved``) a device is busy with at least half of what it sends; the mean is the same, as
 what is sent is received. Calls are the same for all, and so is what a rank puts in place to send: each of its lookups
-once; so is what it converts of the vectors of its samples, where they travel in another format than fp32 (a device
-converts those of its tables, too). So the step takes at least the sum of these, and as much as k + 1 tables take in all phases together, the copies
-around their kernels with them.
+once; and what it converts of its samples' vectors, where they travel in another format than fp32. A device converts
+those of its tables as well. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
+together, the copies around their kernels with them.
 """
 
 import numpy as np
