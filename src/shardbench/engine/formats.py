@@ -13,12 +13,12 @@ DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16, Prec
 TENSOR_TYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
-def codecs_registry(exchange: Precision) -> Any:
+def codecs_registry(exchange: Precision | str) -> Any:
     """Return the ``qcomm_codecs_registry`` of sharders whose modules exchange vectors and gradients so; None for fp32.
 
     It converts the all-to-alls of pooled vectors and of sequences, and reduce-scatters with their all-gathers.
     """
-    kind = CommType(exchange.value)
+    kind = CommType(Precision(exchange).value)
     config = QCommsConfig(forward_precision=kind, backward_precision=kind)
     # For CPUs TorchRec would take fp16 in place of bf16, which gloo sends and sums today.
     return get_qcomm_codecs_registry(config, device=torch.device("cuda"))

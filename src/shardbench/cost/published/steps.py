@@ -250,7 +250,11 @@ def all_reduce_s(payload: float, machine: Machine) -> float:
 
 
 def with_vectors_of(load: Load, width: int) -> Load:
-    """Return the load with vectors and gradients of ``width`` bytes a number instead of four."""
+    """Return the load with vectors and gradients of ``width`` bytes a number instead of four.
+
+    Published software writes vectors in the format that it exchanges, whose copies are its ``passes``; TorchRec's
+    kernels, which the counter counts, write fp32 in any case and codecs convert it (``Account.converted``).
+    """
     scaled = Load(load.values.copy())
     ratio = width / WEIGHT_BYTES
     scaled.bag_bytes[...] *= ratio
