@@ -16,7 +16,7 @@ from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, StepSchedule
+from shardbench.model.table import DenseShape, Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, used_moves
 
 DENSE = DenseShape(features=2, bottom=(4,), top=(4, 1))
@@ -62,7 +62,8 @@ class StepInstance:
         profiles = tuple(self._profile(table.rows) for table in problem.tables) if expected else problem.profiles
         # Each schedule on each device.
         schedule = StepSchedule.PIPELINED if seed // 3 % 2 else StepSchedule.SEQUENTIAL
-        self.problem = replace(problem, machine=machine, profiles=profiles, schedule=schedule)
+        exchange = Precision(np.random.default_rng(seed + 3 * 10**6).choice([Precision.FP32, *Precision]))
+        self.problem = replace(problem, machine=machine, profiles=profiles, schedule=schedule, exchange=exchange)
         self._demand: Demand | None = None
         self._bounds: dict[tuple[frozenset[Move], bool], StepBound] = {}
 

@@ -29,7 +29,7 @@ from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, Segment
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
-from shardbench.model.table import StepSchedule
+from shardbench.model.table import Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, validate
 
 MOVES = get_strategy("joint").moves
@@ -39,7 +39,10 @@ SHAPES = ((1, 4), (2, 2), (3, 4), (1, 1), (4, 1))
 def random_problem(rng: np.random.Generator, nodes: int, devices: int) -> Problem:
     shapes = [(int(rng.integers(40, 5000)), int(rng.choice([8, 16, 32]))) for _ in range(int(rng.integers(1, 7)))]
     unpooled = frozenset(int(i) for i in np.flatnonzero(rng.random(len(shapes)) < 0.4))
-    return RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(machine(nodes, devices))
+    problem = RandomWorkload(shapes, 240, unpooled=unpooled, seed=int(rng.integers(99))).problem(
+        machine(nodes, devices)
+    )
+    return replace(problem, exchange=Precision.FP32 if rng.random() < 0.5 else Precision.FP16)
 
 
 def scheduled(problem: Problem, device: str, schedule: StepSchedule) -> Problem:
@@ -83,7 +86,8 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(
     forward = sum(told[phase] for phase in (StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT))
     backward = sum(told[phase] for phase in (StepPhase.OUTPUT_BACKWARD, StepPhase.LOOKUP_BACKWARD))
     expected = [forward, backward, sum(step.hidden_ms.values())]
-    own = [times.input + times.forward + times.output + times.added, times.backward + times.output, times.hidden]
+    own = [times.input + times.forward + times.output + times.added, times.backward + times.output]
+    own = [*(ms + converted for ms, converted in zip(own, times.converted)), times.hidden]
     np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-9)
     reduced_ms = 1e3 * collective_s(rows, problem.machine) if nodes * devices > 1 else 0.0
     assert times.all_reduce == pytest.approx(reduced_ms, rel=1e-9, abs=1e-9)

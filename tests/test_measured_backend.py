@@ -91,9 +91,12 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
     return Plan(world_size=world, segments=tuple(segments))
 
 
-def run(tmp_path: Path, kind: str, nodes: int, devices: int, precision=Precision.FP32, **settings):
-    workload = RandomWorkload(SHAPES, 32)
-    problem = replace(workload.problem(machine(nodes, devices)), precision=precision)
+def run(
+    tmp_path: Path, kind: str, nodes: int, devices: int,
+    precision=Precision.FP32, exchange=Precision.FP32, unpooled=frozenset(), **settings,
+):  # fmt: skip
+    workload = RandomWorkload(SHAPES, 32, unpooled=unpooled)
+    problem = replace(workload.problem(machine(nodes, devices)), precision=precision, exchange=exchange)
     plan = plan_of(kind, workload, nodes, devices)
     validate(plan, problem, frozenset(Move))
     batches = materialise(workload, tmp_path / "batches", range(2))
@@ -149,11 +152,41 @@ def test_row_wise_adagrad_equals_the_reference(tmp_path):
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "whole_copies", "mixed"])
 def test_half_precision_sends_what_is_counted(tmp_path, kind):
-    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, dump=True)
+    unpooled = frozenset({1, 2}) if kind == "replicated" else frozenset[int]()
+    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, unpooled=unpooled, dump=True)
     assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
     sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
     for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+EXCHANGED = [
+    ("table_wise", 1, 2, Precision.FP16, frozenset()),
+    ("column_wise", 1, 2, Precision.BF16, frozenset()),
+    ("table_wise", 1, 2, Precision.BF16, frozenset({0, 2})),
+    ("row_wise", 1, 2, Precision.FP16, frozenset({1})),
+    ("row_wise", 1, 2, Precision.BF16, frozenset()),
+    ("mixed", 1, 2, Precision.FP16, frozenset()),
+    ("table_row_wise", 2, 2, Precision.FP16, frozenset()),
+    ("node_sharded", 2, 2, Precision.BF16, frozenset({0})),
+]
+
+
+@pytest.mark.parametrize(("kind", "nodes", "devices", "exchange", "unpooled"), EXCHANGED)
+def test_exchanges_in_two_bytes_are_counted_and_round_the_vectors(tmp_path, kind, nodes, devices, exchange, unpooled):
+    settings = {"exchange": exchange, "unpooled": unpooled, "dump": True}
+    job, measured, counted = run(tmp_path, kind, nodes, devices, **settings)
+    assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    exact = train_unsharded(job.model_copy(update={"exchange": Precision.FP32}))
+    ours, theirs, fp32 = (np.concatenate(trained.logits) for trained in (sharded, reference, exact))
+    off = 1e-3 if exchange is Precision.FP16 else 8e-3
+    assert 1e-6 < np.abs(ours - fp32).max() < off
+    if kind in ("table_wise", "column_wise"):
+        # Whole rows are rounded once each way, on any rank: no parts of sums are.
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        for own, other in zip(sharded.weights, reference.weights, strict=True):
+            np.testing.assert_allclose(own, other, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -284,3 +317,7 @@ def test_what_cannot_run_is_named():
     partly = Plan(world_size=4, segments=tuple(whole_table(t, RowWise(ranks=(0, 2))) for t in workload.tables))
     with pytest.raises(Unsupported, match="row-wise runs over all ranks or all ranks of one node"):
         lower(partly, workload.tables, on.topology, Precision.FP32)
+    whole = plan_of("table_wise", workload, 2, 2)
+    with pytest.raises(Unsupported, match="FBGEMM looks up no bf16 weights on a CPU"):
+        lower(whole, workload.tables, on.topology, Precision.BF16)
+    assert lower(whole, workload.tables, on.topology, Precision.BF16, device="cuda").precision is Precision.BF16

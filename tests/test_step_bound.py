@@ -22,7 +22,7 @@ from shardbench.model.plan import NodeSharded, Placement, Plan, Replicated, RowW
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, Pooling
+from shardbench.model.table import DenseShape, Pooling, Precision
 from shardbench.workloads.trace import Bags
 
 TABLE = frozenset({Move.TABLE})
@@ -34,7 +34,9 @@ SAMPLES = BATCH // 2
 def linked(nodes: int = 1, devices: int = 2, **constants: float) -> Machine:
     """Two CPU ranks, which hide nothing, on which nothing takes time but what is named, and the dense model."""
     free = {"intra_bytes_per_s": 1e30, "inter_bytes_per_s": 1e30, "intra_latency_s": 0.0, "inter_latency_s": 0.0}
-    return only(machine(np.random.default_rng(0), nodes, devices, device="cpu"), **(free | {"peer_latency_s": 0.0} | constants))
+    return only(
+        machine(np.random.default_rng(0), nodes, devices, device="cpu"), **(free | {"peer_latency_s": 0.0} | constants)
+    )
 
 
 def counted(problem: Problem, batch: list[Bags]) -> Demand:
@@ -73,6 +75,28 @@ def test_exchange_of_whole_tables_by_hand() -> None:
     assert beside_dense(step_bound(demand, problem, DENSE, TABLE | {Move.REPLICATE})) == pytest.approx(
         SAMPLES * 4 + vectors, rel=1e-6
     )
+
+
+def test_conversions_of_whole_tables_by_hand() -> None:
+    # 1 ms a byte sent, 1 ms a byte copied: all else takes no time.
+    rates = {"intra_bytes_per_s": 1e3, "vector_copy_bytes_per_s": 1e3}
+    problem = replace(of_tables(2, linked(**rates)), exchange=Precision.FP16)
+    batch = [ids_bags([1, 2, 3, 4])] * 2
+    numbers = BATCH * 4
+    # Each rank gives all samples' numbers of its table and gets its samples' of both: as many.
+    converted = (7 + 3) * (numbers + numbers)
+    sent, copied = 2 * SAMPLES * 4 * 2, 3 * numbers * 4
+    shared = simulated(problem, batch, Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1))))
+    assert beside_dense_ms(shared) == pytest.approx(24 + SAMPLES * 4 + 32 + sent + copied + converted)
+    demand = counted(problem, batch)
+    for moves in (TABLE, TABLE | {Move.COLUMNS, Move.ROWS}):
+        assert beside_dense(step_bound(demand, problem, DENSE, moves)) == pytest.approx(
+            SAMPLES * 4 + sent + copied + converted, rel=1e-6
+        )
+    # One table: its rank alone converts what it gives, and the pigeonhole principle sees it.
+    one = replace(of_tables(1, problem.machine), exchange=Precision.FP16)
+    alone = beside_dense(step_bound(counted(one, batch[:1]), one, DENSE, TABLE))
+    assert alone == pytest.approx(SAMPLES * 4 + sent + copied + 10 * (numbers + numbers / 2), rel=1e-6)
 
 
 def test_one_large_table_is_more_than_the_mean() -> None:

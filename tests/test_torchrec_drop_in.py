@@ -10,14 +10,18 @@ import torch.distributed as dist
 pytest.importorskip("torchrec")
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.traffic import expect
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.table import Precision
 from shardbench.runs.simulate import simulate
-from shardbench.torchrec import ShardBenchPlanner
+from shardbench.torchrec import ShardBenchPlanner, codecs_registry
 
 SHARDERS: Any = [EmbeddingBagCollectionSharder()]
 MIB = 1 << 20
@@ -103,6 +107,23 @@ def test_beside_torchrecs_own_planner() -> None:
         for plan in (ours.answer.plan, as_segments(expected, rows, 64))
     ]
     assert steps[0] < steps[1]
+
+
+def test_exchanges_are_priced_in_the_format_of_the_sharders_codecs() -> None:
+    found = {}
+    for exchange in Precision:
+        planner = ShardBenchPlanner(topology(), batch_size=512, strategy="greedy-lookup", plan_s=1.0)
+        sharders: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs_registry(exchange.value))]
+        planner.plan(module([9_000, 50_000]), sharders)
+        assert planner.answer is not None
+        problem = planner.answer.question.problem
+        assert problem.exchange is exchange
+        found[exchange] = expect(planner.answer.plan, problem).collectives[CollectiveName.OUTPUT_ALL_TO_ALL].sent.sum()
+    assert found[Precision.FP32] == 2 * found[Precision.FP16] == 2 * found[Precision.BF16] > 0
+    kind = QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)
+    mixed: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=get_qcomm_codecs_registry(kind))]
+    with pytest.raises(PlannerError, match="codecs are of bfloat16, float16: give all collectives, both ways, one of"):
+        ShardBenchPlanner(topology(), batch_size=512).plan(module([9_000]), mixed)
 
 
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:

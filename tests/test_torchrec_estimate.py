@@ -70,6 +70,14 @@ def by_torchrec(given: Problem, name: str, kind: str, kernel: str, shards: list[
     return [shard.perf.total for shard in option.shards]
 
 
+def test_narrow_exchanges_are_cheaper_to_torchrec_as_well():
+    given = problem(3.0, 5.0)
+    for placed in (OnRank(rank=0), RowWise(ranks=(0, 1))):
+        chosen = plan(seg("t0", placed), seg("t1", placed))
+        ours = [torchrec_estimate_ms(chosen, replace(given, exchange=exchange)) for exchange in Precision]
+        assert ours[1] == ours[2] < ours[0]
+
+
 def test_the_estimate_is_the_slowest_ranks_sum_of_what_torchrec_gives_its_shards():
     given = problem(3.0, 5.0, 7.0, 2.0)
     everyone = (0, 1)

@@ -78,6 +78,49 @@ def test_table_wise_by_hand():
     assert traffic.collectives["dense_all_reduce"].sent.tolist() == [20 * 4, 20 * 4]
 
 
+@pytest.mark.parametrize("exchange", [Precision.FP16, Precision.BF16])
+def test_vectors_in_two_bytes_by_hand(exchange):
+    on = problem(exchange=exchange)
+    traffic, fp32 = counted(OnRank(rank=0), OnRank(rank=1), on), counted(OnRank(rank=0), OnRank(rank=1))
+    # Vectors and their gradients are half as many bytes; lookups, kernels and the dense model are as they were.
+    for name in ("output_all_to_all", "backward_all_to_all"):
+        assert traffic.collectives[name].sent_intra.tolist() == [2 * 4 * 2, 2 * 4 * 2]
+    for name in ("input_all_to_all", "input_splits", "dense_all_reduce"):
+        assert traffic.collectives[name].sent.tolist() == fp32.collectives[name].sent.tolist()
+    assert (traffic.load.values == fp32.load.values).all()
+    # A rank gives its table's 4 vectors of 4 numbers and gets 2 samples' of both tables: 16 numbers each.
+    assert traffic.converted_bytes.tolist() == [[7 * 16 + 3 * 16] * 2] * 2
+    assert not fp32.converted_bytes.any()
+    # Whole tables on one rank: it gives 32 numbers, and each rank gets 16.
+    lone = counted(OnRank(rank=1), OnRank(rank=1), on).converted_bytes
+    assert lone.tolist() == [[3 * 16, 7 * 32 + 3 * 16], [7 * 16, 3 * 32 + 7 * 16]]
+
+
+def test_sums_in_two_bytes_by_hand():
+    on = problem(exchange=Precision.FP16)
+    dealt = RowWise(ranks=(0, 1))
+    traffic = counted(dealt, dealt, on)
+    for name in ("output_reduce_scatter", "backward_all_gather"):
+        assert traffic.collectives[name].sent_intra.tolist() == [4 * 8 * 2 / 2] * 2
+    # A rank gives parts of sums of 4 samples and 8 columns, and gets 2 samples' sums.
+    assert traffic.converted_bytes.tolist() == [[7 * 32 + 3 * 16] * 2, [3 * 32 + 7 * 16] * 2]
+    copies = counted(Replicated(ranks=(0, 1)), Replicated(ranks=(0, 1)), on)
+    # Gradients of copies are all-reduced in the weights' own precision: 40 weights, there and back, halved.
+    assert copies.collectives["rows_all_reduce"].sent.tolist() == [40 * 4] * 2
+    assert not copies.converted_bytes.any()
+    # Sums inside a node, then across: 2 nodes of 2, a sample a rank, table a of 4 columns in the first node.
+    two = problem(nodes=2, devices=2, exchange=Precision.FP16)
+    mixed = counted(RowWise(ranks=(0, 1)), Replicated(ranks=(0, 1, 2, 3)), two)
+    assert mixed.collectives["output_reduce_scatter"].sent_intra.tolist() == [4 * 4 * 2 / 2] * 2 + [0, 0]
+    assert mixed.collectives["output_all_to_all"].sent_inter.tolist() == [4 * 2, 4 * 2, 0, 0]
+    # Given: 4 samples' parts of sums, then 2 samples' sums; got: 2 samples' sums, then each rank's own.
+    forward = [7 * (16 + 8) + 3 * (8 + 4)] * 2 + [3 * 4] * 2
+    assert mixed.converted_bytes[0].tolist() == forward
+    alone = problem(nodes=2, devices=1, exchange=Precision.FP16)
+    assert not counted(NodeSharded(), NodeSharded(), alone).converted_bytes.any()
+    assert not counted(OnLocalRank(local_rank=0), OnLocalRank(local_rank=0), alone).converted_bytes.any()
+
+
 def test_everything_on_one_rank_leaves_the_other_idle():
     traffic = counted(OnRank(rank=1), OnRank(rank=1))
     assert traffic.load.lookups.tolist() == [0, 10]

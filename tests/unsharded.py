@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torchrec.optim import RowWiseAdagrad
 
 from shardbench.base.arrays import Floats32
 from shardbench.engine.dlrm import DenseModel, History
+from shardbench.engine.formats import TENSOR_TYPES
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
 from shardbench.model.plan import PhaseKind
@@ -30,8 +32,24 @@ class Trained:
     """Row-wise Adagrad's, [rows] a table; of ranks only those of the masters of a batch schedule."""
 
 
+class _Rounded(torch.autograd.Function):
+    """Vectors rounded to a format, and so their gradients, which a rank sends before they are divided by the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor, format_: torch.dtype, ranks: int) -> torch.Tensor:
+        ctx.format_, ctx.ranks = format_, ranks
+        return vectors.to(format_).float()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (gradients[0] * ctx.ranks).to(ctx.format_).float() / ctx.ranks, None, None
+
+
 def train_unsharded(job: RankJob) -> Trained:
-    """One step on each materialised batch from the job's seeded weights; under a batch schedule, one epoch of it."""
+    """One step on each materialised batch from the job's seeded weights; under a batch schedule, one epoch of it.
+
+    Vectors and their gradients are rounded to the format of the job's exchanges, as whole rows on ranks are.
+    """
     weights = [seeded_weights(t, i, job.seed).requires_grad_() for i, t in enumerate(job.tables)]
     torch.manual_seed(job.seed)
     model = DenseModel(job.dense, job.tables)
@@ -45,10 +63,15 @@ def train_unsharded(job: RankJob) -> Trained:
         kinds[job.optimizer](weights, lr=job.learning_rate),
     ]
     logits = []
+    ranks, format_ = job.topology.world_size, TENSOR_TYPES[job.exchange]
+
+    def exchanged(vectors: torch.Tensor) -> Any:
+        return vectors if format_ is torch.float32 else _Rounded.apply(vectors, format_, ranks)
+
     for batch, bags in _batches(job):
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
         given = [
-            _look_up(table, weight, bags(i).feature(feature))
+            _look_up(table, weight, bags(i).feature(feature), exchanged)
             for i, (table, weight) in enumerate(zip(job.tables, weights))
             for feature in range(table.features)
         ]
@@ -77,12 +100,14 @@ def _batches(job: RankJob) -> Iterator[tuple[int, Callable[[int], Bags]]]:
         yield batch, partial(store.chosen, samples=pure[batch].samples)
 
 
-def _look_up(table: Table, weight: torch.Tensor, bags: Bags) -> torch.Tensor | History:
+def _look_up(
+    table: Table, weight: torch.Tensor, bags: Bags, exchanged: Callable[[torch.Tensor], Any]
+) -> torch.Tensor | History:
     ids = torch.from_numpy(bags.values.astype(np.int64))
     if table.pooling is Pooling.NONE:
-        return History(torch.nn.functional.embedding(ids, weight), torch.from_numpy(bags.lengths))
+        return History(exchanged(torch.nn.functional.embedding(ids, weight)), torch.from_numpy(bags.lengths))
     offsets = torch.from_numpy(bags.offsets[:-1].copy())
-    return torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum")
+    return exchanged(torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum"))
 
 
 def read_sharded(job: RankJob, folder: Path) -> Trained:

@@ -7,7 +7,6 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.collectives import Collective, cross_all_reduce, pairwise, world_reduction
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
@@ -59,7 +58,7 @@ def make_units(problem: Problem, *, with_warm: bool) -> Units:
     warm = with_warm and has_warm_tier(topology)
     parts: list[tuple[Floats, ...]] = []
     for i, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
-        vector = 2.0 * VECTOR_BYTES * table.dim
+        vector = 2.0 * problem.exchange.bytes * table.dim
         if is_split(table, problem.world_size):
             number = np.array([*profile.row_counts, table.rows - profile.seen_rows], dtype=np.float64)
             lookups = np.array([*profile.counts, 0.0]) * (local_batch / profile.samples)  # deviation 9

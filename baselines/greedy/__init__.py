@@ -85,7 +85,7 @@ class GreedyCost(_Greedy):
         """Return the milliseconds of forward, backward and both exchanges of each table alone on a device."""
         load = expected_table_loads(problem)
         alone = np.zeros((len(problem.tables), problem.world_size))
-        alone[:, 0] = load.bag_bytes
+        alone[:, 0] = load.bag_bytes * problem.sent_ratio
         return embedding_ms(load, problem.machine.constants) + 2e3 * vectors_exchange_s(alone, problem.machine)[:, 0]
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.cost.load import VECTOR_BYTES
+from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES
 from shardbench.model.problem import Problem
+from shardbench.model.table import Precision
 
 from .pieces import CountedPieces, Holders
 
@@ -18,7 +19,7 @@ class Links:
         self.intra, self.inter = 1e3 / constants.intra_bytes_per_s, 1e3 / constants.inter_bytes_per_s
         """Milliseconds a byte."""
         self.weight_bytes = problem.precision.bytes
-        self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
+        self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         """Bytes of one column of pooled vectors for one rank's samples."""
         self.exchanged = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter) / self.world
         """Milliseconds a byte that each rank asks of rows dealt over all devices."""
@@ -27,6 +28,10 @@ class Links:
         """Milliseconds a byte of half an all-reduce between all devices."""
         self.added = 1e3 / constants.reduce_bytes_per_s
         """Milliseconds to add up a byte that arrives in a reduce-scatter."""
+        converts = problem.exchange is not Precision.FP32 and self.world > 1
+        number_ms = 1e3 * (ENCODE_BYTES + DECODE_BYTES) / constants.vector_copy_bytes_per_s
+        self.converted = converts * number_ms / problem.exchange.bytes
+        """Milliseconds to convert a byte that a device gives to exchanges or gets from them, and its gradient."""
 
     def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
         """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.
@@ -53,14 +58,30 @@ class Links:
         return np.asarray(found * [self.intra, self.inter])
 
     def added_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
-        """Return milliseconds in which each device adds up what arrives of the sums of each piece, [pieces]."""
+        """Return milliseconds in which each device adds up what arrives of a piece's sums, and converts, [pieces].
+
+        What others convert of it counts as if the devices that have it did.
+        """
         local, nodes = self.local, self.nodes
         inside = np.select(
             [scope == Holders.NODES, scope == Holders.RANK, scope == Holders.COPIES], [local, 0, 0], self.world
         )
         across = self.world / local * (nodes - 1) / nodes * (scope == Holders.WORLD)
         arrived = counted.pooled * self.sample_bytes * (inside * (local - 1) / local + across)
-        return np.asarray(arrived * self.added)
+        columns, inside = counted.pooled * self.sample_bytes, self.local > 1
+        passed = np.select(
+            [scope == Holders.RANK, scope == Holders.NODE, scope == Holders.WORLD, scope == Holders.NODES],
+            [
+                2 * self.world,
+                2 * nodes + inside * (self.world + nodes),
+                self.world + 1,
+                inside * (self.local + 1),
+            ],
+            0,
+        )
+        askers = np.where(scope == Holders.NODES, self.local * inside, self.world)
+        converted = columns * passed + 2.0 * counted.returned * askers
+        return np.asarray(arrived * self.added + converted * self.converted)
 
     def lumps_ms(self, scope: Ints, counted: CountedPieces) -> tuple[Floats, Floats]:
         """Return milliseconds of lookups and vectors on a device that has a piece of one device or node, [pieces] each.

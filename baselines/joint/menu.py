@@ -8,7 +8,6 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -217,7 +216,7 @@ class Menu:
         limit = table.rows if hot is None else hot
         counts, ends = np.array(profile.counts, dtype=np.float64), np.cumsum(profile.row_counts)
         a_rank = counts * (self.problem.batch_size / topology.world_size / profile.samples)
-        saved = a_rank * (INDEX_BYTES + 2 * VECTOR_BYTES * table.dim * unpooled) * self.links.exchanged
+        saved = a_rank * (INDEX_BYTES + 2 * self.problem.exchange.bytes * table.dim * unpooled) * self.links.exchanged
         # Lookups of copies are not sent: nobody puts them in place for their owners.
         unsent = a_rank * 1e3 * (constants.lookup_copy_s + constants.bucketise_s)
         cost = 2.0 * table.dim * self.problem.precision.bytes * self.links.reduced

@@ -10,7 +10,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
 from shardbench.cost.costmodel import sources_s
-from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
+from shardbench.cost.load import Load, segment_load
 from shardbench.model.plan import NodeSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
@@ -174,7 +174,7 @@ class Counter:
             numbers=self.kernels.numbers(load),
             received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
             sources=np.where(own, 0.0, 1e3 * sources_s(sent, problem.machine.constants)),
-            returned=np.where(unpooled & ~own, asked / askers * width * VECTOR_BYTES, 0.0),
+            returned=np.where(unpooled & ~own, asked / askers * width * problem.exchange.bytes, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
             size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.accounting import SPLIT_BYTES
+from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, SPLIT_BYTES
 from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s, moved
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
+from shardbench.model.table import Precision
 
 from .kernels import NUMBERS, PieceKernels
 from .overlap import Overlap
@@ -29,6 +29,8 @@ class PhaseTimes:
     """Exchanges of vectors in one direction; their gradients' take as long."""
     added: float
     """Sums of vectors that arrive in reduce-scatters, to which gradients have no like."""
+    converted: tuple[float, float]
+    """Conversions of vectors to the exchange's format and back, and of their gradients."""
     all_reduce: float
     hidden: float
     """What of the input, of the all-reduce and of that of the dense model goes on beside other phases."""
@@ -37,7 +39,7 @@ class PhaseTimes:
     def step_ms(self) -> float:
         """The step without the dense model's time and whole all-reduce, which are the same for every plan."""
         whole = self.forward + self.backward + self.input + 2.0 * self.output + self.added + self.all_reduce
-        return whole - self.hidden
+        return whole + sum(self.converted) - self.hidden
 
 
 class PlanState:
@@ -48,7 +50,7 @@ class PlanState:
         self.constants = problem.machine.constants
         self.world, self.local = self.topology.world_size, self.topology.devices_per_node
         self.nodes = self.topology.nodes
-        self.sample_bytes = problem.batch_size // self.world * VECTOR_BYTES
+        self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency = latencies_s(problem.machine)
         self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
         self.load: Floats = np.zeros((self.world, NUMBERS))
@@ -157,19 +159,21 @@ class PlanState:
         summed_s, added_s = self._sums_s(sums)
         splits_s, input_s, rows_s = self._splits_s(lookups), self._input_s(lookups), self._rows_s(reduced)
         output, busy = 1e3 * (self._vectors_s(vectors) + summed_s), float(backward.max())
+        converted = self._converted_ms()
         on_modules = float(forward.max()) + 1e3 * self._modules_s()
         called = 1e3 * (self._called_s(lookups) * (splits_s > 0.0) + self._called_s(lookups.times(2)) * (input_s > 0.0))
         replicas = 1e3 * self._rows_s(self.replica_calls(), copied=False)
-        reduced_ms = self.overlap.hidden_reduced_ms(replicas, busy + output)
+        reduced_ms = self.overlap.hidden_reduced_ms(replicas, busy + output + converted[1])
         linked = 2.0 * output + 1e3 * (added_s + rows_s)
-        ahead = 1e3 * (splits_s + input_s)
-        input_ms = self.overlap.hidden_input_ms(on_modules + busy, linked, reduced_ms, ahead, self.sources_ms, called)
+        ahead, kernels = 1e3 * (splits_s + input_s), on_modules + busy + sum(converted)
+        input_ms = self.overlap.hidden_input_ms(kernels, linked, reduced_ms, ahead, self.sources_ms, called)
         return PhaseTimes(
             forward=on_modules,
             backward=busy,
             input=ahead + self.sources_ms,
             output=output,
             added=1e3 * added_s,
+            converted=converted,
             all_reduce=1e3 * rows_s,
             hidden=float(reduced_ms + input_ms),
         )
@@ -212,6 +216,23 @@ class PlanState:
         """Return the calls that all-reduce rows of which every device has a copy."""
         copies = sum(scope is Holders.COPIES and number > 0 for (scope, _), number in self.kinds.items())
         return grouped(self.topology, copies)
+
+    def _converted_ms(self) -> tuple[float, float]:
+        """Return milliseconds to convert vectors and gradients for their exchanges and back, as in ``Account``."""
+        exchange, inside = self.problem.exchange, self.local > 1
+        if exchange is Precision.FP32 or self.world == 1:
+            return 0.0, 0.0
+        across = self.node_columns * self.sample_bytes
+        copies = self.local * self.node_returned * inside
+        in_world = self.world_columns * self.world * self.sample_bytes
+        in_node = (across * self.world + self.copied_columns * self.local * self.sample_bytes) * inside
+        given = self.world * self.returned + copies + in_world
+        got = self.returned.sum() + copies + across.sum() + in_world / self.world
+        encoded = given + (in_node + self.nodes * across).repeat(self.local)
+        decoded = got + (in_node / self.local).repeat(self.local)
+        ways = (ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded)
+        a_number_ms = 1e3 / (exchange.bytes * self.constants.vector_copy_bytes_per_s)
+        return float(ways[0].max()) * a_number_ms, float(ways[1].max()) * a_number_ms
 
     def _rows_s(self, calls: Calls, *, copied: bool = True) -> float:
         """Return the seconds of the all-reduce of copies, or of those that every device has."""

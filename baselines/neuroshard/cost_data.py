@@ -95,14 +95,20 @@ def draw_widths(vectors: Floats, devices: int, count: int, rng: np.random.Genera
 
 
 def draw_exchanges(
-    vectors: Floats, machine: Machine, batch_size: int, count: int, rng: np.random.Generator
+    vectors: Floats,
+    machine: Machine,
+    batch_size: int,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    number_bytes: int = VECTOR_BYTES,
 ) -> Exchanges:
     """Draw exchanges of random placements under the cost model; all wait for the last device (deviation 3)."""
     devices = machine.topology.world_size
     widths = draw_widths(vectors, devices, count, rng)
     late_ms = rng.random((count, devices)) * rng.uniform(*LATEST_MS, (count, 1))
     late_ms -= late_ms.min(axis=1, keepdims=True)
-    own_ms = exchange_ms(widths, machine, batch_size)
+    own_ms = exchange_ms(widths, machine, batch_size, number_bytes)
     waits_ms = late_ms.max(axis=1, keepdims=True) - late_ms
     return Exchanges(
         widths=widths.astype(np.float32),
@@ -112,6 +118,6 @@ def draw_exchanges(
     )
 
 
-def exchange_ms(widths: Floats, machine: Machine, batch_size: int) -> Floats:
+def exchange_ms(widths: Floats, machine: Machine, batch_size: int, number_bytes: int = VECTOR_BYTES) -> Floats:
     """Compute milliseconds of each device in an exchange that all begin at once, [..., devices]."""
-    return 1e3 * vectors_exchange_s(widths * float(batch_size * VECTOR_BYTES), machine)
+    return 1e3 * vectors_exchange_s(widths * float(batch_size * number_bytes), machine)

@@ -179,13 +179,17 @@ def collect(
     return CostData(
         tables=torch.from_numpy(scaling(tables.features)[:, INPUTS]),
         sets=measure_sets(tables, drawn, oracle),
-        exchanges=draw_exchanges(widths, problem.machine, problem.batch_size, count, rng),
+        exchanges=draw_exchanges(
+            widths, problem.machine, problem.batch_size, count, rng, number_bytes=problem.exchange.bytes
+        ),
     )
 
 
 def check_alike(tasks: Sequence[Task]) -> None:
-    """Raises BadInput where tasks differ in machine, batch or precision: one set of costs is learned (deviation 8)."""
-    facts = {(t.problem.topology.world_size, t.problem.batch_size, t.problem.precision) for t in tasks}
+    """Raises BadInput where tasks differ in machine, batch or precisions: one set of costs is learned (deviation 8)."""
+    facts = {
+        (t.problem.topology.world_size, t.problem.batch_size, t.problem.precision, t.problem.exchange) for t in tasks
+    }
     if len(facts) > 1 or any(t.problem.machine.constants != tasks[0].problem.machine.constants for t in tasks):
         raise BadInput("neuroshard learns the costs of one machine and batch: fit it on problems that share them")
 

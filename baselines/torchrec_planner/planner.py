@@ -18,9 +18,10 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardbench.base.errors import Infeasible
 from shardbench.engine.described import describe
+from shardbench.engine.formats import DATA_TYPES, codecs_registry
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
-from shardbench.model.table import Pooling, Precision, Table
+from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
 
 ROW_SPLITS = ("row_wise", "table_row_wise")
@@ -37,7 +38,9 @@ def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool =
     with _quiet():
         planner = _planner(problem, sharding_types, first_only)
         try:
-            sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+            codecs = codecs_registry(problem.exchange)
+            kinds = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
+            sharders = [kind(qcomm_codecs_registry=codecs) for kind in kinds]
             plan = planner.plan(module=_meta_model(problem), sharders=sharders)
         except PlannerError as error:
             reason = " ".join(str(error).partition("Possible solutions")[0].split())
@@ -88,7 +91,7 @@ def offered_types(rows: int, sharding_types: tuple[str, ...], topology: Topology
 
 
 def _meta_model(problem: Problem) -> Any:
-    kind = DataType.FP16 if problem.precision is Precision.FP16 else DataType.FP32
+    kind = DATA_TYPES[problem.precision]
     # Unpooled tables of one width share a module, as TorchRec demands.
     groups: dict[tuple[bool, int], list[Table]] = {}
     for table in problem.tables:

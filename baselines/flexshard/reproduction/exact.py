@@ -9,7 +9,6 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES
 from shardbench.cost.collectives import latencies_s
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.validate import memory_bytes
 
@@ -198,14 +197,15 @@ class _Program:
     def _exchanges(self) -> None:
         units, shares, problem = self.units, self.shares, self.problem
         dims = np.array([table.dim for table in problem.tables])[units.table]
-        lookups = units.number * units.exchanged / (INDEX_BYTES + 2.0 * VECTOR_BYTES * dims)
+        number_bytes = problem.exchange.bytes
+        lookups = units.number * units.exchanged / (INDEX_BYTES + 2.0 * number_bytes * dims)
         # Lengths go to every rank of a group alike: as many times what is dealt as the group has ranks.
         bags = problem.batch_size // problem.world_size * np.array([table.features for table in problem.tables])
         lengths = bags * float(LENGTH_BYTES)
         world, local = problem.world_size, problem.topology.devices_per_node
         for link, rate in enumerate(self._rates()):
             everywhere, in_node = world * shares.cold[link] / rate, local * shares.warm[link] / rate
-            for wait, each in ((LOOKUPS, lookups * INDEX_BYTES), (VECTORS, lookups * VECTOR_BYTES * dims)):
+            for wait, each in ((LOOKUPS, lookups * INDEX_BYTES), (VECTORS, lookups * number_bytes * dims)):
                 cold, warm = each * shares.cold[link] / rate, each * shares.warm[link] / rate
                 # wait >= cold (1 - hot - warm) + warm
                 terms: list[Terms] = [(self.waits[[wait]], np.ones(1)), (self.hot, cold), (self.warm, cold - warm)]

@@ -102,6 +102,7 @@ class PlanStep:
             machine.topology,
             problem.precision,
             optimizer=problem.optimizer,
+            exchange=problem.exchange,
             device=device.type,
         )
         settings = StepSettings(dense=case.dense, optimizer=problem.optimizer, learning_rate=0.01, dense_seed=0)

@@ -168,6 +168,12 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     elif found.best is not None:
         said += ["", "keep the plan with --out PLAN.json, for your trainer:"]
         said.append(f"  shardbench export PLAN.json{per_node}")
+    if problem.exchange is not Precision.FP32:
+        registry = f'shardbench.torchrec.codecs_registry("{problem.exchange.value}")'
+        said += [
+            f"vectors are sent as {problem.exchange.value}: give your sharders qcomm_codecs_registry =",
+            f"  {registry}",
+        ]
     return said
 
 

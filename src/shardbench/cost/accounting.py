@@ -36,10 +36,14 @@ from shardbench.model.plan import (
     deal_start,
 )
 from shardbench.model.problem import Problem
-from shardbench.model.table import Pooling, Table
+from shardbench.model.table import Pooling, Precision, Table
 
 INDEX_BYTES = 8
 LENGTH_BYTES = 4
+ENCODE_BYTES, DECODE_BYTES = 7, 3
+"""Bytes copied a number that is converted from fp32 to two bytes, and back: half of those that are read and written.
+
+FBGEMM's codecs clamp into a tensor of its own and convert that (14 bytes), and convert back in one pass (6 bytes)."""
 SPLIT_NUMBER_BYTES = 8
 SPLIT_BYTES = 3 * SPLIT_NUMBER_BYTES
 """Bytes to each peer before an input all-to-all: number of lengths, of indices, and the batch size, int64."""
@@ -97,6 +101,7 @@ class Account:
         self.topology = problem.topology
         self.world = problem.world_size
         self.local_batch = problem.batch_size // self.world
+        self._number_bytes = problem.exchange.bytes
         self.load = Load.zeros(self.world)
         self.host = Load.zeros(self.topology.nodes)
         self.history_columns = zeros(self.world)
@@ -208,7 +213,7 @@ class Account:
         )  # fmt: skip
         self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
-            self._back[rank, :] += sources * segment.columns * VECTOR_BYTES
+            self._back[rank, :] += sources * segment.columns * self._number_bytes
         self._send(table, sources, 1)
         self._exchange(table, segment, "table_wise")
 
@@ -231,7 +236,7 @@ class Account:
         )  # fmt: skip
         self._to[:, at] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
-            self._back[at, :] += owned.T * segment.columns * VECTOR_BYTES
+            self._back[at, :] += owned.T * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
         self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
         return ("world", 0) if whole else ("node", nodes.pop())
@@ -250,8 +255,8 @@ class Account:
         for node in range(nodes):
             at = slice(node * local, (node + 1) * local)
             self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
-            if table.pooling is Pooling.NONE:
-                self._back[at, at] += owned[node].T * segment.columns * VECTOR_BYTES
+            if table.pooling is Pooling.NONE and local > 1:
+                self._back[at, at] += owned[node].T * segment.columns * self._number_bytes
         self._send(table, dealt.sum(axis=1), local, dealt=True)
         # Blocks are padded to equal length, and copies are averaged block by block.
         self._copied_weights += -(-segment.rows // local) * segment.columns
@@ -269,8 +274,8 @@ class Account:
         for node in range(nodes):
             at, home = slice(node * local, (node + 1) * local), node * local + place.local_rank
             self._to[at, home] += sources[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
-            if table.pooling is Pooling.NONE:
-                self._back[home, at] += sources[node] * segment.columns * VECTOR_BYTES
+            if table.pooling is Pooling.NONE and local > 1:
+                self._back[home, at] += sources[node] * segment.columns * self._number_bytes
         self._send(table, sources.ravel(), 1)
         self._copied_weights[place.local_rank] += segment.rows * segment.columns
         self._exchange(table, segment, "node_table_wise")
@@ -297,18 +302,10 @@ class Account:
 
     def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
         """Return every collective of the step by name, with its bytes by rank and its calls."""
-        topology = self.topology
-        sample_bytes = self.local_batch * VECTOR_BYTES
-        forward = self._back + self._rank_columns[:, None] * sample_bytes
-        local = np.arange(self.world) % topology.devices_per_node
+        topology, forward = self.topology, self._vectors()
         node = np.arange(self.world) // topology.devices_per_node
-        # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
-        peers = (local[:, None] == local[None, :]) & (node[:, None] != node[None, :])
-        forward += peers * (self._node_columns[node] * sample_bytes)[:, None]
-        forward += (node[:, None] == node[None, :]) * (self._local_columns[local] * sample_bytes)[:, None]
-        scatter = world_reduction(self._world_columns * self.world * sample_bytes, 1.0, topology)
-        in_node = self._node_columns * self.world + self._copied_columns * topology.devices_per_node
-        scatter = scatter + node_reduction(in_node * sample_bytes, topology)
+        in_world, in_node = self._sums()
+        scatter = world_reduction(in_world, 1.0, topology) + node_reduction(in_node, topology)
         # Weights and their gradients are all-reduced in the tables' own precision.
         weight_bytes = self.problem.precision.bytes
         if self._gathers_rows:
@@ -347,6 +344,39 @@ class Account:
         payload = self._replicated_weights * self.problem.precision.bytes
         reduced = world_reduction(payload, 2.0, self.topology)
         return reduced.called(grouped(self.topology, len(self._replicas)))
+
+    def _vectors(self) -> Floats:
+        """Return the bytes of vectors that rank s sends to rank r, [s, r]; what stays on a rank is on the diagonal."""
+        sample_bytes, devices = self.local_batch * self._number_bytes, self.topology.devices_per_node
+        local, node = np.arange(self.world) % devices, np.arange(self.world) // devices
+        forward = self._back + self._rank_columns[:, None] * sample_bytes
+        # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
+        forward += (local[:, None] == local[None, :]) * (self._node_columns[node] * sample_bytes)[:, None]
+        if devices > 1:
+            forward += (node[:, None] == node[None, :]) * (self._local_columns[local] * sample_bytes)[:, None]
+        return np.asarray(forward)
+
+    def _sums(self) -> tuple[float, Floats]:
+        """Return bytes of vectors that each rank gives to reduce-scatters over the world, and in its node, [nodes]."""
+        sample_bytes = self.local_batch * self._number_bytes
+        in_node = self._node_columns * self.world + self._copied_columns * self.topology.devices_per_node
+        return self._world_columns * self.world * sample_bytes, in_node * sample_bytes
+
+    def converted(self) -> Floats:
+        """Return bytes that each rank copies to convert vectors to the exchange's format and back, [2, world].
+
+        Forward, then backward, where the gradients take the way back. Nothing is converted to fp32, nor by one rank.
+        """
+        devices = self.topology.devices_per_node
+        if self.problem.exchange is Precision.FP32 or self.world == 1:
+            return np.zeros((2, self.world))
+        vectors, (in_world, in_node) = self._vectors(), self._sums()
+        # A node of one rank has no exchange inside.
+        of_node = in_node.repeat(devices) * (devices > 1)
+        encoded = vectors.sum(axis=1) + in_world + of_node
+        decoded = vectors.sum(axis=0) + in_world / self.world + of_node / devices
+        ways = [ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded]
+        return np.asarray(ways) / self._number_bytes
 
     def _calls(self) -> tuple[Calls, Calls, Calls]:
         """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""

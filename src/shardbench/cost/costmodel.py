@@ -47,9 +47,10 @@ class StepTime:
     arrived_ms: Floats
     """Time to put in place lookups that arrived; a part of ``input``."""
     placing_ms: Floats
-    """Time to put in place vectors that are sent; a part of ``output``."""
+    """Time to put in place vectors that are sent, and to convert them where they travel in another format; a part of
+    ``output``."""
     placing_backward_ms: Floats
-    """Time to put in place the gradients that arrived; a part of ``output_backward``."""
+    """The same of gradients; a part of ``output_backward``."""
     phases_ms: dict[StepPhase, float]
     """Duration of each phase for the whole world, in order; they add up to the step.
 
@@ -264,6 +265,8 @@ def step_time(
     forward += modules_s
     sources = sources_s(traffic.sources, constants)
     arrived = np.minimum(arrived, placing)
+    # One end converts before the exchange and the other one after it: neither is beside the kernels.
+    convert, convert_backward = traffic.converted_bytes / constants.vector_copy_bytes_per_s
 
     waits_ms = {
         phase: 1e3 * sum(float(waits_s(name, traffic.collectives[name], machine).max()) for name in names)
@@ -275,9 +278,11 @@ def step_time(
     phases_ms = {
         StepPhase.INPUT: waits_ms[StepPhase.INPUT] + 1e3 * float(sources.max() + arrived[first_busy]),
         StepPhase.LOOKUP: 1e3 * float(forward[first_busy]),
-        StepPhase.OUTPUT: waits_ms[StepPhase.OUTPUT] + 1e3 * float((placing - arrived)[first_busy]),
+        StepPhase.OUTPUT: waits_ms[StepPhase.OUTPUT]
+        + 1e3 * float((placing - arrived)[first_busy] + convert.max()),
         StepPhase.DENSE: dense_ms,
-        StepPhase.OUTPUT_BACKWARD: waits_ms[StepPhase.OUTPUT_BACKWARD] + 1e3 * float(placing_backward[last_busy]),
+        StepPhase.OUTPUT_BACKWARD: waits_ms[StepPhase.OUTPUT_BACKWARD]
+        + 1e3 * float(placing_backward[last_busy] + convert_backward.max()),
         StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward[last_busy]),
         StepPhase.ALL_REDUCE: waits_ms[StepPhase.ALL_REDUCE],
     } | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {})  # fmt: skip
@@ -290,8 +295,8 @@ def step_time(
         backward_ms=1e3 * backward,
         sources_ms=1e3 * sources,
         arrived_ms=1e3 * arrived,
-        placing_ms=1e3 * (placing - arrived),
-        placing_backward_ms=1e3 * placing_backward,
+        placing_ms=1e3 * (placing - arrived + convert),
+        placing_backward_ms=1e3 * (placing_backward + convert_backward),
         phases_ms=phases_ms,
         hidden_ms=hidden,
     )

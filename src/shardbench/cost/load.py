@@ -10,7 +10,7 @@ from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
 VECTOR_BYTES = 4
-"""Pooled vectors and their gradients travel as fp32, whatever the weights are."""
+"""Kernels write vectors and read gradients as fp32, whatever the weights are; ``Problem.exchange`` is what is sent."""
 ROWWISE_STATE_BYTES = 4
 """Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
 

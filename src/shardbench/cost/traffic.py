@@ -44,6 +44,8 @@ class Traffic:
     collectives: dict[CollectiveName, Collective]
     replicas: Collective
     """The part of the rows' all-reduce that may go on beside the backward pass."""
+    converted_bytes: Floats
+    """Bytes that ranks copy to convert vectors and gradients for exchanges and back, forward, backward, [2, world]."""
     host_to_device_bytes: Floats
     """Vectors that hosts looked up, on their way to a device of the node, [nodes]; gradients return alike."""
     history_columns: Floats
@@ -106,11 +108,11 @@ def traffic_of(
         account.add(table, chosen, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     collectives, copied, sources = account.collectives(weights), account.host.bag_bytes, account.sources
-    replicas = account.replicas()
+    replicas, converted = account.replicas(), account.converted()
     if plan.dense is DenseHome.HOSTS:
         collectives = {name: Collective.zeros(problem.world_size) for name in collectives}
         copied, sources = np.zeros_like(copied), Sources.zeros(problem.world_size)
-        replicas = Collective.zeros(problem.world_size)
+        replicas, converted = Collective.zeros(problem.world_size), np.zeros_like(converted)
     return Traffic(
         sources=sources,
         modules=account.modules,
@@ -118,6 +120,7 @@ def traffic_of(
         host=account.host,
         collectives=collectives,
         replicas=replicas,
+        converted_bytes=converted,
         host_to_device_bytes=copied,
         history_columns=account.history_columns,
         synchronisation=_synchronisation(plan, problem),
@@ -174,6 +177,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
             name: collective([traffic.collectives[name] for traffic in several]) for name in several[0].collectives
         },
         replicas=collective([traffic.replicas for traffic in several]),
+        converted_bytes=average([t.converted_bytes for t in several]),
         host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
         history_columns=average([t.history_columns for t in several]),
         synchronisation=several[0].synchronisation,

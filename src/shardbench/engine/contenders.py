@@ -150,7 +150,7 @@ class HostsPlan(PlanOnRank):
         if rank > 0:
             return
         cpu = torch.device("cpu")
-        lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer)
+        lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer, exchange=job.exchange)
         step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
         batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
         self.steps = [step]
@@ -243,8 +243,9 @@ def _refuse_pipeline(plan: Plan) -> None:
 
 def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:
     return lower(
-        plan, job.tables, job.topology, job.precision, optimizer=job.optimizer, device=device.type, phase=phase
-    )
+        plan, job.tables, job.topology, job.precision,
+        optimizer=job.optimizer, exchange=job.exchange, device=device.type, phase=phase,
+    )  # fmt: skip
 
 
 def _settings(job: RankJob) -> StepSettings:

@@ -33,6 +33,8 @@ from shardbench.model.plan import (
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
 
+NO_BF16_ON_CPU = "FBGEMM looks up no bf16 weights on a CPU: ask for fp16 or fp32 weights, or for GPUs alone"
+
 
 class Reach(StrEnum):
     """The ranks over which a module exchanges lookups and vectors."""
@@ -163,6 +165,7 @@ class Lowered:
     logical: tuple[LogicalTable, ...]
     topology: Topology
     precision: Precision
+    exchange: Precision = Precision.FP32
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -213,6 +216,7 @@ def lower(
     precision: Precision,
     *,
     optimizer: Optimizer = Optimizer.SGD,
+    exchange: Precision = Precision.FP32,
     device: str = "cpu",
     phase: PhaseKind | None = None,
 ) -> Lowered:
@@ -245,7 +249,11 @@ def lower(
                 )
             )
     _check_hosts(logical)
-    return Lowered(tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision)
+    if precision is Precision.BF16 and (device == "cpu" or any(t.module.scope is Reach.HOSTS for t in logical)):
+        raise Unsupported(NO_BF16_ON_CPU)
+    return Lowered(
+        tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision, exchange=exchange
+    )
 
 
 def _check_hosts(logical: Sequence[LogicalTable]) -> None:

@@ -32,17 +32,15 @@ from torchrec.distributed.sharding_plan import (
     table_wise,
 )
 from torchrec.distributed.types import ShardingEnv
-from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
+from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, Tier
 from shardbench.model.table import Precision
-
-_DATA_TYPES = {Precision.FP32: DataType.FP32, Precision.FP16: DataType.FP16}
 
 Shards = dict[str, list[tuple[int, torch.Tensor]]]
 """Logical table -> this rank's [(first row, weights [rows, columns])]."""
@@ -131,7 +129,8 @@ class ShardedModule(TableModule):
         if fused:
             # A copy: TorchRec adds to the arguments it is given.
             apply_optimizer_in_backward(optimizer[0], fused, dict(optimizer[1]))
-        sharder = EmbeddingBagCollectionSharder() if key.pooled else EmbeddingCollectionSharder()
+        kind = EmbeddingBagCollectionSharder if key.pooled else EmbeddingCollectionSharder
+        sharder = kind(qcomm_codecs_registry=codecs_registry(lowered.exchange))
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_node = key.scope is Reach.NODE
         plan = construct_module_sharding_plan(
@@ -248,14 +247,13 @@ def _units(sharding: Any) -> tuple[list[list[str]], int | None]:
 
 def _output_dist(sharding: Any, merges: list[Merge], device: torch.device) -> Any:
     widths = [[block.width for block in m.blocks] for m in merges]
-    sums = [sum(w) for w in widths]
+    sums, codecs = [sum(w) for w in widths], sharding.qcomm_codecs_registry
     if isinstance(sharding, TwRwPooledEmbeddingSharding):
-        return TwRwPooledEmbeddingDist(
-            sharding._rank, sharding._cross_pg, sharding._intra_pg, sums, widths, device=device
-        )
+        groups = sharding._cross_pg, sharding._intra_pg
+        return TwRwPooledEmbeddingDist(sharding._rank, *groups, sums, widths, device, qcomm_codecs_registry=codecs)
     if isinstance(sharding, TwPooledEmbeddingSharding):
-        return TwPooledEmbeddingDist(sharding._pg, sums, widths, device=device)
-    return RwPooledEmbeddingDist(sharding._pg, embedding_dims=widths[0])
+        return TwPooledEmbeddingDist(sharding._pg, sums, widths, device=device, qcomm_codecs_registry=codecs)
+    return RwPooledEmbeddingDist(sharding._pg, embedding_dims=widths[0], qcomm_codecs_registry=codecs)
 
 
 def _logical(parameter: str) -> str:
@@ -272,7 +270,7 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
             embedding_dim=t.segment.columns,
             num_embeddings=t.rows,
             feature_names=list(t.keys),
-            data_type=_DATA_TYPES[precision],
+            data_type=DATA_TYPES[precision],
             # The kernels make their weights, and the collection would make them once more.
             init_fn=leave,
         )
@@ -368,7 +366,7 @@ class ReplicatedRows(TableModule):
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, device: torch.device) -> None:
         self.key = key
         self.layouts = []
-        self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], device), device)
+        self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], lowered.precision, device), device)
 
     def input(self, lookups: KeyedJaggedTensor) -> Any:
         """Keep the lookups: nothing leaves the rank."""
@@ -400,14 +398,19 @@ def data_parallel_over(group: Any, module: torch.nn.Module, device: torch.device
 
 
 class _Rows(torch.nn.Module):
-    def __init__(self, tables: Sequence[LogicalTable], device: torch.device) -> None:
+    def __init__(self, tables: Sequence[LogicalTable], precision: Precision, device: torch.device) -> None:
         super().__init__()
-        made = {t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device) for t in tables}
+        made = {
+            t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device, dtype=TENSOR_TYPES[precision])
+            for t in tables
+        }
         self.tables = torch.nn.ModuleDict(made)
         self._table_of = {key: t.name for t in tables for key in t.keys}
 
     def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:
-        return [self.tables[self._table_of[key]](lookups[key].values()) for key in lookups.keys()]  # noqa: SIM118 - not a dict
+        # Vectors are fp32 whatever the weights are, as those of TorchRec's kernels.
+        keys = lookups.keys()
+        return [self.tables[self._table_of[key]](lookups[key].values()).float() for key in keys]
 
 
 def make_modules(lowered: Lowered, groups: Groups, optimizer: Any, device: torch.device) -> list[TableModule]:

@@ -92,6 +92,11 @@ class Problem:
         return cls(name=name, tables=tables, profiles=profiles, machine=machine, topology=machine.topology, **rest)
 
     @property
+    def sent_ratio(self) -> float:
+        """Return the bytes of a number that ranks exchange over those of the fp32 one that kernels write."""
+        return self.exchange.bytes / Precision.FP32.bytes
+
+    @property
     def world_size(self) -> int:
         """Return the number of devices in all."""
         return self.topology.world_size

@@ -7,7 +7,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
-from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
 from shardbench.tasks.task import Task
 
 RESTARTS = 4
@@ -17,13 +17,14 @@ STEPS = 400
 NOISE = 0.3
 
 
-def _device_ms(load: Load, everyone: float, machine: Machine) -> Floats:
+def _device_ms(load: Load, everyone: float, problem: Problem) -> Floats:
     """Give row sums of devices of a load [...], where all devices together hold ``everyone`` bag bytes."""
+    machine = problem.machine
     # One node: a device's exchange depends on its own bytes and on the sum.
     own = load.bag_bytes
     pair = np.zeros((*own.shape, machine.topology.world_size))
     pair[..., 0], pair[..., 1] = own, everyone - own
-    exchange = vectors_exchange_s(pair, machine)[..., 0]
+    exchange = vectors_exchange_s(pair * problem.sent_ratio, machine)[..., 0]
     seconds = forward_s(load, machine.constants) + backward_s(load, machine.constants) + 2.0 * exchange
     return np.asarray(1e3 * seconds)
 
@@ -37,7 +38,7 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
         raise Infeasible(f"task {task.problem.name}: best_found is for one node of several devices")
     loads = task.loads(counted=counted)
     rng = np.random.default_rng(seed)
-    alone = _device_ms(loads, float(loads.bag_bytes.sum()), task.problem.machine)
+    alone = _device_ms(loads, float(loads.bag_bytes.sum()), task.problem)
     best, best_ms = None, np.inf
     for start in range(RESTARTS):
         noise = np.exp(NOISE * rng.standard_normal(len(alone))) if start else np.ones(len(alone))
@@ -68,12 +69,12 @@ def _greedy(weights: Floats, task: Task) -> Ints | None:
 
 
 def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
-    placed, machine = placed.copy(), task.problem.machine
+    placed, problem = placed.copy(), task.problem
     sizes, devices = task.sizes_bytes, task.devices
     everyone = float(loads.bag_bytes.sum())
     for _ in range(STEPS):
         held, longest = _held(placed, loads, devices)
-        device_ms = _device_ms(held, everyone, machine)
+        device_ms = _device_ms(held, everyone, problem)
         used = np.bincount(placed, weights=sizes.astype(np.float64), minlength=devices)
         worst = int(device_ms.argmax())
         mine, others = np.flatnonzero(placed == worst), np.flatnonzero(placed != worst)
@@ -93,7 +94,7 @@ def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
         there.longest_bag[:] = np.maximum(_without(longest[to].T, taken.longest_bag), given.longest_bag)
         untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
         untouched[:, worst] = -np.inf
-        after = np.maximum(_device_ms(here, everyone, machine), _device_ms(there, everyone, machine))
+        after = np.maximum(_device_ms(here, everyone, problem), _device_ms(there, everyone, problem))
         after = np.where(fits, np.maximum(after, untouched.max(axis=1)), np.inf)
         step = int(after.argmin())
         if not after[step] < device_ms[worst] * (1.0 - 1e-9):
@@ -101,7 +102,7 @@ def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
         placed[give[step]] = to[step]
         if take[step] >= 0:
             placed[take[step]] = worst
-    return placed, float(_device_ms(_held(placed, loads, devices)[0], everyone, machine).max())
+    return placed, float(_device_ms(_held(placed, loads, devices)[0], everyone, problem).max())
 
 
 def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:

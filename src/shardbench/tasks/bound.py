@@ -49,8 +49,9 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
         return 0.0
     constants, world = machine.constants, task.devices
     fixed_ms, per_byte_ms = _exchange(machine)
-    sent_ms = 2.0 * per_byte_ms * load.bag_bytes
-    least_ms = 2.0 * least_exchange_ms(float(load.bag_bytes.sum()), machine)
+    sent = load.bag_bytes * task.problem.sent_ratio
+    sent_ms = 2.0 * per_byte_ms * sent
+    least_ms = 2.0 * least_exchange_ms(float(sent.sum()), machine)
     work = work_ms(load, constants)
     start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
     bound = max(
@@ -74,7 +75,8 @@ def shards_bound_ms(task: Task, *, counted: bool) -> float:
     if not kernels:
         return 0.0
     fixed_ms, _ = _exchange(machine)
-    exchange_ms = fixed_ms + least_exchange_ms(float(load.bag_bytes.sum()), machine)
+    sent = float(load.bag_bytes.sum()) * task.problem.sent_ratio
+    exchange_ms = fixed_ms + least_exchange_ms(sent, machine)
     return kernels + 2.0 * exchange_ms * (1.0 - ROUNDING)
 
 

@@ -20,13 +20,14 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.host import Environment
 from shardbench.base.jsonlines import JsonLines
 from shardbench.base.serialise import STRICT, content_hash
 from shardbench.calibrate.kernels import time_backward
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.engine.clock import clock_of
+from shardbench.engine.lower import NO_BF16_ON_CPU
 from shardbench.model.table import Pooling, Precision, Table
 from shardbench.tasks.oracle import NO_TABLE, Costs, Oracle
 from shardbench.tasks.task import Task, one_hot
@@ -36,7 +37,6 @@ WARMUPS, RUNS = 2, 5
 """The papers take 5 and 10 on a GPU; a CPU's kernels take a thousand times as long."""
 _EVICT_BYTES = 64 * 2**20
 """Written before every timed run, so that no run finds the last one's rows in the cache."""
-_PRECISIONS = {Precision.FP32: SparseType.FP32, Precision.FP16: SparseType.FP16}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -69,6 +69,8 @@ class MeasuredOracle(Oracle):
     ) -> None:
         super().__init__()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if precision is Precision.BF16 and self._device.type == "cpu":
+            raise Unsupported(NO_BF16_ON_CPU)
         self._bags, self._lookups, self._batch_size, self._precision = bags, lookups, batch_size, precision
         self._warmups, self._runs = warmups, runs
         self._environment = Environment.here().hash
@@ -88,7 +90,7 @@ class MeasuredOracle(Oracle):
         different, which = np.unique(held, axis=0, return_inverse=True)
         times = self._times(task, [tuple(np.flatnonzero(row).tolist()) for row in different])
         per_device = times[which.reshape(-1)].reshape(len(assignments), task.devices, 2)
-        bag_bytes = one_hot(assignments, task.devices) @ task.expected.bag_bytes
+        bag_bytes = one_hot(assignments, task.devices) @ task.expected.bag_bytes * task.problem.sent_ratio
         exchange_ms = 1e3 * vectors_exchange_s(bag_bytes, task.problem.machine)
         return Costs(
             forward_ms=per_device[:, :, 0],
@@ -171,7 +173,7 @@ def _fused(
         [(table.rows, table.dim, location, compute) for table in tables],
         optimizer=EmbOptimType.EXACT_SGD,
         learning_rate=0.01,
-        weights_precision=_PRECISIONS[precision],
+        weights_precision=SparseType(precision.value),
         device=device,
     )
     # Memory that was never written is one page of zeros, which always hits the cache.

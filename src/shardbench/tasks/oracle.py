@@ -101,7 +101,8 @@ class SimulatedOracle(Oracle):
         return "simulated on a counted batch" if self.counted else "simulated on training profiles"
 
     def _measure(self, task: Task, assignments: Ints) -> Costs:
-        return costs_of(device_loads(task.loads(counted=self.counted), assignments, task.devices), task.problem.machine)
+        load = device_loads(task.loads(counted=self.counted), assignments, task.devices)
+        return costs_of(load, task.problem.machine, task.problem.sent_ratio)
 
     def _measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
         load = set_loads(task.loads(counted=self.counted), sets)
@@ -109,9 +110,9 @@ class SimulatedOracle(Oracle):
         return 1e3 * forward_s(load, constants), 1e3 * backward_s(load, constants)
 
 
-def costs_of(load: Load, machine: Machine) -> Costs:
-    """Cost devices with these loads, [episodes, devices]."""
-    exchange_ms = 1e3 * vectors_exchange_s(load.bag_bytes, machine)
+def costs_of(load: Load, machine: Machine, sent_ratio: float = 1.0) -> Costs:
+    """Cost devices with these loads, [episodes, devices]; ``sent_ratio`` is ``Problem.sent_ratio``."""
+    exchange_ms = 1e3 * vectors_exchange_s(load.bag_bytes * sent_ratio, machine)
     return Costs(
         forward_ms=1e3 * forward_s(load, machine.constants),
         forward_comm_ms=exchange_ms,

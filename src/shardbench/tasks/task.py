@@ -11,6 +11,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.embedding import expected_table_loads
 from shardbench.cost.load import Load
 from shardbench.model.problem import Problem
+from shardbench.model.table import Precision
 from shardbench.tasks.features import table_features
 
 DRAWS = 200
@@ -78,7 +79,9 @@ class Task(TableSet):
         """Hash what decides the costs of a placement: loads, sizes, machine, batch and precision."""
         problem = self.problem
         loads = [load.values for load in (self.expected, self.counted) if load is not None]
-        facts = (problem.machine, problem.topology, problem.batch_size, problem.precision.value)
+        facts: tuple[object, ...] = (problem.machine, problem.topology, problem.batch_size, problem.precision.value)
+        if problem.exchange is not Precision.FP32:
+            facts = (*facts, problem.exchange.value)
         return content_hash(*facts, problem.optimizer.value, self.features, self.sizes_bytes, *loads)
 
     def loads(self, *, counted: bool) -> Load:

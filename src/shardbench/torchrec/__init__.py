@@ -1,5 +1,7 @@
 """Plans in and out of TorchRec: export, sharding plans, remapped collections, and a planner in place of its own."""
 
+from shardbench.engine.formats import codecs_registry
+
 from .exported import Exported, ExportedTable, Shard, TorchRecTable, export, inexpressible
 from .planner import ShardBenchPlanner
 from .remap import IdRemap, ranks_of
@@ -15,6 +17,7 @@ __all__ = [
     "SplitBags",
     "SplitSequences",
     "TorchRecTable",
+    "codecs_registry",
     "export",
     "inexpressible",
     "load_tables",

@@ -15,6 +15,7 @@ from torchrec.distributed.planner.utils import build_sharder_data
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.described import describe
+from shardbench.engine.formats import TENSOR_TYPES, codecs_registry
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -24,7 +25,6 @@ from shardbench.torchrec.sharding import SEQUENCE_TYPES
 
 _OWNER = torch.nn.Module()
 """Stands for the collection of every table: the estimator asks only its class for communication types."""
-_SHARDERS = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": build_sharder_data(EmbeddingBagCollectionSharder())}
 
 
 def torchrec_estimate_ms(plan: Plan, problem: Problem) -> float | None:
@@ -46,7 +46,7 @@ def torchrec_estimate_ms(plan: Plan, problem: Problem) -> float | None:
             return None
         options += [_option(piece, own, profile, problem) for piece in table.pieces]
     topology = describe(problem)
-    _estimate(options, EmbeddingPerfEstimator(topology=topology))
+    _estimate(options, EmbeddingPerfEstimator(topology=topology), problem.exchange)
     return float(NoopPerfModel(topology).rate(options))
 
 
@@ -69,7 +69,7 @@ def _option(piece: TorchRecTable, table: Table, profile: AccessProfile, problem:
     copies = [TorchRecShard(size=list(shape), offset=[0, 0], rank=rank) for rank in piece.ranks] if not shards else []
     return ShardingOption(
         name=piece.name,
-        tensor=torch.empty(shape, dtype=torch.float16 if problem.precision is Precision.FP16 else None, device="meta"),
+        tensor=torch.empty(shape, dtype=TENSOR_TYPES[problem.precision], device="meta"),
         module=("tables", _OWNER),
         input_lengths=[lookups / table.features] * table.features,
         batch_size=problem.batch_size // problem.world_size,
@@ -81,12 +81,14 @@ def _option(piece: TorchRecTable, table: Table, profile: AccessProfile, problem:
     )
 
 
-def _estimate(options: list[ShardingOption], estimator: EmbeddingPerfEstimator) -> None:
+def _estimate(options: list[ShardingOption], estimator: EmbeddingPerfEstimator, exchange: Precision) -> None:
     """Fill in what every shard takes; of shards of one size, which take as long, the estimator is asked for one."""
+    sharder = EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs_registry(exchange))
+    sharders = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": build_sharder_data(sharder)}
     for option in options:
         every = option.shards
         option.shards = list({tuple(shard.size): shard for shard in every}.values())
-        estimator.estimate([option], _SHARDERS)
+        estimator.estimate([option], sharders)
         found = {tuple(shard.size): shard.perf for shard in option.shards}
         for shard in every:
             shard.perf = found[tuple(shard.size)]

@@ -11,11 +11,11 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_module_to_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
-from torchrec.modules.embedding_configs import DataType
 
-from shardbench.base.errors import Unsupported
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.engine.described import UVM_DIVISOR
+from shardbench.engine.formats import DATA_TYPES, exchange_of
 from shardbench.model.constraints import Constraints, allowed
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology
@@ -127,6 +127,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             batch_size=self._batch_size * machine.topology.world_size,
             precision=found.precision,
             optimizer=self.optimizer or found.optimizer,
+            exchange=found.exchange,
         )
 
     def _best(self, limits: Constraints, problem: Problem) -> Answer[Simulation]:
@@ -217,8 +218,9 @@ class _Tables:
         self.types: dict[str, tuple[str, ...]] = {}
         self.pooling: dict[str, float] = {}
         tables: list[Table] = []
-        formats: set[DataType] = set()
+        formats = set()
         optimizers: set[Optimizer] = set()
+        exchanges: set[Precision] = set()
         for path, collection in collections(module):
             if type(collection) not in by_kind:
                 raise PlannerError(f"no sharder is given for {path or 'the module'}, a {type(collection).__name__}")
@@ -231,11 +233,19 @@ class _Tables:
                 formats.add(config.data_type)
                 self.pooling[config.name] = _pooling(constraint, len(config.feature_names), config.name)
                 self.types[config.name] = _types(config, collection, sharder, constraint, topology)
+            exchanges.add(_exchange(sharder))
             optimizers |= {_optimizer(sharder, parameter) for parameter in collection.parameters()}
         self.tables = tuple(tables)
-        if not formats <= {DataType.FP32, DataType.FP16}:
-            raise PlannerError("a table's numbers are neither fp32 nor fp16: give tables of one of these")
-        self.precision = Precision.FP16 if formats == {DataType.FP16} else Precision.FP32
+        known = {data_type: precision for precision, data_type in DATA_TYPES.items()}
+        if not formats <= set(known):
+            raise PlannerError("a table's numbers are neither fp32, fp16 nor bf16: give tables of one of these")
+        # Where tables differ the wider format, so that memory suffices for all.
+        self.precision = max((known[kind] for kind in formats), key=lambda kind: kind.bytes, default=Precision.FP32)
+        if len(exchanges) > 1:
+            raise PlannerError(
+                f"the sharders exchange vectors as {' and '.join(sorted(exchanges))}: give them one format"
+            )
+        self.exchange = exchanges.pop() if exchanges else Precision.FP32
         # The one that keeps most, so that memory suffices for all.
         self.optimizer = max(optimizers, key=lambda kind: kind.state_bytes(4), default=Optimizer.SGD)
 
@@ -286,6 +296,14 @@ def _types(
     if not offered:
         raise PlannerError(f"table '{config.name}': no sharding type is left of {constraint.sharding_types}")
     return tuple(sorted(offered))
+
+
+def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
+    """Return the format in which the sharder's modules exchange vectors."""
+    try:
+        return exchange_of(sharder.qcomm_codecs_registry)
+    except BadInput as error:
+        raise PlannerError(str(error)) from error
 
 
 def _optimizer(sharder: ModuleSharder[torch.nn.Module], parameter: torch.nn.Parameter) -> Optimizer:

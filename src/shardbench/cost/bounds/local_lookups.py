@@ -24,7 +24,6 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds.row_counts import AskedRows
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
@@ -52,7 +51,7 @@ def block_lookups(table: Table, problem: Problem) -> int:
     outside, inside = (nodes - 1) * local, nodes * (local - 1)
     peers = min(outside, inside) if outside and inside else outside or inside
     lengths = problem.batch_size // problem.world_size * table.features * LENGTH_BYTES * peers
-    vectors = 2 * VECTOR_BYTES * table.dim if table.pooling is Pooling.NONE else 0
+    vectors = 2 * problem.exchange.bytes * table.dim if table.pooling is Pooling.NONE else 0
     return max(1, lengths // (2 * (INDEX_BYTES + vectors)))
 
 

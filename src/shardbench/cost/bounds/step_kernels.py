@@ -6,13 +6,13 @@ With it go the copies around kernels, which are linear in what a device has.
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, INDEX_BYTES
 from shardbench.cost.bounds.embedding import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
 from shardbench.cost.costmodel import GRADIENT_PASSES, OUTPUT_PASSES, backward_work_s, forward_work_s, gather_rate
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer, Pooling, StepSchedule
+from shardbench.model.table import Optimizer, Pooling, Precision, StepSchedule
 from shardbench.model.validate import COLUMN_MULTIPLE
 
 WIDE = (
@@ -25,6 +25,13 @@ WIDE = (
 def hides_sources(problem: Problem) -> bool:
     """Say whether the schedule may hide what is put in place to be sent, and the bytes of lookups: not on CPUs."""
     return problem.schedule is StepSchedule.PIPELINED and problem.machine.device != "cpu"
+
+
+def conversion_s(problem: Problem) -> float:
+    """Return the seconds to convert a number that a device gives to an exchange or gets from it, and its gradient."""
+    if problem.exchange is Precision.FP32 or problem.world_size == 1:
+        return 0.0
+    return (ENCODE_BYTES + DECODE_BYTES) / problem.machine.constants.vector_copy_bytes_per_s
 
 
 class KernelBounds:

@@ -19,6 +19,10 @@ A reduce-scatter ends no earlier than its mean rank has exchanged and added up.
 table's lengths and vectors: whatever the plan. A pooled table's lengths and vectors are placed on every device that has
 a part, like its calls. Its lengths are put in place to be sent once for each device, and a row's lookups are unless
 every device has a copy of it.
+Where vectors travel in another format than fp32, whoever gives or gets a number converts it, once in each direction: a
+collective's end converts before, its other one after it, and the phase waits at least for the mean rank. A pooled
+column's numbers are those of the exchanges of its scope, whatever its rows; an unpooled lookup's are its vector at the
+owner and at the sample's rank, unless the row has a copy a device.
 Rows dealt over devices have their owners found first. A row on one rank need not: so a table may have some rows on
 single ranks and others dealt, which neither loses to the cache (below) nor finds the owners of the first. These sets
 of scopes count as well; of a column without single ranks, and without a copy on one device a node, all lookups that
@@ -86,10 +90,9 @@ from shardbench.cost.bounds.step_calls import (
     Scopes,
     scopes_of,
 )
-from shardbench.cost.bounds.step_kernels import KernelBounds
+from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s
 from shardbench.cost.bounds.step_rows import Curves, RowSums
 from shardbench.cost.costmodel import hides_all_reduce
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
@@ -157,6 +160,7 @@ class Relaxation:
         self.blocks = np.array([block_lookups(t, problem) for t in tables], dtype=np.float64)
         self.lookups = asked.sources.sum(axis=1)
         self.capacity = float(self.world * topology.hbm_bytes)
+        self._number_s = conversion_s(problem)
         self._busy = float(asked.loads.bags.any(axis=1).mean())
         self._row_sums = RowSums(asked.counts, self.rows, asked.prefixes if ordered else None)
         curves = asked.hottest_first if ordered else asked.any_rows
@@ -232,7 +236,10 @@ class Relaxation:
         fixed = self._fixed(prices, lookups, vectors, self._link(prices.sums))
         work = self._work(prices)
         a_row = self._row_costs(prices, self._link(prices.rows))
-        wide = np.where(self.pooled, 0.0, (1.0 + prices.backward) * VECTOR_BYTES * self.dims)
+        both_ways = 1.0 + prices.backward
+        wide = np.where(self.pooled, 0.0, both_ways * self.problem.exchange.bytes * self.dims)
+        # Each end converts a vector or its gradient, wherever the other is.
+        converted = np.where(self.pooled, 0.0, both_ways * self._number_s * self.dims)
         once = INDEX_BYTES * lookups.far + wide * vectors.far
         copied = INDEX_BYTES * lookups.intra + wide * vectors.intra
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
@@ -248,8 +255,13 @@ class Relaxation:
                 mixed = sum(kinds) > 1
                 sent = self.kernels.sent * (constants.lookup_copy_s + constants.bucketise_s * lines[3])
                 rows = self._row_sums.least(
-                    once + sent - (near.share if mixed else 0.0) if lines[0] else None,
-                    (copied + sent - (near_copies.share if mixed else 0.0), *a_row[NODES]) if lines[1] else None,
+                    once + sent + converted - (near.share if mixed else 0.0) if lines[0] else None,
+                    (
+                        copied + sent + converted * (self.local > 1) - (near_copies.share if mixed else 0.0),
+                        *a_row[NODES],
+                    )
+                    if lines[1]
+                    else None,
                     a_row[COPIES] if lines[2] else None,
                 )
                 chosen = [some for some, used in zip((near, near_copies), lines) if used]
@@ -277,8 +289,8 @@ class Relaxation:
         world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
         samples = self.problem.batch_size // world * self.features
         lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
-        both_ways = 1.0 + prices.backward
-        columns = np.where(self.pooled, both_ways * VECTOR_BYTES * samples * self.dims, 0.0)
+        both_ways, numbers = 1.0 + prices.backward, np.where(self.pooled, samples * self.dims, 0.0)
+        columns = both_ways * self.problem.exchange.bytes * numbers
         both = prices.backward + prices.forward
         # How often all devices together go through the table and through its bags, and each rank sends its lengths.
         devices = {
@@ -296,6 +308,15 @@ class Relaxation:
         summed = world * (local - 1) * (sums.intra + added)
         across = (nodes - 1) / nodes * (sums.inter + added)
         dealt = world * (world / local) * ((local - 1) * (sums.intra + added) + across)
+        # The numbers that all devices together give to exchanges and get from them; groups of one have none.
+        several = float(local > 1)
+        converted = {
+            RANK: 2 * world, NODE: 2 * world + several * world * (local + 1), WORLD: world * (world + 1),
+            NODES: several * world * (local + 1), LOCAL: several * 2 * world, COPIES: 0,
+        }  # fmt: skip
+        # No fewer are given than got, and to give one costs more of the way forward than of the way back.
+        number_s = both_ways / 2.0 * self._number_s
+        own = {scope: seconds + number_s * converted[scope] * numbers for scope, seconds in own.items()}
         return {
             RANK: own[RANK] + lengths + columns * (away + (local - 1) * vectors.intra),
             NODE: own[NODE] + local * lengths + columns * (away + summed),

@@ -5,9 +5,10 @@ ranks. A device sends the vectors of the tables it holds and receives their look
 over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Where links
 are not duplex (``collectives.moved``) a device is busy with at least half of what it sends; the mean is the same, as
 what is sent is received. Calls are the same for all, and so is what a rank puts in place to send: each of its lookups
-once. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases together, the copies
-around their kernels with them. A pipeline may hide what is put in place to be sent and the bytes of lookups, as
-``hides_sources`` says.
+once; and what it converts of its samples' vectors, where they travel in another format than fp32. A device converts
+those of its tables as well. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
+together, the copies around their kernels with them. A pipeline may hide what is put in place to be sent and the bytes
+of lookups, as ``hides_sources`` says.
 """
 
 import numpy as np
@@ -16,9 +17,8 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds.demand import Demand
 from shardbench.cost.bounds.embedding import by_tier, pigeonhole_ms, whole_table_bound_ms
-from shardbench.cost.bounds.step_kernels import hides_sources
+from shardbench.cost.bounds.step_kernels import conversion_s, hides_sources
 from shardbench.cost.costmodel import placing_backward_s, placing_forward_s, work_ms
-from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
@@ -33,16 +33,31 @@ def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], ca
     calls_ms += 1e3 * sent * float(sources.max())
     if not loads.bags.any():
         return calls_ms
+    given, got = _converted_ms(demand, problem)
+    calls_ms += got
     lookups, vectors = _exchanged_ms(demand, problem)
     lookups = sent * lookups
     own = 1.0 if problem.machine.device != "cpu" else 0.5
     floors = [max(float(ms.sum()) / world, pigeonhole_ms(own * ms, world)) for ms in (lookups, vectors)]
     apart = whole_table_bound_ms(loads, problem, moves) + floors[0] + 2.0 * floors[1]
+    apart += max(float(given.sum()) / world, pigeonhole_ms(given, world))
     works = np.minimum(*by_tier(work_ms, loads, problem, moves & {Move.UVM}))
-    works = works + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
+    works = (
+        works + given + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
+    )
     launches = 2e3 * constants.launch_s * float(loads.bags.any(axis=1).mean())
     together = launches + pigeonhole_ms(works + own * (lookups + 2.0 * vectors), world)
     return calls_ms + max(apart, together)
+
+
+def _converted_ms(demand: Demand, problem: Problem) -> tuple[Floats, float]:
+    """Return mean milliseconds to convert a table's vectors where it is, [tables], and least ones of a rank's own."""
+    samples = np.array([t.features for t in problem.tables]) * (problem.batch_size / problem.world_size)
+    dims = np.array([t.dim for t in problem.tables])
+    pooled = np.array([t.pooling is Pooling.SUM for t in problem.tables])
+    numbers = np.where(pooled, samples, demand.sources.T).T * dims[:, None]
+    milliseconds = 1e3 * conversion_s(problem) * numbers
+    return milliseconds.sum(axis=1), float(milliseconds.sum(axis=0).min())
 
 
 def _exchanged_ms(demand: Demand, problem: Problem) -> tuple[Floats, Floats]:
@@ -58,5 +73,5 @@ def _exchanged_ms(demand: Demand, problem: Problem) -> tuple[Floats, Floats]:
     dims = np.array([t.dim for t in problem.tables])
     pooled = np.array([t.pooling is Pooling.SUM for t in problem.tables])
     lookups = INDEX_BYTES * away + LENGTH_BYTES * samples * peers
-    vectors = VECTOR_BYTES * dims * np.where(pooled, samples * peers, away)
+    vectors = problem.exchange.bytes * dims * np.where(pooled, samples * peers, away)
     return 1e3 * lookups / rate, 1e3 * vectors / rate

@@ -86,9 +86,7 @@ def tables_of(model: PublishedModel) -> tuple[ModelTables, ...]:
     return tuple(replace(kind, count=1) for kind in model.tables for _ in range(kind.count))
 
 
-def table_load(
-    table: ModelTables, model: PublishedModel, batch: float, ways: int, tier: Tier = Tier.HBM
-) -> Load:
+def table_load(table: ModelTables, model: PublishedModel, batch: float, ways: int, tier: Tier = Tier.HBM) -> Load:
     """Return the load of one of ``ways`` equal parts by rows of a table in a tier, for ``batch`` samples."""
     rows, lookups = table.rows / ways, batch * sum(table.hotness) / ways
     distinct = distinct_rows(table.rows, batch * sum(table.hotness), model.alpha) / ways
@@ -258,7 +256,11 @@ def all_reduce_s(payload: float, machine: Machine) -> float:
 
 
 def with_vectors_of(load: Load, width: int) -> Load:
-    """Return the load with vectors and gradients of ``width`` bytes a number instead of four."""
+    """Return the load with vectors and gradients of ``width`` bytes a number instead of four.
+
+    Published software writes vectors in the format that it exchanges, whose copies are its ``passes``; TorchRec's
+    kernels, which the counter counts, write fp32 in any case and codecs convert it (``Account.converted``).
+    """
     scaled = Load(load.values.copy())
     ratio = width / WEIGHT_BYTES
     scaled.bag_bytes[...] *= ratio
