@@ -166,7 +166,7 @@ COPIED = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
 
 def step_time_of(traffic: Traffic, problem: Problem) -> StepTime:
     """Time of a traffic under the problem's schedule."""
-    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, problem.schedule)
+    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, schedule=problem.schedule)
 
 
 def step_ms(plan: Plan, problem: Problem, instance: StepInstance) -> float:

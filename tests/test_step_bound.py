@@ -34,7 +34,9 @@ SAMPLES = BATCH // 2
 def linked(nodes: int = 1, devices: int = 2, **constants: float) -> Machine:
     """Two CPU ranks, which hide nothing, on which nothing takes time but what is named, and the dense model."""
     free = {"intra_bytes_per_s": 1e30, "inter_bytes_per_s": 1e30, "intra_latency_s": 0.0, "inter_latency_s": 0.0}
-    return only(machine(np.random.default_rng(0), nodes, devices, device="cpu"), **(free | {"peer_latency_s": 0.0} | constants))
+    return only(
+        machine(np.random.default_rng(0), nodes, devices, device="cpu"), **(free | {"peer_latency_s": 0.0} | constants)
+    )
 
 
 def counted(problem: Problem, batch: list[Bags]) -> Demand:

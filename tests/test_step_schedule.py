@@ -1,4 +1,4 @@
-"""What of a step goes on beside other phases, by hand and over random plans: all-reduces, and a pipeline's exchanges."""
+"""What of a step goes on beside other phases, by hand and over random plans: all-reduces and a pipeline's input."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def timed(problem: Problem, place: Placement | None = None) -> StepTime:
     if place is not None:
         segments = tuple(whole_table(table, place) for table in problem.tables)
     traffic = count(Plan(world_size=problem.world_size, segments=segments), problem, BATCH.__getitem__, DENSE)
-    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, problem.schedule)
+    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, schedule=problem.schedule)
 
 
 VECTORS = SAMPLES * 4 * 4
@@ -83,17 +83,17 @@ def test_a_pipeline_on_devices_exchanges_while_no_other_exchange_goes_on(launch_
     assert found.step_ms == pytest.approx(before.step_ms - min(free, EXCHANGED))
 
 
-@pytest.mark.parametrize(("byte_ms", "exposed"), [(0.0, 8.0), (0.02, 8.0 - 6.88), (1.0, 80.0)])
+@pytest.mark.parametrize(("byte_ms", "exposed"), [(0.0, 8.0), (0.02, 8.0 - 5.84), (1.0, 80.0)])
 def test_a_pipeline_puts_lookups_in_place_while_the_device_waits(byte_ms: float, exposed: float) -> None:
     # 1 ms a lookup to put it in place: 8 that the first device sends, 4 that arrive at each. Those that arrive are put
     # in place when their own step asks for them.
     rate = 1e3 / byte_ms if byte_ms else 1e30
     problem = problem_of("cuda", PIPELINED, lookup_copy_s=1e-3, intra_bytes_per_s=rate)
     found, before = timed(problem), timed(replace(problem, schedule=SEQUENTIAL))
-    assert (EXCHANGED, VECTORS, WEIGHTS) == (80, 96, 248)
+    assert (EXCHANGED, VECTORS, WEIGHTS) == (80, 96, 196)
     assert before.phases_ms[StepPhase.INPUT] == pytest.approx(8.0 + 4.0 + byte_ms * EXCHANGED)
     # Without links nothing waits. At 0.02 ms a byte the device waits 1.92 ms for vectors, as long for gradients, and
-    # 3.04 ms for what the exchange of gradients leaves of the all-reduce. At 1 ms a byte links are always busy.
+    # 2 ms for what the exchange of gradients leaves of the all-reduce. At 1 ms a byte links are always busy.
     assert found.phases_ms[StepPhase.INPUT] == pytest.approx(4.0 + exposed)
 
 

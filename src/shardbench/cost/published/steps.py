@@ -86,9 +86,7 @@ def tables_of(model: PublishedModel) -> tuple[ModelTables, ...]:
     return tuple(replace(kind, count=1) for kind in model.tables for _ in range(kind.count))
 
 
-def table_load(
-    table: ModelTables, model: PublishedModel, batch: float, ways: int, tier: Tier = Tier.HBM
-) -> Load:
+def table_load(table: ModelTables, model: PublishedModel, batch: float, ways: int, tier: Tier = Tier.HBM) -> Load:
     """Return the load of one of ``ways`` equal parts by rows of a table in a tier, for ``batch`` samples."""
     rows, lookups = table.rows / ways, batch * sum(table.hotness) / ways
     distinct = distinct_rows(table.rows, batch * sum(table.hotness), model.alpha) / ways
