@@ -10,8 +10,8 @@ from shardbench.base.arrays import Ints
 from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
 from shardbench.cost.bounds.embedding import copies_hottest, keeps_order
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
-from shardbench.cost.costmodel import estimate, step_time
-from shardbench.cost.traffic import count
+from shardbench.cost.costmodel import StepTime, estimate, step_time
+from shardbench.cost.traffic import Traffic, count
 from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -165,6 +165,11 @@ class StepInstance:
 COPIED = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
 
 
+def step_time_of(traffic: Traffic, problem: Problem) -> StepTime:
+    """Time of a traffic under the problem's schedule."""
+    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, schedule=problem.schedule)
+
+
 def step_ms(plan: Plan, problem: Problem, instance: StepInstance) -> float:
     """Mean step of a plan, over the batches or under the profiles."""
     if instance.expected:
@@ -172,6 +177,5 @@ def step_ms(plan: Plan, problem: Problem, instance: StepInstance) -> float:
     steps = []
     for bags in instance.inner.bags:
         traffic = count(plan, problem, bags.__getitem__, DENSE)
-        time = step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, problem.schedule)
-        steps.append(time.step_ms)
+        steps.append(step_time_of(traffic, problem).step_ms)
     return float(np.mean(steps))

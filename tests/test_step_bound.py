@@ -87,7 +87,7 @@ def test_conversions_of_whole_tables_by_hand() -> None:
     converted = (7 + 3) * (numbers + numbers)
     sent, copied = 2 * SAMPLES * 4 * 2, 3 * numbers * 4
     shared = simulated(problem, batch, Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1))))
-    assert beside_dense_ms(shared) == pytest.approx(24 + SAMPLES * 4 + 32 + sent + copied + converted)
+    assert beside_dense_ms(shared) == pytest.approx(24 + SAMPLES * 4 + 32 / 2 + sent + copied + converted)
     demand = counted(problem, batch)
     for moves in (TABLE, TABLE | {Move.COLUMNS, Move.ROWS}):
         assert beside_dense(step_bound(demand, problem, DENSE, moves)) == pytest.approx(

@@ -37,9 +37,9 @@ class Overlap:
         return np.minimum(replicas + self.reduced_ms, beside) if self.hides else 0.0
 
     def hidden_input_ms(
-        self, kernels: Ms, linked: Ms, hidden_reduced: Ms, waits: Ms, sources: Ms, called: float = 0.0
+        self, waits: Ms, sources: Ms, *, kernels: Ms, linked: Ms, hidden_reduced: Ms, called: float = 0.0
     ) -> Ms:
-        """Return what a pipeline hides of the exchange of lookups, ``waits``, and of putting them in place, ``sources``.
+        """Return what a pipeline hides of the exchange of lookups, ``waits``, and of placing them, ``sources``.
 
         ``kernels`` are those of a step without the dense model's, ``linked`` its other exchanges and all-reduces of
         rows, ``called`` the part of ``waits`` that is latency.

@@ -157,7 +157,9 @@ class OptionRelaxation:
         if not overlap.input_waits:
             return reduced, 0.0
         linked = 2.0 * output + float(exchanged[2:].sum())
-        return reduced, float(overlap.hidden_input_ms(forward + backward, linked, reduced, received, 0.0))
+        kernels = forward + backward
+        hidden = overlap.hidden_input_ms(received, 0.0, kernels=kernels, linked=linked, hidden_reduced=reduced)
+        return reduced, float(hidden)
 
     def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
         """Return each table's option of least cost among those whose largest parts are within the limit, [tables]."""

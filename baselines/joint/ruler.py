@@ -32,7 +32,7 @@ class Shared(NamedTuple):
     """Milliseconds that all devices pay alike and that may go on beside other phases."""
 
     sources: float
-    """To put lookups in place that are sent."""
+    """The time to put lookups in place that are sent."""
     rows: float
     """The all-reduce of all copies."""
     replicas: float
@@ -114,8 +114,10 @@ class Ruler:
         reduced = overlap.hidden_reduced_ms(shared.replicas, backward + output)
         if not overlap.input_waits:
             return reduced
-        linked = 2.0 * output + shared.rows
-        return reduced + overlap.hidden_input_ms(forward + backward, linked, reduced, received, shared.sources)
+        kernels, linked = forward + backward, 2.0 * output + shared.rows
+        return reduced + overlap.hidden_input_ms(
+            received, shared.sources, kernels=kernels, linked=linked, hidden_reduced=reduced
+        )
 
     def _weights(self) -> Floats:
         """Return how many times the step pays for a little more of each phase, [4]: for what is hidden, nothing."""

@@ -144,7 +144,7 @@ class PlanState:
         return 1e3 * (waited + self._modules_s())
 
     def returning_ms(self) -> float:
-        """Return the milliseconds that calls take which return vectors, or bring their gradients, whatever they send."""
+        """Return the milliseconds of the calls that return vectors, or bring their gradients, whatever they send."""
         _, vectors, sums, _ = self.calls()
         return 1e3 * (self._called_s(vectors) + self._called_s(sums))
 
@@ -166,7 +166,9 @@ class PlanState:
         reduced_ms = self.overlap.hidden_reduced_ms(replicas, busy + output + converted[1])
         linked = 2.0 * output + 1e3 * (added_s + rows_s)
         ahead, kernels = 1e3 * (splits_s + input_s), on_modules + busy + sum(converted)
-        input_ms = self.overlap.hidden_input_ms(kernels, linked, reduced_ms, ahead, self.sources_ms, called)
+        input_ms = self.overlap.hidden_input_ms(
+            ahead, self.sources_ms, kernels=kernels, linked=linked, hidden_reduced=reduced_ms, called=called
+        )
         return PhaseTimes(
             forward=on_modules,
             backward=busy,

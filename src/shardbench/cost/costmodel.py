@@ -235,6 +235,7 @@ def step_time(
     dense: DenseShape,
     tables: tuple[Table, ...],
     batch_size: int,
+    *,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
 ) -> StepTime:
     """Predict the time of one step under a schedule.
@@ -286,7 +287,7 @@ def step_time(
         StepPhase.LOOKUP_BACKWARD: 1e3 * float(backward[last_busy]),
         StepPhase.ALL_REDUCE: waits_ms[StepPhase.ALL_REDUCE],
     } | ({StepPhase.SYNCHRONISE: 1e3 * copies_s} if copies_s else {})  # fmt: skip
-    hidden = hidden_ms(traffic, machine, phases_ms, waits_ms, 1e3 * float(sources.max()), schedule)
+    hidden = hidden_ms(traffic, machine, phases_ms, waits_ms, sources_ms=1e3 * float(sources.max()), schedule=schedule)
     for phase, ms in hidden.items():
         phases_ms[phase] = max(0.0, phases_ms[phase] - ms)
     phases_ms[StepPhase.DENSE] += max(0.0, 1e3 * constants.step_floor_s - sum(phases_ms.values()))
@@ -312,6 +313,7 @@ def hidden_ms(
     machine: Machine,
     phases_ms: Mapping[StepPhase, float],
     waits_ms: Mapping[StepPhase, float],
+    *,
     sources_ms: float,
     schedule: StepSchedule,
 ) -> dict[StepPhase, float]:
@@ -350,4 +352,4 @@ def estimate(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> S
     """Predict the time of a plan under the training profiles, which is what a strategy may ask."""
     shape = dense if dense is not None else DenseShape()
     traffic = expect(plan, problem, shape)
-    return step_time(traffic, problem.machine, shape, problem.tables, problem.batch_size, problem.schedule)
+    return step_time(traffic, problem.machine, shape, problem.tables, problem.batch_size, schedule=problem.schedule)

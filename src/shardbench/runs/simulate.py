@@ -237,7 +237,7 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
 
 def _times(traffics: Iterable[Traffic], problem: Problem, dense: DenseShape, machine: Machine) -> tuple[StepTime, ...]:
     schedule = problem.schedule
-    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size, schedule) for t in traffics)
+    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size, schedule=schedule) for t in traffics)
 
 
 def _six_digits(value: float) -> float:

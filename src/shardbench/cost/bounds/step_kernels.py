@@ -137,8 +137,8 @@ class KernelBounds:
     def alone(self, forward: float, backward: float, exchanged: Floats) -> Floats:
         """Return least seconds that a table adds on single ranks for missing the cache, or for avoiding it, [tables].
 
-        ``forward`` and ``backward`` are the weights of the directions; ``exchanged`` [tables] is what every further range of columns
-        sends again.
+        ``forward`` and ``backward`` are the weights of the directions; ``exchanged`` [tables] is what every further
+        range of columns sends again.
         """
         if self.whole:
             return np.zeros(len(self.dims))

@@ -1,0 +1,149 @@
+"""What of a step goes on beside other phases, by hand and over random plans: all-reduces and a pipeline's input."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bound_problems import ids_bags, of_tables
+from step_plans import DENSE, StepInstance, step_time_of
+from test_step_bound import SAMPLES, linked
+
+from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.traffic import count, mean
+from shardbench.model.plan import NodeSharded, Placement, Plan, Replicated, whole_table, whole_tables
+from shardbench.model.problem import Problem
+from shardbench.model.table import StepSchedule
+from shardbench.runs.simulate import rank_phases_ms
+
+SEQUENTIAL, PIPELINED = StepSchedule.SEQUENTIAL, StepSchedule.PIPELINED
+BATCH = [ids_bags([1, 2, 3, 4])] * 2
+"""Two tables' bags: the first four samples, all of the first device, ask once each."""
+
+
+def problem_of(device: str, schedule: StepSchedule, nodes: int = 1, devices: int = 2, **constants: float) -> Problem:
+    """Two tables on machines where nothing takes time but what is named, and the dense model."""
+    return replace(of_tables(2, replace(linked(nodes, devices, **constants), device=device)), schedule=schedule)
+
+
+def timed(problem: Problem, place: Placement | None = None) -> StepTime:
+    """The step of a table a device, or of both tables at one placement."""
+    segments = whole_tables(problem.tables, (0, 1))
+    if place is not None:
+        segments = tuple(whole_table(table, place) for table in problem.tables)
+    traffic = count(Plan(world_size=problem.world_size, segments=segments), problem, BATCH.__getitem__, DENSE)
+    return step_time(traffic, problem.machine, DENSE, problem.tables, problem.batch_size, schedule=problem.schedule)
+
+
+VECTORS = SAMPLES * 4 * 4
+"""Bytes of a table's pooled vectors that a device sends to the other one."""
+EXCHANGED = 24 + SAMPLES * 4 + 32
+"""Bytes of splits, lengths and indices that the busier device receives."""
+WEIGHTS = 4 * DENSE.parameters(problem_of("cuda", SEQUENTIAL).tables)
+"""Bytes of the dense model's gradients: half of them there and half back between two devices, each way at once."""
+
+
+def test_the_backward_pass_hides_all_reduces_on_devices_and_on_cpus_nothing_does() -> None:
+    assert WEIGHTS > VECTORS
+    # 1 ms a byte; kernels take no time.
+    on_gpus = timed(problem_of("cuda", SEQUENTIAL, intra_bytes_per_s=1e3))
+    assert on_gpus.phases_ms[StepPhase.ALL_REDUCE] == pytest.approx(WEIGHTS - VECTORS)
+    assert on_gpus.hidden_ms == pytest.approx({StepPhase.ALL_REDUCE: VECTORS})
+    on_cpus = timed(problem_of("cpu", SEQUENTIAL, intra_bytes_per_s=1e3))
+    assert on_cpus.phases_ms[StepPhase.ALL_REDUCE] == pytest.approx(WEIGHTS)
+    assert on_cpus.hidden_ms == {}
+    # Copies of all rows exchange no vectors, and backward kernels of a second hide both tables' all-reduce too.
+    copies = timed(problem_of("cuda", SEQUENTIAL, intra_bytes_per_s=1e3, launch_s=1.0), Replicated(ranks=(0, 1)))
+    rows = sum(table.rows * table.dim * 4 for table in of_tables(2, linked()).tables)
+    assert copies.hidden_ms == pytest.approx({StepPhase.ALL_REDUCE: WEIGHTS + rows})
+    assert copies.phases_ms[StepPhase.ALL_REDUCE] == 0.0
+
+
+def test_copies_a_node_are_averaged_after_the_step() -> None:
+    # 1 ms a byte between nodes; a second of backward kernels hides the dense model's gradients, not these copies.
+    across = problem_of("cuda", SEQUENTIAL, nodes=2, devices=1, inter_bytes_per_s=1e3, launch_s=1.0)
+    found = timed(across, NodeSharded())
+    rows = sum(table.rows * table.dim * 4 for table in across.tables)
+    assert found.hidden_ms == pytest.approx({StepPhase.ALL_REDUCE: WEIGHTS})
+    assert found.phases_ms[StepPhase.ALL_REDUCE] == pytest.approx(rows)
+
+
+@pytest.mark.parametrize(("launch_ms", "reduced"), [(0.0, VECTORS), (100.0, VECTORS + 100.0), (200.0, WEIGHTS)])
+def test_a_pipeline_on_devices_exchanges_while_no_other_exchange_goes_on(launch_ms: float, reduced: float) -> None:
+    # 1 ms a byte; each kernel takes ``launch_ms``.
+    given = {"intra_bytes_per_s": 1e3, "launch_s": 1e-3 * launch_ms}
+    found, before = (timed(problem_of("cuda", s, **given)) for s in (PIPELINED, SEQUENTIAL))
+    dense_ms = before.phases_ms[StepPhase.DENSE]
+    assert before.phases_ms[StepPhase.INPUT] == pytest.approx(EXCHANGED)
+    assert found.hidden_ms[StepPhase.ALL_REDUCE] == pytest.approx(reduced)
+    # Kernels leave the links to the input but for the time in which the all-reduce goes on beside them.
+    free = max(0.0, 2 * launch_ms + dense_ms - reduced)
+    assert found.hidden_ms[StepPhase.INPUT] == pytest.approx(min(free, EXCHANGED))
+    assert found.phases_ms[StepPhase.INPUT] == pytest.approx(EXCHANGED - min(free, EXCHANGED))
+    assert found.step_ms == pytest.approx(before.step_ms - min(free, EXCHANGED))
+
+
+@pytest.mark.parametrize(("byte_ms", "exposed"), [(0.0, 8.0), (0.02, 8.0 - 5.84), (1.0, 80.0)])
+def test_a_pipeline_puts_lookups_in_place_while_the_device_waits(byte_ms: float, exposed: float) -> None:
+    # 1 ms a lookup to put it in place: 8 that the first device sends, 4 that arrive at each. Those that arrive are put
+    # in place when their own step asks for them.
+    rate = 1e3 / byte_ms if byte_ms else 1e30
+    problem = problem_of("cuda", PIPELINED, lookup_copy_s=1e-3, intra_bytes_per_s=rate)
+    found, before = timed(problem), timed(replace(problem, schedule=SEQUENTIAL))
+    assert (EXCHANGED, VECTORS, WEIGHTS) == (80, 96, 196)
+    assert before.phases_ms[StepPhase.INPUT] == pytest.approx(8.0 + 4.0 + byte_ms * EXCHANGED)
+    # Without links nothing waits. At 0.02 ms a byte the device waits 1.92 ms for vectors, as long for gradients, and
+    # 2 ms for what the exchange of gradients leaves of the all-reduce. At 1 ms a byte links are always busy.
+    assert found.phases_ms[StepPhase.INPUT] == pytest.approx(4.0 + exposed)
+
+
+@pytest.mark.parametrize(("launch_ms", "placed_ms", "hidden"), [(0.0, 0.0, 0.0), (1.0, 0.0, 2.0), (0.25, 1.0, 3.0)])
+def test_a_pipeline_on_cpus_hides_latencies_behind_kernels_alone(
+    launch_ms: float, placed_ms: float, hidden: float
+) -> None:
+    # 1 ms a call, of which lookups take three, and 1 ms a byte, there and back on one core: the mean of both ways.
+    given = {"intra_latency_s": 1e-3, "intra_bytes_per_s": 1e3, "launch_s": 1e-3 * launch_ms}
+    given["lookup_copy_s"] = 1e-3 * placed_ms
+    found, before = (timed(problem_of("cpu", s, **given)) for s in (PIPELINED, SEQUENTIAL))
+    # Eight lookups are put in place to be sent, and four that arrived: work of the core, as kernels are.
+    whole = 3.0 + 24 + SAMPLES * 4 + 32 / 2 + (8 + 4) * placed_ms
+    assert before.phases_ms[StepPhase.INPUT] == pytest.approx(whole)
+    hidden = min(3.0, hidden + before.phases_ms[StepPhase.DENSE])
+    assert found.hidden_ms == pytest.approx({StepPhase.INPUT: hidden})
+    assert found.phases_ms[StepPhase.INPUT] == pytest.approx(whole - hidden)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_schedule_does_not_lower_the_hosts_floor(device: str) -> None:
+    given = {"intra_bytes_per_s": 1e6, "launch_s": 1e-3, "step_floor_s": 2.0}
+    for schedule in StepSchedule:
+        assert timed(problem_of(device, schedule, **given)).step_ms == pytest.approx(2e3)
+
+
+def test_mean_traffic_keeps_what_the_backward_pass_may_hide() -> None:
+    problem = problem_of("cuda", SEQUENTIAL)
+    plan = Plan(world_size=2, segments=tuple(whole_table(t, Replicated(ranks=(0, 1))) for t in problem.tables))
+    traffic = count(plan, problem, BATCH.__getitem__, DENSE)
+    assert traffic.replicas.sent.sum() > 0
+    np.testing.assert_allclose(mean([traffic] * 3).replicas.sent, traffic.replicas.sent)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_pipelined_step_is_no_longer_and_hides_no_more_than_it_has(seed: int) -> None:
+    instance = StepInstance(seed)
+    for rated in instance.random(6):
+        for bags in instance.inner.bags:
+            traffic = count(rated.plan, instance.problem, bags.__getitem__, DENSE)
+            steps = {s: step_time_of(traffic, replace(instance.problem, schedule=s)) for s in StepSchedule}
+            before, found = steps[SEQUENTIAL], steps[PIPELINED]
+            assert all(ms >= 0.0 for ms in (*found.phases_ms.values(), *found.hidden_ms.values()))
+            # What the pipeline exchanges and puts in place is there, exposed or hidden.
+            whole = before.phases_ms[StepPhase.INPUT]
+            assert found.phases_ms[StepPhase.INPUT] + found.hidden_ms[StepPhase.INPUT] == pytest.approx(whole)
+            slack = 1e-9 * before.step_ms
+            assert before.step_ms - whole - slack <= found.step_ms <= before.step_ms + slack
+            if instance.problem.machine.device == "cuda":
+                waits = {p: found.phases_ms[p] + found.hidden_ms.get(p, 0.0) for p in StepPhase if p in found.phases_ms}
+                assert found.step_ms >= waits[StepPhase.ALL_REDUCE] - slack
+            for phase, ms in rank_phases_ms(traffic, found, instance.problem.machine).items():
+                assert (ms >= 0.0).all(), phase
