@@ -20,6 +20,7 @@ NAVIGATION = {
         "From logs to training </docs/from_logs_to_training>",
         "/docs/machines",
         "/docs/several_machines",
+        "/docs/when_to_reshard",
     ],
     "Your strategy": ["Add a strategy </docs/add_a_strategy>", "/docs/api", "/CONTRIBUTING"],
     "Results": [
@@ -37,6 +38,7 @@ NAVIGATION = {
         "/datasets/README",
         "/benchmarks/README",
         "/benchmarks/leaderboard/README",
+        "/benchmarks/drift/README",
         "/tools/README",
         "/tests/README",
         "/CHANGELOG",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from toy_machine import machine_file
-from two_days import ROWS, write_days
+from two_days import ROWS, write_days, write_log
 
 from shardbench.cli import main as cli
 from shardbench.cost.resharding import resharding
@@ -15,6 +15,7 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 
+PAGE = Path(__file__).parent.parent / "docs" / "when_to_reshard.md"
 BATCH = 256
 STRATEGY = "recshard"
 """Its plans have hot rows in HBM and others off it, where two tables do not fit."""
@@ -141,3 +142,18 @@ def test_bad_input_is_one_line(line: list[str], words: str, place: Path, capsys:
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, day in enumerate(("monday", "tuesday")):
+        write_log(Path(f"{day}.csv"), (number,), seed=number)
+    Path("tables.csv").write_text("name,rows,dim\n" + "".join(f"{name},{rows},16\n" for name, rows in ROWS.items()))
+    commands = [line.split()[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ shardbench ")]
+    assert [command[0] for command in commands] == ["profile", "plan", "profile", "drift"]
+    for command in commands:
+        assert cli.run_command(command) == 0, capsys.readouterr().err
+    assert "this plan " in capsys.readouterr().out
+    assert Plan.from_json(Path("new.json").read_text()).world_size == 2

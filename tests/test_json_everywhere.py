@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import records as make
+from two_days import write_days
 
 from shardbench.cli import main as cli
 from shardbench.model.plan import Plan, whole_tables
@@ -46,6 +47,7 @@ CALLS: dict[str, list[str]] = {
     "explain": ["explain quick/dlrm20/cpu-1x2/measured/greedy-size quick/dlrm20/cpu-1x2/measured/row --results known"],
     "doctor": ["doctor"],
     "plan": ["plan tables.csv cpu-1x2 --batch-size 64 --strategy greedy-size"],
+    "drift": ["drift plan.json newer --profile older --machine cpu-1x2 --batch-size 64 --strategy greedy-size"],
     "export": ["export plan.json"],
     "prepare": ["prepare criteo_kaggle dac.txt kaggle --rows 50"],
     "profile": ["profile log.csv --out mine"],
@@ -82,6 +84,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("dac.txt").write_text("\t".join(["1"] * 14 + ["00ff00ff"] * 26) + "\n" + "\t".join(["0"] * 40) + "\n")
     tables = [Table(name="a", rows=10, dim=8), Table(name="b", rows=10, dim=8)]
     Path("plan.json").write_text(Plan(world_size=2, segments=whole_tables(tables, [0, 1])).to_json())
+    for folder in ("older", "newer"):
+        write_days(tmp_path, folder=folder, days=(0,), rows={"a": 10, "b": 10}, dim=8)
     (Path("kept") / "job" / "trial").mkdir(parents=True)
     (Path("kept") / "job" / "trial" / TRIAL).write_text("not a trial")
     # What checks and cells give is not the matter here.

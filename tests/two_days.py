@@ -24,21 +24,9 @@ def write_days(
     mode: str = "ids",
     dim: int = 64,
 ) -> Path:
-    """Profile a log of these days into ``place/folder``; the last of several days tests, else a part of the day.
-
-    Bags have 8 lookups. Every row of day d is one of day 0, moved on by d x 1000 places: others are hot.
-    """
-    lines = ["user,item"]
-    for number, day in enumerate(days):
-        generator = np.random.default_rng([seed, number])
-        columns = []
-        for name, size in ROWS.items():
-            hot = (size ** generator.random((SAMPLES, 8)) - 1).astype(np.int64)
-            moved = (hot + 1000 * day) % size % rows.get(name, size)
-            columns.append(["|".join(map(str, bag)) for bag in moved.tolist()])
-        lines += [",".join(cells) for cells in zip(*columns)]
+    """Profile a log of these days into ``place/folder``; the last of several days tests, else a part of the day."""
     log = place / f"{folder.replace('/', '-')}.csv"
-    log.write_text("\n".join(lines) + "\n")
+    write_log(log, days, seed, rows)
     target = place / folder
     target.parent.mkdir(parents=True, exist_ok=True)
     counted = mode == "vocabulary"
@@ -52,3 +40,20 @@ def write_days(
         cut=SampleSplit(train_share=share),
     )
     return target
+
+
+def write_log(path: Path, days: Sequence[int], seed: int = 0, rows: dict[str, int] = ROWS) -> None:
+    """Write the samples of these days, with bags of 8 lookups in a column a table.
+
+    Every row of day d is one of day 0, moved on by d x 1000 places: others are hot.
+    """
+    lines = [",".join(rows)]
+    for number, day in enumerate(days):
+        generator = np.random.default_rng([seed, number])
+        columns = []
+        for size in rows.values():
+            hot = (size ** generator.random((SAMPLES, 8)) - 1).astype(np.int64)
+            moved = (hot + 1000 * day) % size
+            columns.append(["|".join(map(str, bag)) for bag in moved.tolist()])
+        lines += [",".join(cells) for cells in zip(*columns)]
+    path.write_text("\n".join(lines) + "\n")

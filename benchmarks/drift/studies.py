@@ -53,7 +53,7 @@ class HotRows(Study):
         answer = _planned(asked, str(cell["strategy"]))
         if isinstance(answer, Failure):
             return [_failed(answer)]
-        shared = {"backend": "simulated", "outcome": Outcome.OK.value, "undrifted_ms": answer.judged.step_ms}
+        shared: SeriesRow = {"backend": "simulated", "outcome": Outcome.OK.value, "undrifted_ms": answer.judged.step_ms}
         return [
             {
                 **shared,

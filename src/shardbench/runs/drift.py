@@ -50,7 +50,7 @@ class Drifted:
     made_for_ms: float
     now_ms: float
     change: Change | None
-    """None where no strategy has a plan for the newer profile."""
+    """The best new plan; None where no strategy has one for the newer profile."""
 
     @property
     def lost_pct(self) -> float:
