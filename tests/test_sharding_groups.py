@@ -1,19 +1,12 @@
 """Sharding groups of any layout: counted as sent on real ranks, and equal to the models that they train."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import RandomWorkload, machine
-from unsharded import read_sharded, train_unsharded
+from unsharded import read_sharded, train_in_groups, train_unsharded
 
-from shardbench.base.errors import InvalidPlan
-from shardbench.base.serialise import content_hash
-from shardbench.cost.collectives import Calls
 from shardbench.cost.traffic import count, mean
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.plan import (
@@ -27,11 +20,9 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.strategy import Move
-from shardbench.model.table import Pooling
-from shardbench.model.validate import memory_bytes, used_moves, validate
+from shardbench.model.validate import validate
 from shardbench.runs.simulate import totals
 from shardbench.workloads.materialise import materialise
-from shardbench.workloads.trace import Split
 
 SHAPES = [(60, 8), (37, 8), (50, 16), (44, 8), (40, 8)]
 WORKLOAD = RandomWorkload(SHAPES, 32, unpooled=frozenset({3}))
@@ -82,3 +73,27 @@ def test_groups_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, siz
     plan = copying(4, ShardingGroups(size=size, interleaved=interleaved))
     job, measured, traffic = run(tmp_path, plan, nodes, devices)
     compare(job, measured, traffic, tmp_path / "job", train_unsharded(job))
+
+
+COPIED = [(0, 0, 60), (1, 0, 37), (2, 0, 50), (3, 0, 44), (4, 10, 30)]
+"""The rows that ``copying`` has a copy of in every group."""
+
+
+@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), [(1, False, 1, 2), (2, True, 2, 2)])
+def test_copies_that_are_averaged_every_two_steps_equal_groups_that_train_apart(
+    tmp_path, size, interleaved, nodes, devices
+):
+    plan = copying(nodes * devices, ShardingGroups(size=size, interleaved=interleaved, sync_every=2))
+    job, measured, traffic = run(tmp_path, plan, nodes, devices, batches=4)
+    reference = train_in_groups(job, COPIED)
+    compare(job, measured, traffic, tmp_path / "job", reference)
+    # It is another model: the second step's copies have drifted apart.
+    assert np.abs(reference.logits[1] - train_unsharded(job).logits[1]).max() > 1e-4
+    every_step = replace(plan, groups=replace(plan.groups, sync_every=1))
+    averaged = train_in_groups(job.model_copy(update={"plan": every_step}), COPIED)
+    np.testing.assert_allclose(averaged.weights[0], train_unsharded(job).weights[0], atol=2e-6)
+    # Half of the steps average, and every iteration is the mean of a period.
+    once = measured.ranks[0].calls[0]["rows_all_reduce"]
+    assert sum(once[:5]) == 1.0 + 0.5
+    steps = measured.timing.step_ms
+    assert steps[0] == steps[1] != steps[2] == steps[3]

@@ -92,9 +92,7 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 class Account:
     """Sums of one iteration: add every table's segments, then read ``load``, ``host`` and the other results."""
 
-    def __init__(
-        self, problem: Problem, *, gathers_rows: bool = False, groups: ShardingGroups | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, *, gathers_rows: bool = False, groups: ShardingGroups | None = None) -> None:
         self.problem = problem
         # Replicas of a batch schedule gather the gradients of the rows they touched; others are all-reduced whole.
         self._gathers_rows = gathers_rows
@@ -162,8 +160,8 @@ class Account:
                 self._copied_columns += columns
 
     def _put(
-        self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
-        samples: int, lookups: Floats | float, **met: Floats | float,
+        self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier,
+        ways: int = 1, samples: int, lookups: Floats | float, **met: Floats | float,
     ) -> None:  # fmt: skip
         """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it.
 

@@ -16,7 +16,16 @@ from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled
+from shardbench.report.standing import (
+    PROBLEM,
+    UNSHARDED,
+    Standing,
+    mark,
+    over_pct,
+    ranks_by_judge,
+    titled,
+    trained_by,
+)
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -46,11 +55,14 @@ class Condition(NamedTuple):
     optimizer: Optimizer
     exchange: Precision
     schedule: StepSchedule
+    trains: str = UNSHARDED
+    """What model the plans train: a strategy that trains another one is compared with nothing but itself."""
 
     @classmethod
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
-        return cls(*(getattr(record.spec, name) for name in cls._fields))
+        stated = [getattr(record.spec, name) for name in cls._fields[:-1]]
+        return cls(*stated, trained_by(record.spec.strategy, record.role))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,10 +391,11 @@ def groups(records: Iterable[Record]) -> list[Group]:
 
 
 def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
-    """Return the standings of all groups whose times are compared.
+    """Return the standings of all groups whose times are compared, and which train the unsharded model.
 
     Groups of one problem get names of their workload that differ.
     """
+    grouped = [group for group in grouped if group.condition.trains == UNSHARDED]
     names = [_told_apart(group.condition, grouped) for group in grouped]
     return [
         replace(one, workload=name)
