@@ -108,7 +108,12 @@ def test_only_the_groups_that_were_asked_for() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abcdefgh"), st.floats(0.1, 1e4), st.booleans(), st.sampled_from([role for role in Role if role is not Role.OTHER_MODEL])),
+        st.tuples(
+            st.sampled_from("abcdefgh"),
+            st.floats(0.1, 1e4),
+            st.booleans(),
+            st.sampled_from([role for role in Role if role is not Role.OTHER_MODEL]),
+        ),
         min_size=1,
         unique_by=lambda trial: trial[0],
     ),
