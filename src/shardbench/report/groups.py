@@ -61,8 +61,8 @@ class Condition(NamedTuple):
     @classmethod
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
-        stated = [getattr(record.spec, name) for name in cls._fields[:-1]]
-        return cls(*stated, trained_by(record.spec.strategy, record.role))
+        stated = {name: getattr(record.spec, name) for name in cls._fields if name != "trains"}
+        return cls(**stated, trains=trained_by(record.spec.strategy, record.role))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,7 +379,7 @@ def predicted_step_ms(record: Record) -> float | None:
 
 
 def groups(records: Iterable[Record]) -> list[Group]:
-    """Current records by condition, sorted by it; those whose times are not compared come last."""
+    """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last."""
     found: dict[Condition, dict[str, list[Record]]] = {}
     for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
         found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
@@ -387,7 +387,7 @@ def groups(records: Iterable[Record]) -> list[Group]:
         Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))
         for condition, rows in sorted(found.items())
     ]
-    return sorted(made, key=lambda group: not group.compared)
+    return sorted(made, key=lambda group: (group.condition.trains != UNSHARDED, not group.compared))
 
 
 def suite_standings(grouped: Sequence[Group]) -> list[Standing]:

@@ -12,9 +12,9 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
 
 RANK, NODE, WORLD, NODES, LOCAL, COPIES = range(6)
-"""The scopes: one device; dealt over a node or over all; a copy a sharding group, dealt or on one device; a copy a device.
+"""The scopes: one device; dealt over a node or over all; a copy a group, dealt or on one device; a copy a device.
 
-Sharding groups are the nodes, unless a plan states others.
+Groups are a plan's sharding groups: the nodes, unless it states others.
 """
 ONCE = (RANK, NODE, WORLD)
 """The scopes that hold a row once."""

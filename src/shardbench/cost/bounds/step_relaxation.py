@@ -23,17 +23,17 @@ are sent have their owner found.
 *Scopes.* A segment of a table is in one of six scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node, dealt
 (NODES) or on one LOCAL rank of each, or a copy a device (COPIES). Where a plan states sharding groups, NODE stays a
 node, and NODES and LOCAL are of its groups: their bytes are priced rank by rank, of the rank of a group that has the
-least. Which rows several groups ask for is not known then, nor which lookups are near: neither counts. A column of a table is served by some set of scopes.
-Each of them costs what does not depend on its rows: lengths sent, pooled vectors written and exchanged by every device
-that has a part, and a table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their
-all-reduce and memory (a node's copy none, where it may be in host memory). Nothing is counted twice, and what is
-counted is linear: so a column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row
-the cheapest scope of the set. But for the two sets above, no two of RANK, NODE and WORLD help each other, nor do NODES
-and LOCAL: their rows cost the same, or less in one of them. A segment narrower than the table repeats what does not
-depend on its width, so that a column pays at least its share of the whole table's. Never-seen rows cost only where all
-scopes of the set are copies. Plans that never split rows have one scope a column. Of plans that copy a table's hottest
-rows, in the order of frequency, the best numbers of first rows count and not the best rows, rarely asked ones among
-them (``row_prefixes``).
+least. Which rows several groups ask for is not known then, nor which lookups are near: neither counts. A column of a
+table is served by some set of scopes. Each of them costs what does not depend on its rows: lengths sent, pooled vectors
+written and exchanged by every device that has a part, and a table's and its bags' calls. A row costs its lookups'
+exchange and, where it has copies, their all-reduce and memory (a node's copy none, where it may be in host memory).
+Nothing is counted twice, and what is counted is linear: so a column costs at least, over sets of scopes, the sum of the
+scopes' fixed costs and for every row the cheapest scope of the set. But for the two sets above, no two of RANK, NODE
+and WORLD help each other, nor do NODES and LOCAL: their rows cost the same, or less in one of them. A segment narrower
+than the table repeats what does not depend on its width, so that a column pays at least its share of the whole table's.
+Never-seen rows cost only where all scopes of the set are copies. Plans that never split rows have one scope a column.
+Of plans that copy a table's hottest rows, in the order of frequency, the best numbers of first rows count and not the
+best rows, rarely asked ones among them (``row_prefixes``).
 
 *Near lookups* are taken off by ``LocalLookups``: a rank's own cost nothing, its node's only the inner link. Where a
 range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
@@ -402,7 +402,7 @@ class _Groups:
 
     @property
     def _size(self) -> int:
-        return self.ranks.shape[1]
+        return int(self.ranks.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
