@@ -3,7 +3,18 @@
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
-from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import (
+    Host,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    ShardingGroups,
+    Tier,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 
@@ -11,7 +22,7 @@ WORLDS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
 """Nodes and devices a node."""
 
 
-def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling) -> object:
+def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling, group_size: int) -> object:
     """Any placement that the engine can run."""
     world = nodes * devices
     tier = draw(st.sampled_from(Tier))
@@ -20,7 +31,7 @@ def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling) -> o
         RowWise(ranks=tuple(range(world)), tier=tier),
         Replicated(ranks=tuple(range(world))),
         NodeSharded(tier=tier),
-        OnLocalRank(local_rank=draw(st.integers(0, devices - 1)), tier=tier),
+        OnLocalRank(local_rank=draw(st.integers(0, group_size - 1)), tier=tier),
         Host(node=draw(st.integers(0, nodes - 1))),
     ]
     if nodes > 1 and pooling is Pooling.SUM:
@@ -29,7 +40,7 @@ def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling) -> o
     return draw(st.sampled_from(choices))
 
 
-def table_segments(draw: st.DrawFn, table: Table, nodes: int, devices: int) -> list[Segment]:
+def table_segments(draw: st.DrawFn, table: Table, nodes: int, devices: int, group_size: int) -> list[Segment]:
     """Up to three row ranges, each whole or in two column ranges; unpooled ones share their column cut."""
     cuts = sorted({0, table.rows, *draw(st.lists(st.integers(8, table.rows - 8), max_size=2))})
     ranges = [(a, b) for a, b in zip(cuts, cuts[1:])]
@@ -49,7 +60,7 @@ def table_segments(draw: st.DrawFn, table: Table, nodes: int, devices: int) -> l
                     row_stop=stop,
                     column_start=low,
                     column_stop=high,
-                    placement=placements(draw, nodes, devices, table.pooling),
+                    placement=placements(draw, nodes, devices, table.pooling, group_size),
                 )
             )
     return segments
@@ -65,5 +76,10 @@ def random_plans(draw: st.DrawFn) -> tuple[RandomWorkload, Problem, Plan]:
     seed = draw(st.integers(0, 1000))
     workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled, shared=shared)
     problem = workload.problem(machine(nodes, devices))
-    segments = [s for table in workload.tables for s in table_segments(draw, table, nodes, devices)]
-    return workload, problem, Plan(world_size=nodes * devices, segments=tuple(segments))
+    world = nodes * devices
+    sizes = [size for size in range(1, world + 1) if world % size == 0]
+    layouts = [ShardingGroups(size=size, interleaved=interleaved) for size in sizes for interleaved in (False, True)]
+    groups = draw(st.sampled_from([None, None, *layouts]))
+    size = devices if groups is None else groups.size
+    segments = [s for table in workload.tables for s in table_segments(draw, table, nodes, devices, size)]
+    return workload, problem, Plan(world_size=world, segments=tuple(segments), groups=groups)

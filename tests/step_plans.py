@@ -12,7 +12,7 @@ from shardbench.cost.bounds.embedding import copies_hottest, keeps_order
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.costmodel import StepTime, estimate, step_time
 from shardbench.cost.traffic import Traffic, count
-from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated
+from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated, ShardingGroups
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -34,7 +34,9 @@ class Rated:
 class StepInstance:
     """A problem of ``bound_plans`` on random links; ``expected`` rates plans under profiles, else on its batches."""
 
-    def __init__(self, seed: int, *, whole: bool = False, expected: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, whole: bool = False, expected: bool = False, groups: ShardingGroups | None = None
+    ) -> None:
         self.inner, self.expected = Instance(seed, whole=whole), expected
         self.rng = rng = np.random.default_rng(seed + 10**6)
         problem = self.inner.problem
@@ -66,6 +68,7 @@ class StepInstance:
         self.problem = replace(problem, machine=machine, profiles=profiles, schedule=schedule, exchange=exchange)
         self._demand: Demand | None = None
         self._bounds: dict[tuple[frozenset[Move], bool], StepBound] = {}
+        self.groups = groups
 
     def _profile(self, rows: int) -> AccessProfile:
         counts = np.sort(self.rng.geometric(self.rng.uniform(0.05, 0.9), rows) - 1)[::-1]
@@ -98,9 +101,21 @@ class StepInstance:
         used, topology = memory_bytes(plan, self.problem), self.problem.topology
         return bool(used.hbm.max() <= topology.hbm_bytes and used.uvm.max() <= topology.uvm_bytes)
 
+    def plan(self, chosen: Ints) -> Plan:
+        """The plan of some choices [cells], with this instance's sharding groups."""
+        plan = self.inner.plan(chosen)
+        if self.groups is None:
+            return plan
+        places = (s.placement for s in plan.segments)
+        kept = (
+            replace(p, local_rank=p.local_rank % self.groups.size) if isinstance(p, OnLocalRank) else p for p in places
+        )
+        segments = tuple(replace(s, placement=p) for s, p in zip(plan.segments, kept))
+        return replace(plan, segments=segments, groups=self.groups)
+
     def rated(self, chosen: Ints) -> Rated:
         """The plan of some choices [cells], rated as simulated trials are."""
-        plan = self.inner.plan(chosen)
+        plan = self.plan(chosen)
         return Rated(plan, chosen, step_ms(plan, self.problem, self))
 
     def random(self, plans: int) -> list[Rated]:
@@ -136,7 +151,7 @@ class StepInstance:
             for choice in range(len(cell.choices)):
                 chosen = best.chosen.copy()
                 chosen[at] = choice
-                if not self.fits(self.inner.plan(chosen)):
+                if not self.fits(self.plan(chosen)):
                     continue
                 tried = self.rated(chosen)
                 yield tried
@@ -158,7 +173,7 @@ class StepInstance:
     def _bound(self, moves: frozenset[Move], *, ordered: bool) -> StepBound:
         key = moves, ordered
         if key not in self._bounds:
-            self._bounds[key] = step_bound(self.demand, self.problem, DENSE, moves, ordered=ordered)
+            self._bounds[key] = step_bound(self.demand, self.problem, DENSE, moves, ordered=ordered, groups=self.groups)
         return self._bounds[key]
 
 

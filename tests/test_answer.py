@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
+from shardbench.report.groups import groups, suite_standings
 from shardbench.report.standing import TieMark
 from shardbench.report.tables import answer
 from shardbench.report.tables.answer import WIDTH, GroupAnswer, answers, lines
+from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
 
+COMPARED = [role for role in Role if role is not Role.OTHER_MODEL]
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 
 
@@ -31,6 +34,19 @@ def repeated(name: str, *steps: float) -> list[Record]:
 def only(records: list[Record], results: Path = Path("nowhere")) -> GroupAnswer:
     (found,) = answers(records, results)
     return found
+
+
+def test_what_trains_another_model_is_in_no_ranking_with_the_others() -> None:
+    records = [simulated("a", 5.0), simulated("b", 6.0), simulated("local", 1.0, role=Role.OTHER_MODEL)]
+    ordinary, other = answers(records, Path("nowhere"))
+    assert [(one.strategy, one.over_best_pct) for one in ordinary.standings] == [("a", 0.0), ("b", pytest.approx(20.0))]
+    assert ordinary.placed[0].mark is TieMark.BEST
+    assert [(one.strategy, one.over_best_pct, one.mark) for one in other.standings] == [("local", None, None)]
+    assert "another model" not in sections("throughput", throughput(records))[0].heading
+    assert sections("throughput", throughput(records))[1].heading.endswith(", trains another model: local")
+    assert [one.strategy for one in suite_standings(groups(records))] == ["a", "b"]
+    timed = [*repeated("a", 5.0), make.ok("local", (1.0,), role=Role.OTHER_MODEL)]
+    assert set(measured_steps(timed, 1, {timed[0].spec.machine: 2}, {})["strategy"]) == {"a"}
 
 
 def test_measured_strategies_tie_within_the_noise() -> None:
@@ -108,7 +124,12 @@ def test_only_the_groups_that_were_asked_for() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abcdefgh"), st.floats(0.1, 1e4), st.booleans(), st.sampled_from(list(Role))),
+        st.tuples(
+            st.sampled_from("abcdefgh"),
+            st.floats(0.1, 1e4),
+            st.booleans(),
+            st.sampled_from(COMPARED),
+        ),
         min_size=1,
         unique_by=lambda trial: trial[0],
     ),

@@ -15,7 +15,6 @@ from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
 from shardbench.model.discovery import strategies
 from shardbench.model.machine_file import load_machine
-from shardbench.model.strategy import Role
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
@@ -91,7 +90,7 @@ def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
 
 def test_every_strategy_that_is_no_variant_stands_on_every_problem() -> None:
     cells = Steps().cells(False)
-    named = {name for name, each in strategies().items() if each.role is not Role.VARIANT}
+    named = {name for name, each in strategies().items() if not each.role.named_only}
     listed = {(cell["workload"], cell["machine"]) for cell in cells}
     timed = {(cell["workload"], cell["machine"], cell["strategy"]) for cell in cells if cell["effort"] == "timed"}
     assert timed == {(*problem, name) for problem in listed for name in named}

@@ -274,7 +274,7 @@ def test_a_dead_rank_is_an_error_not_a_hang(tmp_path):
 def broadcast_alone(store: str) -> None:
     """A group of one rank that waits, then broadcasts, under the eyes of the counter."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    with SentBytes(1, "dense"):
+    with SentBytes(machine(1, 1).topology, "dense"):
         dist.barrier()
         dist.broadcast(torch.zeros(1), 0)
 
@@ -305,7 +305,7 @@ def test_what_cannot_run_is_named():
     workload = RandomWorkload(SHAPES, 32)
     on = machine(2, 2)
     copies = Plan(world_size=4, segments=tuple(whole_table(t, NodeSharded()) for t in workload.tables))
-    with pytest.raises(Unsupported, match="table 'table0': copies a node are kept equal by averaging, exact for sgd"):
+    with pytest.raises(Unsupported, match="table 'table0': copies by group are kept equal by averaging, exact for sgd"):
         lower(copies, workload.tables, on.topology, Precision.FP32, optimizer=Optimizer.ADAM)
     with pytest.raises(Unsupported, match="FBGEMM's CPU kernels have no fused adam"):
         lower(

@@ -11,7 +11,6 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.model.discovery import strategies
-from shardbench.model.strategy import Role
 from shardbench.report.page import profiles
 from shardbench.report.page.palette import DARK, LIGHT, strategy_look
 from shardbench.report.page.profile_picture import profile_picture
@@ -127,7 +126,7 @@ def test_every_colour_is_seen_on_light_and_on_dark(paper, palette):
 
 
 def test_strategies_that_compete_have_looks_that_differ():
-    ours = [name for name, strategy in strategies().items() if strategy.role is not Role.VARIANT]
+    ours = [name for name, strategy in strategies().items() if not strategy.role.named_only]
     looks = {name: strategy_look(name) for name in ours if name in set(pd.read_csv(STEPS)["strategy"])}
     assert len(set(looks.values())) == len(looks), "choose another palette._SPREAD, and make the pictures again"
 

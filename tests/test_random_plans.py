@@ -12,7 +12,7 @@ from problems import RandomWorkload, machine
 from random_plans import random_plans
 from unsharded import read_sharded, train_unsharded
 
-from shardbench.cost.collectives import Calls, CollectiveName
+from shardbench.cost.collectives import Calls, CollectiveName, called_by
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.plan import (
@@ -24,6 +24,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Tier,
+    sharding_groups,
     whole_table,
 )
 from shardbench.model.strategy import Move
@@ -34,11 +35,15 @@ DEFAULT, MANY = 30, 200
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}
 
 
-def averages_copies(plan, rank, devices) -> bool:
+def without_copies(calls, plan, rank, topology) -> Calls:
+    """The calls of the all-reduce of copies and replicas on a rank that has perhaps no copies."""
     places = [segment.placement for segment in plan.segments]
-    return any(
-        isinstance(p, NodeSharded) or (isinstance(p, OnLocalRank) and p.local_rank == rank % devices) for p in places
-    )
+    groups = sharding_groups(plan.groups, topology)
+    (_,), (own,) = np.nonzero(groups == rank)
+    if any(isinstance(p, NodeSharded) or (isinstance(p, OnLocalRank) and p.local_rank == own) for p in places):
+        return calls
+    copied = any(isinstance(p, OnLocalRank) for p in places)
+    return calls.plus(called_by(groups.T, topology).times(-int(copied) / plan.sync_every))
 
 
 def check(workload, problem, plan) -> None:
@@ -59,8 +64,8 @@ def check(workload, problem, plan) -> None:
                 expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
                 assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (rank.rank, name)
                 calls = counted.calls
-                if not averages_copies(plan, rank.rank, problem.topology.devices_per_node):
-                    calls = calls._replace(cross=0 if name is CollectiveName.ROWS_ALL_REDUCE else calls.cross)
+                if name is CollectiveName.ROWS_ALL_REDUCE:
+                    calls = without_copies(calls, plan, rank.rank, problem.topology)
                 assert rank.calls[0].get(name, Calls()) == calls, (rank.rank, name)
             assert set(rank.sent[0]) <= set(CollectiveName)
         sharded, reference = read_sharded(job, folder / "job"), train_unsharded(job)

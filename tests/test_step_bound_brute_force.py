@@ -9,7 +9,7 @@ from step_plans import DENSE, StepInstance
 from shardbench.cost.bounds.embedding import ROUNDING
 from shardbench.cost.bounds.step import DEVICE_MOVES, dense_all_reduce_s
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
-from shardbench.model.plan import OnLocalRank
+from shardbench.model.plan import OnLocalRank, ShardingGroups
 
 WEIGHTS = ("forward", "lookups", "vectors", "sums", "rows", "backward")
 A_PROBLEM = 16
@@ -24,11 +24,19 @@ def some_prices(relaxation: Relaxation) -> list[Prices]:
     return [Prices(**some, hbm_byte=float(scale)) for some, scale in zip(weights, scales)]
 
 
-def hold_all(seeds: range) -> tuple[int, dict[str, list[float]]]:
+def some_groups(seed: int) -> ShardingGroups:
+    """Sharding groups of any size and layout."""
+    rng, world = np.random.default_rng(seed), StepInstance(seed).problem.world_size
+    sizes = [size for size in range(1, world + 1) if world % size == 0]
+    return ShardingGroups(size=int(rng.choice(sizes)), interleaved=bool(rng.random() < 0.6))
+
+
+def hold_all(seeds: range, *, grouped: bool = False) -> tuple[int, dict[str, list[float]]]:
     """Plans that were held against their bounds, and by kind of bound the nearest plan's ratio of each problem."""
     held, nearest = 0, defaultdict[str, list[float]](list)
     for seed in seeds:
-        instance = StepInstance(seed, whole=seed % 4 == 0, expected=seed % 3 == 0)
+        groups = some_groups(seed) if grouped else None
+        instance = StepInstance(seed, whole=seed % 4 == 0, expected=seed % 3 == 0, groups=groups)
         plans = instance.random(A_PROBLEM)
         if seed % 5:
             instance.limit(plans)
@@ -37,7 +45,7 @@ def hold_all(seeds: range) -> tuple[int, dict[str, list[float]]]:
             continue
         plans += instance.descended(min(plans, key=lambda rated: rated.step_ms))
         reduced_s = dense_all_reduce_s(instance.problem, DENSE)
-        relaxation = Relaxation(instance.demand, instance.problem, DEVICE_MOVES, reduced_s=reduced_s)
+        relaxation = Relaxation(instance.demand, instance.problem, DEVICE_MOVES, reduced_s=reduced_s, groups=groups)
         dense_ms = instance.dense_ms
         proven = max(dense_ms + relaxation.value_ms(prices) for prices in some_prices(relaxation))
         assert min(rated.step_ms for rated in plans) >= proven * (1.0 - ROUNDING), f"{seed} at any prices"
@@ -56,6 +64,19 @@ def test_no_plan_of_small_problems_is_below_its_bound() -> None:
     held, nearest = hold_all(range(6))
     assert held > 200
     assert set(nearest) == {"any rows", "own", "hottest first"}
+
+
+def test_no_plan_with_sharding_groups_is_below_its_bound() -> None:
+    held, nearest = hold_all(range(100, 106), grouped=True)
+    assert held > 200
+    assert set(nearest) == {"any rows", "own", "hottest first"}
+
+
+@pytest.mark.slow
+def test_none_of_many_plans_with_sharding_groups_is_below_its_bound() -> None:
+    held, nearest = hold_all(range(2_000, 2_400), grouped=True)
+    assert held >= 20_000
+    assert all(min(ratios) < 1.05 for ratios in nearest.values())
 
 
 @pytest.mark.parametrize("seed", [33, 46])

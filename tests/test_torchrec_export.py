@@ -26,6 +26,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     Tier,
 )
 
@@ -129,6 +130,26 @@ def test_what_torchrec_cannot_express_is_said_by_segment() -> None:
     assert "table 'c'" not in text
     with pytest.raises(BadInput, match="not on whole nodes of 3"):
         export(plan, devices_per_node=3)
+
+
+@pytest.mark.parametrize(
+    ("groups", "asked"),
+    [
+        (
+            ShardingGroups(size=2, interleaved=True),
+            "sharding_group_size=2, use_inter_host_allreduce=False, and sync() every 1 step",
+        ),
+        (
+            ShardingGroups(size=1, interleaved=False, sync_every=4),
+            "sharding_group_size=1, use_inter_host_allreduce=True, and sync() every 4 steps",
+        ),
+    ],
+)
+def test_sharding_groups_are_said_by_the_arguments_of_torchrecs_own(groups: ShardingGroups, asked: str) -> None:
+    plan = Plan(world_size=4, segments=(seg("a", (0, 20), (0, 8), NodeSharded()),), groups=groups)
+    with pytest.raises(Unsupported) as caught:
+        export(plan, devices_per_node=2)
+    assert str(caught.value).endswith(f"DMPCollection shards a group's plan by {asked}")
 
 
 def lookups(rows: dict[str, int], *, samples: int = 7, weighted: bool = False) -> KeyedJaggedTensor:

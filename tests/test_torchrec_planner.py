@@ -21,7 +21,17 @@ from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import (
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    ShardingGroups,
+    Tier,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
@@ -198,7 +208,7 @@ def test_sequences_and_bags_of_several_widths_are_planned_together(name: str) ->
             assert len(part.placement.ranks) == 4, "sequences are dealt over all ranks or none"
 
 
-def test_in_2d_every_node_has_the_plan_of_one_node() -> None:
+def test_in_2d_every_group_has_the_plan_of_one_group() -> None:
     shapes = [(1000, 64)] * 4 + [(1, 64)]
     asked = problem(shapes)
     strategy = get_strategy("torchrec-2d-table-wise")
@@ -207,11 +217,38 @@ def test_in_2d_every_node_has_the_plan_of_one_node() -> None:
     places = [s.placement for s in plan.segments]
     assert all(isinstance(place, OnLocalRank) for place in places)
     assert sorted(p.local_rank for p in places[:4] if isinstance(p, OnLocalRank)) == [0, 0, 1, 1]
-    assert memory.hbm[:2].tolist() == memory.hbm[2:].tolist()
+    assert memory.hbm[0::2].tolist() == memory.hbm[1::2].tolist()
     assert memory.hbm.sum() == 2 * sum(rows * dim * 4 for rows, dim in shapes)
+    assert plan.groups == ShardingGroups(size=2, interleaved=True)
+    assert (plan.notes["group_size"], plan.notes["sync_every"]) == (2, 1)
     # One group is asked about: as many devices as a node has, and their samples alone.
-    alone = groups.one_node(asked)
+    alone = groups.one_group(asked, 2)
     assert (alone.world_size, alone.batch_size, alone.machine.topology) == (2, 128, alone.topology)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "hbm", "sizes"),
+    [
+        (2, 8, 1000, [8]),
+        (4, 8, 1000, [8, 16]),
+        (16, 8, 1000, [16, 32, 64]),
+        (16, 8, 4, [32, 64]),  # 96 bytes of tables do not fit 16 devices
+        (16, 8, 1, [64]),  # nor 64 of these: the largest group, whose host memory helps
+        (3, 8, 1000, [12]),  # three copies would not lie inside nodes of eight
+        (1, 8, 1000, []),
+        (4, 1, 1000, []),
+    ],
+)
+def test_groups_are_no_smaller_than_a_node_and_copies_lie_inside_one(
+    nodes: int, devices: int, hbm: int, sizes: list[int]
+) -> None:
+    asked = problem([(1, 24)], hbm=hbm)
+    shape = replace(asked.topology, nodes=nodes, devices_per_node=devices)
+    shaped = replace(asked, topology=shape, machine=replace(asked.machine, topology=shape))
+    assert groups.group_sizes(shaped) == sizes
+    for size in sizes:
+        copies = ShardingGroups(size=size, interleaved=True).ranks(nodes * devices).T
+        assert (copies // devices == copies[:, :1] // devices).all()
 
 
 def test_in_2d_rows_are_dealt_inside_each_node_where_there_are_enough() -> None:
@@ -229,7 +266,7 @@ def test_in_2d_tiers_columns_and_replicas_keep_their_meaning() -> None:
     inside = sharding("row_wise", [0, 1], [(0, 0, 50, 256), (50, 0, 50, 256)], "fused_uvm")
     columns = sharding("column_wise", [1, 0], [(0, 0, 100, 128), (0, 128, 100, 128)])
     replicas = sharding("data_parallel", [0, 1], [], "dense")
-    one = translate({"t0": inside, "t1": columns, "t2": replicas}, groups.one_node(asked))
+    one = translate({"t0": inside, "t1": columns, "t2": replicas}, groups.one_group(asked, 2))
     plan = groups.copied(one, asked)
     validate(plan, asked, frozenset(Move))
     assert [s.placement for s in plan.segments] == [
@@ -239,7 +276,7 @@ def test_in_2d_tiers_columns_and_replicas_keep_their_meaning() -> None:
 
 
 def test_in_2d_one_node_is_one_group_without_copies() -> None:
-    asked = groups.one_node(problem([(1000, 64)] * 4))
+    asked = groups.one_group(problem([(1000, 64)] * 4), 2)
     plans = [get_strategy(name).plan(asked, Budget(), 0) for name in ("torchrec-2d-table-wise", "torchrec-table-wise")]
     assert plans[0] == plans[1]
 
@@ -266,7 +303,9 @@ def test_a_2d_plan_trains_the_unsharded_model_and_sends_what_is_counted(tmp_path
     counted = totals(count(plan, asked, lambda i: batches.bags(0, i), workload.dense))
     sent = {name: pair for name, pair in counted.collectives.items() if sum(pair)}
     assert sent == {name: pytest.approx(pair) for name, pair in measured.sent.items() if sum(pair)}
-    assert sent["rows_all_reduce"][1] > 0 == sent["rows_all_reduce"][0]
+    # Copies lie side by side, so that none of their averaging leaves a node; what crosses is lookups and vectors.
+    assert sent["rows_all_reduce"][0] > 0 == sent["rows_all_reduce"][1]
+    assert sent["input_all_to_all"][1] > 0
     for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=5e-6)
 

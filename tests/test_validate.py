@@ -93,7 +93,7 @@ REFUSED = {
     ),
     "no such local rank": (
         plan(part(0, 100, OnLocalRank(local_rank=2)), SECOND),
-        "local rank 2 does not exist, a node has 2 devices",
+        "local rank 2 does not exist, a sharding group has 2 ranks",
     ),
     "replica missing": (plan(part(0, 100, Replicated(ranks=(0, 1, 2))), SECOND), "rank 3 has no replica"),
     "replica twice": (

@@ -1,6 +1,6 @@
 """The unsharded model, which a sharded run must reproduce, in one process with plain torch; and the sharded run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from shardbench.engine.dlrm import DenseModel, History
 from shardbench.engine.formats import TENSOR_TYPES
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
-from shardbench.model.plan import PhaseKind
+from shardbench.model.plan import PhaseKind, sharding_groups
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.processes.job import RankJob
+from shardbench.workloads.hotness import take
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags
 
@@ -150,3 +151,47 @@ def _moments(lowered: Lowered, dumps: list[np.lib.npyio.NpzFile]) -> list[Floats
             if key in dump.files:
                 full[table.table][held.row_start : held.row_stop] = dump[key]
     return full
+
+
+def train_in_groups(job: RankJob, copied: Sequence[tuple[int, int, int]]) -> Trained:
+    """One step on each batch by sharding groups that train apart and average every few steps, in one process.
+
+    ``copied`` are the tables and ranges of rows, (table, start, stop), that every group has a copy of; all others are
+    averaged after every step, which is a step of the unsharded model.
+    """
+    groups, period = sharding_groups(job.plan.groups, job.topology), job.plan.sync_every
+    seeded = [seeded_weights(table, i, job.seed) for i, table in enumerate(job.tables)]
+    weights = [[full.clone().requires_grad_() for full in seeded] for _ in groups]
+    alone = [torch.zeros(table.rows, dtype=torch.bool) for table in job.tables]
+    for table, start, stop in copied:
+        alone[table][start:stop] = True
+    torch.manual_seed(job.seed)
+    model, local = DenseModel(job.dense, job.tables), job.batch_size // job.topology.world_size
+    dense_optimizer = torch.optim.SGD(model.parameters(), lr=job.learning_rate)
+    # Of each group's mean loss, where all groups' losses are averaged.
+    optimizer = torch.optim.SGD([w for own in weights for w in own], lr=job.learning_rate * len(groups))
+    samples = [np.concatenate([np.arange(rank * local, (rank + 1) * local) for rank in ranks]) for ranks in groups]
+    logits = []
+    for number, (batch, bags) in enumerate(_batches(job)):
+        dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, batch)
+        out = torch.zeros(job.batch_size)
+        for own, chosen in zip(weights, samples):
+            given = [
+                _look_up(table, weight, take(bags(i), chosen).feature(feature))
+                for i, (table, weight) in enumerate(zip(job.tables, own))
+                for feature in range(table.features)
+            ]
+            out = out.index_copy(0, torch.from_numpy(chosen), model(dense[chosen], given))
+        for one in (dense_optimizer, optimizer):
+            one.zero_grad()
+        torch.nn.BCEWithLogitsLoss()(out, labels).backward()
+        for one in (dense_optimizer, optimizer):
+            one.step()
+        logits.append(out.detach().numpy())
+        with torch.no_grad():
+            for i, drifts in enumerate(alone):
+                mean = torch.stack([own[i] for own in weights]).mean(dim=0)
+                averaged = ~drifts if (number + 1) % period else torch.ones_like(drifts)
+                for own in weights:
+                    own[i][averaged] = mean[averaged]
+    return Trained(logits=logits, weights=[w.detach().numpy() for w in weights[0]])

@@ -4,12 +4,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
-from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise
+from shardbench.base.errors import Infeasible
+from shardbench.model.plan import (
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Placement,
+    Plan,
+    Replicated,
+    RowWise,
+    ShardingGroups,
+)
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
 IN_GROUP = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""Sharding types in a group that is one node, where table-row-wise and table-column-wise are no types of their own."""
+"""Sharding types in a group, which is described as one node: table-row-wise and the like are no types of their own."""
 
 
 class _TorchRecPlanner(Strategy):
@@ -57,19 +67,30 @@ class TorchRecFused(_TorchRecPlanner):
 
 
 class TorchRec2D(_TorchRecPlanner):
-    """TorchRec's 2D parallelism: its planner's plan for one node, copied to every node, copies averaged each step."""
+    """TorchRec's 2D parallelism: its planner's plan for a sharding group, copied to all, copies averaged each step."""
 
     name = "torchrec-2d"
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the copied plan (no randomness); raises Infeasible where the planner finds none for one node."""
-        return copied(super().plan(one_node(problem), budget, seed), problem)
+        """Return the copied plan (no randomness); raises Infeasible where the planner finds none for any group.
+
+        Where the machine has no two groups the plan is for one of all ranks, without copies.
+        """
+        declined: Infeasible | None = None
+        for size in group_sizes(problem):
+            try:
+                return copied(super().plan(one_group(problem, size), budget, seed), problem)
+            except Infeasible as error:
+                declined = error
+        if declined is not None:
+            raise declined
+        return super().plan(problem, budget, seed)
 
 
 class TorchRec2DTableWise(TorchRec2D):
-    """Whole tables on the devices of a node, the same on every node."""
+    """Whole tables on the devices of a sharding group, the same in every group."""
 
     name = "torchrec-2d-table-wise"
     role = Role.VARIANT
@@ -78,7 +99,7 @@ class TorchRec2DTableWise(TorchRec2D):
 
 
 class TorchRec2DRowWise(TorchRec2D):
-    """Rows dealt over the devices of a node, the same on every node; whole tables where there are too few rows."""
+    """Rows dealt over a sharding group's devices, the same in every group; whole tables where rows are too few."""
 
     name = "torchrec-2d-row-wise"
     role = Role.VARIANT
@@ -87,30 +108,40 @@ class TorchRec2DRowWise(TorchRec2D):
     first_only = True
 
 
-def one_node(problem: Problem) -> Problem:
-    """Return the problem as a group sees it: one node's devices, and the share of the batch that its ranks have.
+def group_sizes(problem: Problem) -> list[int]:
+    """Return the sizes of sharding groups to try, the smallest first; none where one group alone is possible.
 
-    Nothing in it tells the planner what the copies cost to average (deviation 12).
+    A group is no smaller than a node, and its copies of a row lie inside a node; the devices of the smallest one hold
+    all tables with their state, or of the largest where none does (deviation 13).
     """
-    topology = replace(problem.topology, nodes=1)
+    world, local = problem.world_size, problem.topology.devices_per_node
+    sizes = [world // copies for copies in range(local, 1, -1) if local % copies == 0 and world // copies >= local]
+    needed = sum(problem.weight_bytes(table) for table in problem.tables)
+    return [size for size in sizes if needed <= size * problem.topology.hbm_bytes] or sizes[-1:]
+
+
+def one_group(problem: Problem, size: int) -> Problem:
+    """Return the problem as a sharding group sees it: its devices on one node, and its ranks' share of the batch.
+
+    Nothing in it tells the planner that groups span nodes, nor what the copies cost to average (deviations 12 and 14).
+    """
+    topology = replace(problem.topology, nodes=1, devices_per_node=size)
     machine = replace(problem.machine, topology=topology)
-    batch_size = problem.batch_size // problem.topology.nodes
+    batch_size = problem.batch_size // problem.world_size * size
     return replace(problem, machine=machine, topology=topology, batch_size=batch_size)
 
 
 def copied(plan: Plan, problem: Problem) -> Plan:
-    """Turn a plan for one node's devices into one for all: every node has a copy of what it places.
-
-    On a machine of one node, which has one group, the plan stays as it is.
-    """
-    if problem.topology.nodes == 1:
-        return plan
+    """Turn a plan for one group's devices into one for all: every group has a copy of what it places."""
     segments = tuple(replace(s, placement=_copied(s.placement, problem)) for s in plan.segments)
-    return replace(plan, world_size=problem.world_size, segments=segments)
+    # Interleaved, and averaged after every step, as TorchRec does unless it is told otherwise.
+    groups = ShardingGroups(size=plan.world_size, interleaved=True)
+    notes = {**plan.notes, "group_size": groups.size, "sync_every": groups.sync_every}
+    return replace(plan, world_size=problem.world_size, segments=segments, notes=notes, groups=groups)
 
 
 def _copied(place: Placement, problem: Problem) -> Placement:
-    # Weights alone are averaged, after every step (deviation 10), in one collective (deviation 11).
+    # Weights alone are averaged (deviation 10), in one collective (deviation 11).
     if isinstance(place, OnRank):
         return OnLocalRank(local_rank=place.rank, tier=place.tier)
     if isinstance(place, RowWise):  # over all ranks of the group
@@ -120,5 +151,5 @@ def _copied(place: Placement, problem: Problem) -> Placement:
 
 
 def strategies() -> Iterable[Strategy]:
-    """Return one strategy for each set of sharding types, in one group of all ranks or in a group for each node."""
+    """Return one strategy for each set of sharding types, in one group of all ranks or in several."""
     return (TorchRecTableWise(), TorchRecFused(), TorchRec2D(), TorchRec2DTableWise(), TorchRec2DRowWise())

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints, zeros
+from shardbench.base.arrays import Bools, Floats, Ints, zeros
 from shardbench.base.errors import Unsupported
 from shardbench.cost.collectives import (
     Calls,
     Collective,
     CollectiveName,
-    cross_all_reduce,
+    called_by,
+    group_reduction,
     grouped,
     node_reduction,
     pairwise,
@@ -32,8 +33,10 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     Tier,
     deal_start,
+    sharding_groups,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Precision, Table
@@ -48,8 +51,8 @@ SPLIT_NUMBER_BYTES = 8
 SPLIT_BYTES = 3 * SPLIT_NUMBER_BYTES
 """Bytes to each peer before an input all-to-all: number of lengths, of indices, and the batch size, int64."""
 
-_IN_NODE = ("node_sharded", "node_table_wise")
-"""Sharding types whose exchanges stay inside each node."""
+_IN_GROUP = ("node_sharded", "node_table_wise")
+"""Sharding types whose exchanges stay inside each sharding group."""
 
 Columns = list[tuple[int, int]]
 
@@ -93,13 +96,15 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 class Account:
     """Sums of one iteration: add every table's segments, then read ``load``, ``host`` and the other results."""
 
-    def __init__(self, problem: Problem, *, gathers_rows: bool = False) -> None:
+    def __init__(self, problem: Problem, *, gathers_rows: bool = False, groups: ShardingGroups | None = None) -> None:
         self.problem = problem
         # Replicas of a batch schedule gather the gradients of the rows they touched; others are all-reduced whole.
         self._gathers_rows = gathers_rows
         self._touched = zeros(problem.world_size)
         self.topology = problem.topology
         self.world = problem.world_size
+        self.groups = sharding_groups(groups, problem.topology)
+        self._sync_every = groups.sync_every if groups is not None else 1
         self.local_batch = problem.batch_size // self.world
         self._number_bytes = problem.exchange.bytes
         self.load = Load.zeros(self.world)
@@ -112,9 +117,9 @@ class Account:
         self._world_columns = 0.0
         self._node_columns = zeros(self.topology.nodes)
         self._copied_columns = 0.0
-        self._local_columns = zeros(self.topology.devices_per_node)
+        self._local_columns = zeros(self.groups.shape[1])
         self._replicated_weights = 0.0
-        self._copied_weights = zeros(self.topology.devices_per_node)
+        self._copied_weights = zeros(self.groups.shape[1])
         # One per sharding type and module: what each of them sends is a collective of its own.
         self._exchanges: set[Exchange] = set()
         self._replicas: set[int] = set()
@@ -160,8 +165,8 @@ class Account:
                 self._copied_columns += columns
 
     def _put(
-        self, load: Load, at: int | list[int] | slice, table: Table, segment: Segment, *, tier: Tier, ways: int = 1,
-        samples: int, lookups: Floats | float, **met: Floats | float,
+        self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier,
+        ways: int = 1, samples: int, lookups: Floats | float, **met: Floats | float,
     ) -> None:  # fmt: skip
         """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it.
 
@@ -182,6 +187,11 @@ class Account:
             state=self.problem.optimizer.state_bytes(segment.columns),
         )
         load.add_at(at, part)
+
+    def _longest_by_group(self, table: Table, segment: Segment, lookups: TableLookups, ways: int) -> Floats:
+        """Return the longest bag's lookups by sharding group and owner, [groups, ways], as ``_longest``."""
+        by_rank = self._longest(table, segment, lookups, self.world, 1)[:, 0]
+        return np.repeat(np.ceil(by_rank[self.groups].max(axis=1) / ways)[:, None], ways, axis=1)
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
         """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""
@@ -242,41 +252,39 @@ class Account:
         return ("world", 0) if whole else ("node", nodes.pop())
 
     def _node_sharded(self, table: Table, segment: Segment, lookups: TableLookups, tier: Tier) -> None:
-        nodes, local = self.topology.nodes, self.topology.devices_per_node
-        start = deal_start(table.name, local)
-        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, local), start, axis=1)
-        owned = dealt.reshape(nodes, local, local)
-        distinct = np.roll(lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, local), start, axis=1)
+        ways = self.groups.shape[1]
+        start = deal_start(table.name, ways)
+        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
+        owned = dealt[self.groups]
+        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, ways)
         self._put(
-            self.load, slice(0, self.world), table, segment, tier=tier, ways=local, samples=self.local_batch * local,
-            lookups=owned.sum(axis=1).ravel(), distinct=distinct.ravel(),
-            longest_bag=self._longest(table, segment, lookups, nodes, local).ravel(),
+            self.load, self.groups.ravel(), table, segment, tier=tier, ways=ways, samples=self.local_batch * ways,
+            lookups=owned.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
+            longest_bag=self._longest_by_group(table, segment, lookups, ways).ravel(),
         )  # fmt: skip
-        for node in range(nodes):
-            at = slice(node * local, (node + 1) * local)
-            self._to[at, at] += owned[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
-            if table.pooling is Pooling.NONE and local > 1:
-                self._back[at, at] += owned[node].T * segment.columns * self._number_bytes
-        self._send(table, dealt.sum(axis=1), local, dealt=True)
+        for ranks, asked in zip(self.groups, owned):
+            at = np.ix_(ranks, ranks)
+            self._to[at] += asked * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+            if table.pooling is Pooling.NONE and ways > 1:
+                self._back[at] += asked.T * segment.columns * self._number_bytes
+        self._send(table, dealt.sum(axis=1), ways, dealt=True)
         # Blocks are padded to equal length, and copies are averaged block by block.
-        self._copied_weights += -(-segment.rows // local) * segment.columns
+        self._copied_weights += -(-segment.rows // ways) * segment.columns
         self._exchange(table, segment, "node_sharded")
 
     def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
-        nodes, local = self.topology.nodes, self.topology.devices_per_node
-        sources = lookups.by_source(segment.row_start, segment.row_stop).reshape(nodes, local)
-        distinct = lookups.distinct_by_node(segment.row_start, segment.row_stop, nodes, 1)[:, 0]
+        sources = lookups.by_source(segment.row_start, segment.row_stop)
+        asked, homes = sources[self.groups], self.groups[:, place.local_rank]
+        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, 1)[:, 0]
         self._put(
-            self.load, slice(place.local_rank, None, local), table, segment, tier=place.tier,
-            samples=self.local_batch * local, lookups=sources.sum(axis=1), distinct=distinct,
-            longest_bag=self._longest(table, segment, lookups, nodes, 1)[:, 0],
+            self.load, homes, table, segment, tier=place.tier, samples=self.local_batch * self.groups.shape[1],
+            lookups=asked.sum(axis=1), distinct=distinct,
+            longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
         )  # fmt: skip
-        for node in range(nodes):
-            at, home = slice(node * local, (node + 1) * local), node * local + place.local_rank
-            self._to[at, home] += sources[node] * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
-            if table.pooling is Pooling.NONE and local > 1:
-                self._back[home, at] += sources[node] * segment.columns * self._number_bytes
-        self._send(table, sources.ravel(), 1)
+        self._to[self.groups, homes[:, None]] += asked * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
+            self._back[homes[:, None], self.groups] += asked * segment.columns * self._number_bytes
+        self._send(table, sources, 1)
         self._copied_weights[place.local_rank] += segment.rows * segment.columns
         self._exchange(table, segment, "node_table_wise")
 
@@ -304,8 +312,11 @@ class Account:
         """Return every collective of the step by name, with its bytes by rank and its calls."""
         topology, forward = self.topology, self._vectors()
         node = np.arange(self.world) // topology.devices_per_node
-        in_world, in_node = self._sums()
+        in_world, in_node, in_group = self._sums()
         scatter = world_reduction(in_world, 1.0, topology) + node_reduction(in_node, topology)
+        scatter = scatter + group_reduction(np.full(self.world, in_group), 1.0, self.groups, topology)
+        group, place = self._of_group()
+        same = group[:, None] == group[None, :]
         # Weights and their gradients are all-reduced in the tables' own precision.
         weight_bytes = self.problem.precision.bytes
         if self._gathers_rows:
@@ -315,10 +326,12 @@ class Account:
         else:
             replicas = self.replicas()
             splits, modules = 0.0, len(self._replicas)
-        copies = cross_all_reduce(self._copied_weights * weight_bytes, topology)
+        copied = self._copied_weights[place] * weight_bytes / self._sync_every
+        copies = group_reduction(copied, 2.0, self.groups.T, topology)
+        averaged = called_by(self.groups.T, topology).times(bool(self._copied_weights.any()) / self._sync_every)
         lookups, vectors, sums = self._calls()
         return {
-            CollectiveName.INPUT_SPLITS: pairwise(self._splits(node), topology).called(lookups),
+            CollectiveName.INPUT_SPLITS: pairwise(self._splits(same), topology).called(lookups),
             # Lengths, then indices.
             CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to, topology).called(lookups.times(2)),
             CollectiveName.OUTPUT_ALL_TO_ALL: pairwise(forward, topology).called(vectors),
@@ -329,9 +342,7 @@ class Account:
                 grouped(topology, splits > 0)
             ),
             # One a module of replicas, and one for all copies.
-            CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(
-                grouped(topology, modules, cross=bool(self._copied_weights.any()))
-            ),
+            CollectiveName.ROWS_ALL_REDUCE: (replicas + copies).called(grouped(topology, modules).plus(averaged)),
             CollectiveName.DENSE_ALL_REDUCE: world_reduction(dense_weights * VECTOR_BYTES, 2.0, topology).called(
                 grouped(topology, 1)
             ),
@@ -352,15 +363,17 @@ class Account:
         forward = self._back + self._rank_columns[:, None] * sample_bytes
         # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
         forward += (local[:, None] == local[None, :]) * (self._node_columns[node] * sample_bytes)[:, None]
-        if devices > 1:
-            forward += (node[:, None] == node[None, :]) * (self._local_columns[local] * sample_bytes)[:, None]
+        if self.groups.shape[1] > 1:
+            group, place = self._of_group()
+            forward += (group[:, None] == group[None, :]) * (self._local_columns[place] * sample_bytes)[:, None]
         return np.asarray(forward)
 
-    def _sums(self) -> tuple[float, Floats]:
-        """Return bytes of vectors that each rank gives to reduce-scatters over the world, and in its node, [nodes]."""
+    def _sums(self) -> tuple[float, Floats, float]:
+        """Return bytes that each rank gives to reduce-scatters: over the world, in its node, [nodes], and its group."""
         sample_bytes = self.local_batch * self._number_bytes
-        in_node = self._node_columns * self.world + self._copied_columns * self.topology.devices_per_node
-        return self._world_columns * self.world * sample_bytes, in_node * sample_bytes
+        in_node = self._node_columns * self.world * sample_bytes
+        in_group = float(self._copied_columns * self.groups.shape[1] * sample_bytes)
+        return self._world_columns * self.world * sample_bytes, in_node, in_group
 
     def converted(self) -> Floats:
         """Return bytes that each rank copies to convert vectors to the exchange's format and back, [2, world].
@@ -370,11 +383,12 @@ class Account:
         devices = self.topology.devices_per_node
         if self.problem.exchange is Precision.FP32 or self.world == 1:
             return np.zeros((2, self.world))
-        vectors, (in_world, in_node) = self._vectors(), self._sums()
-        # A node of one rank has no exchange inside.
-        of_node = in_node.repeat(devices) * (devices > 1)
-        encoded = vectors.sum(axis=1) + in_world + of_node
-        decoded = vectors.sum(axis=0) + in_world / self.world + of_node / devices
+        vectors, (in_world, in_node, in_group) = self._vectors(), self._sums()
+        # A node, or a group, of one rank has no exchange inside.
+        of_node, ways = in_node.repeat(devices) * (devices > 1), self.groups.shape[1]
+        of_group = in_group * (ways > 1)
+        encoded = vectors.sum(axis=1) + in_world + of_node + of_group
+        decoded = vectors.sum(axis=0) + in_world / self.world + of_node / devices + of_group / ways
         ways = [ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded]
         return np.asarray(ways) / self._number_bytes
 
@@ -384,20 +398,27 @@ class Account:
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
 
-        topology = self.topology
-        lookups = grouped(topology, calls("table_wise", "row_wise", "table_row_wise"), calls(*_IN_NODE))
+        topology, one = self.topology, called_by(self.groups, self.topology)
+        lookups = grouped(topology, calls("table_wise", "row_wise", "table_row_wise"))
         # Table-row-wise sums inside the node first, then exchanges between nodes.
         vectors = grouped(
-            topology,
-            calls("table_wise") + calls("row_wise", pooled=False),
-            calls("node_sharded", pooled=False) + calls("node_table_wise"),
-            calls("table_row_wise"),
+            topology, calls("table_wise") + calls("row_wise", pooled=False), cross=calls("table_row_wise")
         )
-        in_node = calls("table_row_wise", "node_sharded", pooled=True)
-        return lookups, vectors, grouped(topology, calls("row_wise", pooled=True), in_node)
+        sums = grouped(topology, calls("row_wise", pooled=True), calls("table_row_wise", pooled=True))
+        in_group = calls("node_sharded", pooled=False) + calls("node_table_wise")
+        return (
+            lookups.plus(one.times(calls(*_IN_GROUP))),
+            vectors.plus(one.times(in_group)),
+            sums.plus(one.times(calls("node_sharded", pooled=True))),
+        )
 
-    def _splits(self, node: Ints) -> Floats:
-        in_node = sum(exchange.kind in _IN_NODE for exchange in self._exchanges)
-        everywhere = len(self._exchanges) - in_node
-        same = node[:, None] == node[None, :]
-        return np.asarray(float(SPLIT_BYTES) * (everywhere + in_node * same))
+    def _of_group(self) -> tuple[Ints, Ints]:
+        """Return the sharding group of each rank and its place in it, [world] each."""
+        at = np.empty((2, self.world), dtype=np.int64)
+        at[:, self.groups] = np.indices(self.groups.shape)
+        return at[0], at[1]
+
+    def _splits(self, same: Bools) -> Floats:
+        in_group = sum(exchange.kind in _IN_GROUP for exchange in self._exchanges)
+        everywhere = len(self._exchanges) - in_group
+        return np.asarray(float(SPLIT_BYTES) * (everywhere + in_group * same))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, zeros
+from shardbench.base.arrays import Floats, Ints, zeros
 from shardbench.model.machine import Constants, Machine, Topology
 
 
@@ -37,10 +37,7 @@ EXCHANGES = tuple(name for name in CollectiveName if name not in (*ALL_REDUCES, 
 
 
 class Calls(NamedTuple):
-    """Collectives by who takes part; those of one name follow one another and each waits for its latency.
-
-    A group of all ranks counts as the world, a group within one node as a node.
-    """
+    """Collectives by who takes part; those of one name follow one another and each waits for its latency."""
 
     world: float = 0.0
     """Calls over all ranks."""
@@ -48,10 +45,20 @@ class Calls(NamedTuple):
     """Calls inside each node."""
     cross: float = 0.0
     """Calls between the equal local ranks of all nodes."""
+    inner: float = 0.0
+    """Calls of other groups, each inside a node."""
+    outer: float = 0.0
+    """Calls of other groups, which span nodes."""
+    peers: float = 0.0
+    """Ranks that one rank meets in the calls of other groups, added up over these calls."""
 
     def times(self, number: float) -> "Calls":
         """Return each of the calls that often."""
         return Calls(*(number * calls for calls in self))
+
+    def plus(self, other: "Calls") -> "Calls":
+        """Return these calls and those."""
+        return Calls(*(a + b for a, b in zip(self, other)))
 
 
 def grouped(topology: Topology, world: int, node: int = 0, cross: int = 0) -> Calls:
@@ -60,6 +67,24 @@ def grouped(topology: Topology, world: int, node: int = 0, cross: int = 0) -> Ca
     if nodes and devices:
         return Calls(world, node, cross)
     return Calls(world=(world + node) * devices + (world + cross) * nodes)
+
+
+def called_by(groups: Ints, topology: Topology) -> Calls:
+    """Return one call of each of some groups, [groups, ranks], side by side: a group of one rank calls nothing.
+
+    A group of all ranks is the world, one of a whole node a node, one of a rank of every node across.
+    """
+    size, nodes = groups.shape[1], groups // topology.devices_per_node
+    if size == 1:
+        return Calls()
+    if size == topology.world_size:
+        return Calls(world=1)
+    inside = (nodes == nodes[:, :1]).all()
+    if inside and size == topology.devices_per_node:
+        return Calls(node=1)
+    if size == topology.nodes and (np.diff(np.sort(nodes, axis=1), axis=1) > 0).all():
+        return Calls(cross=1)
+    return Calls(inner=int(inside), outer=int(not inside), peers=size - 1)
 
 
 ONE = Calls(world=1.0)
@@ -94,7 +119,7 @@ class Collective:
             sent_inter=self.sent_inter + other.sent_inter,
             received_intra=self.received_intra + other.received_intra,
             received_inter=self.received_inter + other.received_inter,
-            calls=Calls(*(a + b for a, b in zip(self.calls, other.calls))),
+            calls=self.calls.plus(other.calls),
         )
 
     def called(self, calls: Calls) -> "Collective":
@@ -138,6 +163,18 @@ def node_reduction(payload: Floats, topology: Topology) -> Collective:
     return _both_ways(intra, zeros(topology.world_size))
 
 
+def group_reduction(payload: Floats, passes: float, groups: Ints, topology: Topology) -> Collective:
+    """Return the reduction inside each of some groups, [groups, ranks], of ``payload`` bytes by rank, [world].
+
+    The payload of a group's ranks is equal; passes are as in ``world_reduction``. A rank first reduces with those of
+    its group in its node, and then the part that is left to it with other nodes'.
+    """
+    nodes, size = groups // topology.devices_per_node, groups.shape[1]
+    beside, bytes_ = np.ones(topology.world_size), passes * payload
+    beside[groups] = (nodes[:, :, None] == nodes[:, None, :]).sum(axis=2)
+    return _both_ways(bytes_ * (1.0 - 1.0 / beside), bytes_ * (1.0 / beside - 1.0 / size))
+
+
 def cross_all_reduce(payload: Floats | float, topology: Topology) -> Collective:
     """Return the all-reduce between equal local ranks of all nodes of ``payload`` bytes, of all or by rank [local]."""
     nodes, local = topology.nodes, topology.devices_per_node
@@ -157,6 +194,9 @@ def latencies_s(machine: Machine) -> Calls:
         world=latency(across, topology.world_size),
         node=latency(constants.intra_latency_s, topology.devices_per_node),
         cross=latency(across, topology.nodes),
+        inner=constants.intra_latency_s,
+        outer=across,
+        peers=constants.peer_latency_s,
     )
 
 

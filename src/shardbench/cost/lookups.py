@@ -64,8 +64,11 @@ class TableLookups(Protocol):
     def distinct_by_source(self, start: int, stop: int) -> Floats:
         """Return the distinct rows of each rank's own samples, [world]."""
 
-    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """Return the distinct rows of each node's samples by owner (row - start) % ways, [nodes, ways]."""
+    def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
+        """Return the distinct rows of each group's samples by owner (row - start) % ways, [groups, ways].
+
+        ``groups`` int64 [groups, ranks] are the ranks that ask.
+        """
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """Return the most lookups of [start, stop) that one bag has, by group of samples and owner, [groups, ways].
@@ -129,11 +132,16 @@ class CountedLookups:
         """Count the distinct rows of each rank's own samples."""
         return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
 
-    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """Count the distinct rows of each node's samples by owner."""
-        ends = self.ends[:: self.world // nodes]
-        chunks = [distinct_ids(self.values[low:high], self.rows) for low, high in zip(ends[:-1], ends[1:])]
+    def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
+        """Count the distinct rows of each group's samples by owner."""
+        chunks = [distinct_ids(self._asked_by(ranks), self.rows) for ranks in groups]
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
+
+    def _asked_by(self, ranks: Ints) -> Ids:
+        """Return the lookups of the samples of some ranks, which ascend."""
+        if ranks[-1] - ranks[0] + 1 == len(ranks):  # neighbours: nothing to copy
+            return self.values[self.ends[ranks[0]] : self.ends[ranks[-1] + 1]]
+        return np.concatenate([self.values[self.ends[rank] : self.ends[rank + 1]] for rank in ranks])
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """Count the lookups of the longest bag by group of samples and owner."""
@@ -169,9 +177,10 @@ class ExpectedLookups:
         """Expect as many distinct rows of every rank's own samples."""
         return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
 
-    def distinct_by_node(self, start: int, stop: int, nodes: int, ways: int) -> Floats:
-        """Expect as many distinct rows of every node's samples, in equal shares for the owners."""
-        return np.full((nodes, ways), self.profile.expected_distinct(self.total / nodes, start, stop) / ways)
+    def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
+        """Expect as many distinct rows of every group's samples, in equal shares for the owners."""
+        asked = self.total * groups.shape[1] / self.world
+        return np.full((len(groups), ways), self.profile.expected_distinct(asked, start, stop) / ways)
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """Return zeros: a profile knows no single bag."""

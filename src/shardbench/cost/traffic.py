@@ -97,7 +97,7 @@ def traffic_of(
         raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
     if plan.dense is DenseHome.HOSTS and problem.topology.nodes > 1:
         raise Unsupported("a dense model on hosts is counted on one node only")
-    account = Account(problem, gathers_rows=plan.schedule is not None)
+    account = Account(problem, gathers_rows=plan.schedule is not None, groups=plan.groups)
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
         source, chosen = lookups(i), segments[table.name]

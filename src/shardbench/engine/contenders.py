@@ -84,7 +84,7 @@ class PhasedPlan(PlanOnRank):
         self._schedule = schedule
         batches = packed(job, plan, inputs.store)
         self._kinds = [batch.kind for batch in batches]
-        groups, settings = Groups(job.topology), _settings(job)
+        groups, settings = Groups(job.topology, plan.groups), _settings(job)
         dense = DenseSide(job.tables, settings, inputs.device, groups.dense)
         found: dict[PhaseKind, TrainingStep] = {}
         lowered: dict[PhaseKind, Lowered] = {}

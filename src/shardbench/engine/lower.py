@@ -26,9 +26,11 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     cold_segments,
     deal_start,
     hot_segments,
+    sharding_groups,
 )
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
@@ -40,8 +42,8 @@ class Reach(StrEnum):
     """The ranks over which a module exchanges lookups and vectors."""
 
     WORLD = "world"
-    NODE = "node"
-    """Exchange within each node, for rows that every node has a copy of."""
+    GROUP = "group"
+    """Exchange within each sharding group, for rows that every one has a copy of."""
     LOCAL = "local"
     """No exchange: unpooled replicas, which TorchRec's modules cannot hold on a CPU."""
     HOSTS = "hosts"
@@ -166,6 +168,9 @@ class Lowered:
     topology: Topology
     precision: Precision
     exchange: Precision = Precision.FP32
+    groups: ShardingGroups | None = None
+    sync_every: int = 1
+    """Steps from one averaging of the sharding groups' copies to the next."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -230,7 +235,7 @@ def lower(
     used: dict[PhaseKind | None, Callable[[list[Segment]], list[Segment]]] = {
         None: list, PhaseKind.HOT: hot_segments, PhaseKind.COLD: cold_segments
     }  # fmt: skip
-    by_table = plan.by_table()
+    by_table, group_size = plan.by_table(), sharding_groups(plan.groups, topology).shape[1]
     logical = []
     for i, table in enumerate(tables):
         for k, segment in enumerate(used[phase](by_table[table.name])):
@@ -244,7 +249,7 @@ def lower(
                     table=i,
                     segment=segment,
                     module=_module(segment, table, phase, device),
-                    ways=_ways(segment, topology),
+                    ways=_ways(segment, group_size),
                     features=table.features,
                 )
             )
@@ -252,7 +257,13 @@ def lower(
     if precision is Precision.BF16 and (device == "cpu" or any(t.module.scope is Reach.HOSTS for t in logical)):
         raise Unsupported(NO_BF16_ON_CPU)
     return Lowered(
-        tables=tuple(tables), logical=tuple(logical), topology=topology, precision=precision, exchange=exchange
+        tables=tuple(tables),
+        logical=tuple(logical),
+        topology=topology,
+        precision=precision,
+        exchange=exchange,
+        groups=plan.groups,
+        sync_every=plan.sync_every,
     )
 
 
@@ -266,17 +277,17 @@ def _check_hosts(logical: Sequence[LogicalTable]) -> None:
             )
 
 
-def _ways(segment: Segment, topology: Topology) -> int:
+def _ways(segment: Segment, group_size: int) -> int:
     if isinstance(segment.placement, RowWise):
         return len(segment.placement.ranks)
-    return topology.devices_per_node if isinstance(segment.placement, NodeSharded) else 1
+    return group_size if isinstance(segment.placement, NodeSharded) else 1
 
 
 def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str) -> ModuleKey:
     pooled = table.pooling is Pooling.SUM
     if phase is PhaseKind.HOT:
         return ModuleKey(pooled, Reach.GATHERED, segment.columns)
-    scope = Reach.NODE if isinstance(segment.placement, NodeSharded | OnLocalRank) else Reach.WORLD
+    scope = Reach.GROUP if isinstance(segment.placement, NodeSharded | OnLocalRank) else Reach.WORLD
     if isinstance(segment.placement, Host) and device == "cuda":
         scope = Reach.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
@@ -287,7 +298,7 @@ def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str
 def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:
     place = segment.placement
     if isinstance(place, NodeSharded | OnLocalRank) and optimizer is not Optimizer.SGD:
-        raise Unsupported(f"table '{table.name}': copies a node are kept equal by averaging, exact for sgd only")
+        raise Unsupported(f"table '{table.name}': copies by group are kept equal by averaging, exact for sgd only")
     if optimizer is Optimizer.ADAM and device == "cpu":
         raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")
     if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:

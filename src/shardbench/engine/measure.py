@@ -35,8 +35,11 @@ class Measurement:
 
 
 def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **settings: object) -> RankJob:
-    """Make the job for the ranks; ``settings`` are the remaining fields of RankJob."""
-    return RankJob.model_validate(
+    """Make the job for the ranks; ``settings`` are the remaining fields of RankJob.
+
+    Raises BadInput where the iterations are no whole periods of a plan that averages its copies every few steps.
+    """
+    job = RankJob.model_validate(
         {
             "plan": plan,
             "tables": problem.tables,
@@ -52,6 +55,12 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
             **settings,
         }
     )
+    if job.iterations % plan.sync_every:
+        raise BadInput(
+            f"{job.iterations} iterations are no whole periods of a plan whose copies are averaged every "
+            f"{plan.sync_every} steps: set iterations to a multiple of {plan.sync_every}"
+        )
+    return job
 
 
 def measure(job: RankJob, folder: Path) -> Measurement:
@@ -90,7 +99,7 @@ def gather(folder: Path) -> Measurement:
         cause = f"rank {late.rank} took {late.took_s:.1f} s, the limit is {job.timeout_s:g} s"
         raise TrialFailed(Failure(outcome=Outcome.TIMEOUT, cause=cause, phase="time", rank=late.rank))
     return Measurement(
-        timing=_timing(ranks),
+        timing=_timing(ranks, job.plan.sync_every),
         control_ms=tuple(np.max([r.control_ms for r in ranks], axis=0).tolist()),
         sent=_sent(ranks),
         copied=_copied(ranks),
@@ -127,9 +136,17 @@ def _bad(cause: str, rank: int | None) -> TrialFailed:
     return TrialFailed(Failure(outcome=Outcome.ERROR, cause=cause, phase="time", rank=rank))
 
 
-def _timing(ranks: list[RankResult]) -> Timing:
+def _timing(ranks: list[RankResult], period: int) -> Timing:
+    """Every iteration stands for the mean of its period, the steps from one averaging of copies to the next."""
+
+    def in_means(ms: list[float] | Floats) -> Floats:
+        return np.repeat(np.reshape(ms, (-1, period)).mean(axis=1), period) if period > 1 else np.asarray(ms)
+
     def slowest(phase: str) -> Floats:
-        return np.asarray(np.max([r.ms[phase] for r in ranks], axis=0))
+        return in_means(np.asarray(np.max([r.ms[phase] for r in ranks], axis=0)))
+
+    def medians(ms: dict[str, list[float]]) -> dict[str, float]:
+        return {phase: float(np.median(in_means(ms[phase]))) for phase in _phases(ms)}
 
     has_cpu_time = all(r.cpu_ms for r in ranks)
     return Timing(
@@ -138,7 +155,7 @@ def _timing(ranks: list[RankResult]) -> Timing:
         embedding_ms=tuple(_embedding_ms(r.ms) for r in ranks),
         embedding_cpu_ms=tuple(_embedding_ms(r.cpu_ms) for r in ranks) if has_cpu_time else None,
         ranks=tuple(
-            RankTiming(phases_ms=_medians(r.ms), phases_cpu_ms=_medians(r.cpu_ms) if has_cpu_time else None)
+            RankTiming(phases_ms=medians(r.ms), phases_cpu_ms=medians(r.cpu_ms) if has_cpu_time else None)
             for r in ranks
         ),
     )
@@ -147,10 +164,6 @@ def _timing(ranks: list[RankResult]) -> Timing:
 def _embedding_ms(ms: dict[str, list[float]]) -> float:
     """Return the median over iterations of the kernels together."""
     return float(np.median(np.sum([ms[phase] for phase in KERNELS], axis=0)))
-
-
-def _medians(ms: dict[str, list[float]]) -> dict[str, float]:
-    return {phase: float(np.median(ms[phase])) for phase in _phases(ms)}
 
 
 def _phases(ms: dict[str, list[float]]) -> list[StepPhase]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -39,7 +40,7 @@ from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
 from shardbench.model.machine import Topology
-from shardbench.model.plan import OnLocalRank, RowWise, Tier
+from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups
 from shardbench.model.table import Precision
 
 Shards = dict[str, list[tuple[int, torch.Tensor]]]
@@ -47,24 +48,25 @@ Shards = dict[str, list[tuple[int, torch.Tensor]]]
 
 
 class Groups:
-    """Process groups of a step: all its ranks, this rank's node, the equal local ranks of all nodes.
+    """Process groups of a step: all its ranks, this rank's sharding group, the equal ranks of all sharding groups.
 
     ``dense`` is one of all ranks, too: it tells dense gradients from those of replicated rows; and
     so is ``hosts``, between their CPUs.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, groups: ShardingGroups | None = None) -> None:
         self.topology = topology
         self.rank = dist.get_rank()
-        local = topology.devices_per_node
+        ranks = sharding_groups(groups, topology)
+        (group,), (place,) = np.nonzero(ranks == self.rank)
+        self.sharding_ranks: list[int] = ranks[group].tolist()
         # Every rank takes part in making every group.
-        nodes = [dist.new_group(list(topology.node_ranks(node))) for node in range(topology.nodes)]
-        across = [dist.new_group(list(range(j, topology.world_size, local))) for j in range(local)]
+        sharding = [dist.new_group(members) for members in ranks.tolist()]
+        replicas = [dist.new_group(members) for members in ranks.T.tolist()]
         self.world: Any = dist.group.WORLD
         self.dense: Any = dist.new_group()
         self.hosts: Any = self.world if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        self.node = nodes[self.rank // local]
-        self.across = across[self.rank % local]
+        self.sharding, self.replicas = sharding[group], replicas[place]
 
     @classmethod
     def alone(cls, topology: Topology) -> "Groups":
@@ -73,9 +75,9 @@ class Groups:
         Every rank takes part in making them.
         """
         groups = cls.__new__(cls)
-        groups.topology, groups.rank = topology, 0
+        groups.topology, groups.rank, groups.sharding_ranks = topology, 0, [0]
         only = dist.new_group([0], backend="gloo")
-        groups.world = groups.dense = groups.hosts = groups.node = groups.across = only
+        groups.world = groups.dense = groups.hosts = groups.sharding = groups.replicas = only
         return groups
 
     def between_hosts(self) -> "Groups":
@@ -118,7 +120,7 @@ class TableModule(ABC):
 
 
 class ShardedModule(TableModule):
-    """A TorchRec collection, sharded over the world or over this rank's node."""
+    """A TorchRec collection, sharded over the world or over this rank's sharding group."""
 
     def __init__(self, lowered: Lowered, key: ModuleKey, groups: Groups, optimizer: Any, device: torch.device) -> None:
         self.key = key
@@ -132,17 +134,18 @@ class ShardedModule(TableModule):
         kind = EmbeddingBagCollectionSharder if key.pooled else EmbeddingCollectionSharder
         sharder = kind(qcomm_codecs_registry=codecs_registry(lowered.exchange))
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
-        in_node = key.scope is Reach.NODE
+        in_group = key.scope is Reach.GROUP
+        ranks = groups.sharding_ranks if in_group else list(range(groups.topology.world_size))
         plan = construct_module_sharding_plan(
             module,
             generators,
             sharder,
-            local_size=groups.topology.devices_per_node,
-            world_size=groups.topology.devices_per_node if in_node else groups.topology.world_size,
+            local_size=len(ranks) if in_group else groups.topology.devices_per_node,
+            world_size=len(ranks),
             device_type=device.type,
         )
-        _name_own_device(plan, groups, device, in_node=in_node)
-        group = groups.node if in_node else groups.world
+        _name_own_device(plan, ranks, groups.rank, device)
+        group = groups.sharding if in_group else groups.world
         self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
         self.layouts = (
             [self._join_output(i, device) for i in range(len(self.module._output_dists))] if key.pooled else []
@@ -279,17 +282,16 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
     return collection(tables=configs, device=torch.device("meta"))
 
 
-def _name_own_device(plan: Any, groups: Groups, device: torch.device, *, in_node: bool) -> None:
+def _name_own_device(plan: Any, ranks: Sequence[int], own: int, device: torch.device) -> None:
     """Shards are placed by global rank, this rank's on its very device: torch refuses a shard that lies elsewhere.
 
-    TorchRec numbers those of a node's module from 0, and takes a rank's number in its node for that
-    of its device, which it is not where one machine stands for several nodes.
+    TorchRec numbers the module's ``ranks`` from 0, and takes a rank's number in its node for that
+    of its device, which it is not where one machine stands for several nodes. ``own`` is this rank.
     """
-    first = groups.topology.node_ranks(groups.topology.node_of(groups.rank))[0] if in_node else 0
     specs = [sharding.sharding_spec for sharding in plan.values() if sharding.sharding_spec is not None]
     for shard in (shard for spec in specs for shard in spec.shards):
-        rank = first + shard.placement.rank()
-        on = device if rank == groups.rank else shard.placement.device()
+        rank = ranks[shard.placement.rank()]
+        on = device if rank == own else shard.placement.device()
         shard.placement = _remote_device(f"rank:{rank}/{on}")
 
 
@@ -297,7 +299,7 @@ def _generator(table: LogicalTable, topology: Topology, device: torch.device) ->
     place = table.segment.placement
     uvm = getattr(place, "tier", Tier.HBM) is Tier.UVM and device.type == "cuda"
     kernel = "fused_uvm" if uvm else "fused"
-    # TorchRec numbers the ranks of a node's module from 0.
+    # TorchRec numbers the ranks of a sharding group's module from 0.
     home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
         return table_wise(rank=home, compute_kernel=kernel)

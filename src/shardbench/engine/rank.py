@@ -124,14 +124,17 @@ class Rank:
             own.contender.take(0)
         for counted in own.counted:
             step = counted.step
-            mode = SentBytes(self.job.topology.devices_per_node, step.dense_group.group_name)
+            mode = SentBytes(self.job.topology, step.dense_group.group_name)
             step.prepare(counted.batch)
+            # One of so many steps averages copies; the others are alike.
+            period = step.lowered.sync_every
             step.bytes = mode
             with mode:
-                step(counted.batch)
+                for _ in range(period):
+                    step(counted.batch)
             step.bytes = None
-            sent.append({name: (intra, inter) for name, (intra, inter) in mode.totals.items()})
-            calls.append(dict(mode.calls))
+            sent.append({name: (intra / period, inter / period) for name, (intra, inter) in mode.totals.items()})
+            calls.append({name: made.times(1.0 / period) for name, made in mode.calls.items()})
         return sent, calls
 
     def _dump(self, own: PlanOnRank) -> None:

@@ -8,13 +8,15 @@ from collections import defaultdict
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.accounting import SPLIT_BYTES
-from shardbench.cost.collectives import Calls, CollectiveName
+from shardbench.cost.collectives import Calls, CollectiveName, called_by
+from shardbench.model.machine import Topology
 
 
 class StepPart(StrEnum):
@@ -38,12 +40,12 @@ class SentBytes(TorchDispatchMode):
     ``dense_group`` is the name of the process group that all-reduces the dense model.
     """
 
-    def __init__(self, devices_per_node: int, dense_group: str) -> None:
+    def __init__(self, topology: Topology, dense_group: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.part = StepPart.INPUT
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.calls: dict[str, Calls] = defaultdict(Calls)
-        self._local = devices_per_node
+        self._topology = topology
         self._dense_group = dense_group
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -84,15 +86,8 @@ class SentBytes(TorchDispatchMode):
         self.totals[name][1] += inter
 
     def _called(self, name: CollectiveName, ranks: list[int]) -> None:
-        if len(ranks) == 1:
-            return
-        made = self.calls[name]
-        if len(ranks) == dist.get_world_size():
-            self.calls[name] = made._replace(world=made.world + 1)
-        elif len({rank // self._local for rank in ranks}) == 1:
-            self.calls[name] = made._replace(node=made.node + 1)
-        else:
-            self.calls[name] = made._replace(cross=made.cross + 1)
+        if len(ranks) > 1:
+            self.calls[name] = self.calls[name].plus(called_by(np.array([ranks]), self._topology))
 
     def _all_to_all(self, args: Any) -> None:
         _, sent, boxed, _, splits = args[:5]
@@ -108,14 +103,14 @@ class SentBytes(TorchDispatchMode):
         name = CollectiveName.INPUT_SPLITS if control else self._exchange("all_to_all")
         self._called(name, ranks)
         for rank, share in zip(ranks, shares):
-            same = rank // self._local == me // self._local
+            same = self._topology.node_of(rank) == self._topology.node_of(me)
             size = float(share * row_bytes) if rank != me else 0.0
             self._add(name, size if same else 0.0, 0.0 if same else size)
 
     def _reduction(self, name: CollectiveName, payload: torch.Tensor, boxed: Any, times: float) -> None:
         ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(boxed))
-        nodes = len({rank // self._local for rank in ranks})
-        local = len(ranks) // nodes
+        topology = self._topology
+        beside = sum(topology.node_of(rank) == topology.node_of(dist.get_rank()) for rank in ranks)
         size = times * payload.numel() * payload.element_size()
         self._called(name, ranks)
-        self._add(name, size * (local - 1) / local, size / local * (nodes - 1) / nodes)
+        self._add(name, size * (1.0 - 1.0 / beside), size * (1.0 / beside - 1.0 / len(ranks)))

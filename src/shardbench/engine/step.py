@@ -122,7 +122,7 @@ class TrainingStep:
 
     Phases are TorchRec's own: ``input_dist``, ``compute``, ``output_dist``, then the dense
     model, backward (with the fused optimiser), and what is left to step: the dense model,
-    replicated rows, and the copies that nodes keep equal. ``groups`` and ``dense`` are made where
+    replicated rows, and the copies that sharding groups average. ``groups`` and ``dense`` are made where
     they are not shared with another step.
     """
 
@@ -138,7 +138,7 @@ class TrainingStep:
     ) -> None:
         self.lowered, self.settings, self.device = lowered, settings, device
         self.clock = clock
-        self.groups = groups or Groups(lowered.topology)
+        self.groups = groups or Groups(lowered.topology, lowered.groups)
         kind = _OPTIMIZERS[settings.optimizer]
         self.modules = self._make_modules((kind, {"lr": settings.learning_rate}))
         side = dense or DenseSide(lowered.tables, settings, device, self.groups.dense)
@@ -148,7 +148,7 @@ class TrainingStep:
         replicated = [p for module in self.modules for p in module.replicated_parameters()]
         if replicated:
             self.optimizers.append(kind(replicated, lr=settings.learning_rate))
-        copies = [m for m in self.modules if m.key.scope is Reach.NODE]
+        copies = [m for m in self.modules if m.key.scope is Reach.GROUP]
         self._copies = [tensor for m in copies for shards in m.shards().values() for _, tensor in shards]
         layouts = [layout for module in self.modules for layout in module.layouts]
         placed = {t.table for t in lowered.logical}
@@ -158,6 +158,7 @@ class TrainingStep:
         self._silent = [slot for slot in pooled if slot.table not in placed]
         self._assemble = Assembler(self._pooled, layouts)
         self.bytes: SentBytes | None = None
+        self._steps = 0
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
         """Train on one batch; returns the logits [b] (detached) and the stamps."""
@@ -239,14 +240,16 @@ class TrainingStep:
     def _update_rows(self) -> None:
         """Step the rows that no optimiser steps.
 
-        Nodes' copies after their own SGD step: the mean of steps is the step of the mean gradient.
+        Sharding groups' copies after their own SGD step, at the end of a period: that of one step is the step of the
+        mean gradient.
         """
-        if not self._copies:
+        self._steps += 1
+        if not self._copies or self._steps % self.lowered.sync_every:
             return
         # One collective for all: each would wait for its own latency.
         together = torch.cat([copy.view(-1) for copy in self._copies])
-        dist.all_reduce(together, group=self.groups.across)
-        together.div_(self.lowered.topology.nodes)
+        dist.all_reduce(together, group=self.groups.replicas)
+        together.div_(self.groups.replicas.size())
         for copy, mean in zip(self._copies, together.split([copy.numel() for copy in self._copies])):
             copy.copy_(mean.view_as(copy))
 

@@ -165,6 +165,8 @@ def declaration_fault(strategy: Strategy) -> str:
         return "declares no moves, so it could make no plan"
     if not isinstance(strategy.role, Role):
         return "must state role as a Role"
+    if (Move.LOCAL_STEPS in strategy.moves) != (strategy.role is Role.OTHER_MODEL):
+        return f"must have the role {Role.OTHER_MODEL} if it declares the move {Move.LOCAL_STEPS}, and only then"
     requires = strategy.requires
     if not isinstance(requires, tuple) or not all(isinstance(module, str) for module in requires):
         return "must state requires as a tuple of module names"

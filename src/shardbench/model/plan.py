@@ -6,11 +6,14 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from shardbench.base.errors import BadInput
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import STRICT, from_json, to_json
+from shardbench.model.machine import Topology
 from shardbench.model.table import MAX_ROWS, Table
 
 
@@ -26,6 +29,7 @@ MAX_RANKS = 1 << 16
 MAX_SEGMENTS = 100_000
 """Most segments of a plan: 856 tables of 128 columns in pieces of four numbers are 27,392."""
 MAX_PHASES = 100_000
+MAX_SYNC_EVERY = 1_000_000
 MAX_JSON_BYTES = 1 << 25
 """Most bytes of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
 Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
@@ -98,7 +102,10 @@ class Replicated:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class NodeSharded:
-    """One copy a node, rows dealt round-robin (as RowWise) over the node's devices; copies are all-reduced."""
+    """One copy a sharding group, rows dealt round-robin (as RowWise) over its ranks; copies are averaged.
+
+    A plan's sharding groups are ``Plan.groups``: its nodes, unless it states others.
+    """
 
     kind: Literal["node_sharded"] = "node_sharded"
     tier: Tier = Tier.HBM
@@ -106,7 +113,7 @@ class NodeSharded:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OnLocalRank:
-    """One copy a node, whole on the node's device number ``local_rank``; copies are all-reduced."""
+    """One copy a sharding group, whole on the group's rank number ``local_rank``; copies are averaged."""
 
     kind: Literal["on_local_rank"] = "on_local_rank"
     local_rank: Rank
@@ -199,6 +206,27 @@ class BatchSchedule:
         return list(zip(kinds, kinds[1:] + kinds[:1])).count((PhaseKind.COLD, PhaseKind.HOT))
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ShardingGroups:
+    """The ranks are cut into groups of ``size``, each with a copy of what a plan copies by group.
+
+    Contiguous groups are of neighbouring ranks, 0 1 2 3 and 4 5 6 7; interleaved ones of ranks that are as far apart
+    as there are groups, 0 2 4 6 and 1 3 5 7, so that the copies of a row lie side by side (TorchRec's default).
+    """
+
+    size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    interleaved: bool
+    sync_every: Annotated[int, Field(ge=1, le=MAX_SYNC_EVERY)] = 1
+    """Steps from one averaging of the copies to the next; with more than one they drift apart between."""
+
+    def ranks(self, world_size: int) -> Ints:
+        """Return the ranks of each group, int64 [groups, size]; raises InvalidPlan where they do not part the world."""
+        if world_size % self.size:
+            raise InvalidPlan(f"sharding groups of {self.size} ranks do not divide the plan's {world_size} ranks")
+        everyone = np.arange(world_size, dtype=np.int64)
+        return everyone.reshape(self.size, -1).T if self.interleaved else everyone.reshape(-1, self.size)
+
+
 class DenseHome(StrEnum):
     """Where the model around the tables is trained."""
 
@@ -217,6 +245,16 @@ class Plan:
     notes: Notes = Field(default_factory=dict)
     # The ordinary home is not in the JSON, nor in the plan's hash.
     dense: DenseHome = Field(default=DenseHome.DEVICES, exclude_if=lambda home: home is DenseHome.DEVICES)
+    # Nor are the ordinary groups: one a node, whose copies are averaged after every step.
+    groups: ShardingGroups | None = Field(default=None, exclude_if=lambda groups: groups is None)
+
+    @property
+    def sync_every(self) -> int:
+        """Return the steps from one averaging of copies to the next; 1 where nothing is copied by group."""
+        if self.groups is None or self.groups.size == self.world_size:
+            return 1
+        copied = any(isinstance(s.placement, NodeSharded | OnLocalRank) for s in self.segments)
+        return self.groups.sync_every if copied else 1
 
     def by_table(self) -> dict[str, list[Segment]]:
         """Return the segments of each table, sorted by their first row, then first column."""
@@ -235,6 +273,12 @@ class Plan:
         if len(text) > MAX_JSON_BYTES:
             raise BadInput(f"{what}: {len(text)} bytes of JSON; a plan has {MAX_JSON_BYTES} at most")
         return from_json(cls, text, what)
+
+
+def sharding_groups(groups: ShardingGroups | None, topology: Topology) -> Ints:
+    """Return the ranks of each sharding group, int64 [groups, size]: the nodes' where a plan states no others."""
+    nodes = ShardingGroups(size=topology.devices_per_node, interleaved=False)
+    return (groups or nodes).ranks(topology.world_size)
 
 
 def master_node(segments: Iterable[Segment]) -> int:

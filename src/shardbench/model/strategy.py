@@ -30,17 +30,26 @@ class Move(StrEnum):
     """Use host memory looked up by the CPU."""
     SCHEDULE = "schedule"
     """Reorder samples into hot and cold mini-batches."""
+    LOCAL_STEPS = "local_steps"
+    """Average the copies of rows every few steps only, which trains another model."""
 
 
 class Role(StrEnum):
     """Competitors are compared; a search shows how good a plan is found with more time than a planner has.
 
-    A variant (an ablation of a competitor) runs only where a suite or the user names it.
+    A variant (an ablation of a competitor) runs only where a suite or the user names it, and so does a strategy whose
+    plans train another model than all others, and which therefore stands in no ranking with them.
     """
 
     COMPETITOR = "competitor"
     SEARCH = "search"
     VARIANT = "variant"
+    OTHER_MODEL = "other_model"
+
+    @property
+    def named_only(self) -> bool:
+        """Tell whether such strategies run only where a suite or the user names them."""
+        return self in (Role.VARIANT, Role.OTHER_MODEL)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -23,6 +23,7 @@ from shardbench.model.plan import (
     Tier,
     deal_start,
     master_node,
+    sharding_groups,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -46,6 +47,7 @@ def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
     if plan.world_size != problem.world_size:
         text = f"plan is for {plan.world_size} devices, the machine has {problem.world_size}"
         raise InvalidPlan(text, rule="world-size")
+    group_size = sharding_groups(plan.groups, problem.topology).shape[1]
     by_table = plan.by_table()
     tables = {table.name: table for table in problem.tables}
     for name in by_table.keys() - tables.keys():
@@ -54,7 +56,7 @@ def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
         if name not in by_table:
             raise InvalidPlan(f"table '{name}' is not placed")
         for segment in by_table[name]:
-            _check_segment(segment, table, problem)
+            _check_segment(segment, table, problem, group_size)
         _check_tiling(by_table[name], table, problem.world_size)
     _check_schedule(plan)
     undeclared = used_moves(plan, problem) - moves
@@ -66,7 +68,7 @@ def validate(plan: Plan, problem: Problem, moves: frozenset[Move]) -> Memory:
     return memory
 
 
-def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
+def _check_segment(segment: Segment, table: Table, problem: Problem, group_size: int) -> None:
     where = f"table '{table.name}' rows {segment.row_start}..{segment.row_stop}"
     if segment.row_stop > table.rows:
         raise InvalidPlan(f"{where}: the table has {table.rows} rows")
@@ -81,9 +83,9 @@ def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
             raise InvalidPlan(f"{where}: node {place.node} does not exist, there are {topology.nodes}")
         return
     if isinstance(place, OnLocalRank):
-        if place.local_rank >= topology.devices_per_node:
+        if place.local_rank >= group_size:
             raise InvalidPlan(
-                f"{where}: local rank {place.local_rank} does not exist, a node has {topology.devices_per_node} devices"
+                f"{where}: local rank {place.local_rank} does not exist, a sharding group has {group_size} ranks"
             )
         return
     ranks: Iterable[int] = (place.rank,) if isinstance(place, OnRank) else getattr(place, "ranks", ())
@@ -92,7 +94,7 @@ def _check_segment(segment: Segment, table: Table, problem: Problem) -> None:
         raise InvalidPlan(f"{where}: rank {beyond[0]} does not exist, there are {topology.world_size}")
     sharers = len(place.ranks) if isinstance(place, RowWise) else 1
     if isinstance(place, NodeSharded):
-        sharers = topology.devices_per_node
+        sharers = group_size
     # An empty row-wise shard crashes the engine on that rank and hangs the others.
     if segment.rows < sharers:
         raise InvalidPlan(f"{where}: {segment.rows} rows dealt over {sharers} ranks leave a rank empty")
@@ -156,8 +158,12 @@ def _check_schedule(plan: Plan) -> None:
     elsewhere = [s.table for s in plan.segments if not isinstance(s.placement, Host)]
     if plan.dense is DenseHome.HOSTS and elsewhere:
         raise InvalidPlan(f"the dense model is on hosts but table '{elsewhere[0]}' is not")
+    if plan.dense is DenseHome.HOSTS and plan.groups is not None:
+        raise InvalidPlan("the dense model is on hosts, which have no sharding groups")
     if plan.schedule is None:
         return
+    if plan.sync_every > 1:
+        raise InvalidPlan(f"copies are averaged every {plan.sync_every} steps, which no batch schedule can have")
     kinds = {phase.kind for phase in plan.schedule.phases}
     hot = any(isinstance(s.placement, Replicated) for s in plan.segments)
     if PhaseKind.HOT in kinds and not hot:
@@ -187,6 +193,8 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
             used.add(Move.TABLE)
     if plan.schedule is not None:
         used.add(Move.SCHEDULE)
+    if plan.sync_every > 1:
+        used.add(Move.LOCAL_STEPS)
     return frozenset(used)
 
 
@@ -196,7 +204,7 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     Under a schedule with cold phases a host holds the master copy of replicated rows, too.
     """
     topology = problem.topology
-    masters = _master_nodes(plan)
+    masters, groups = _master_nodes(plan), sharding_groups(plan.groups, topology)
     tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in Tier}
     host = np.zeros(topology.nodes, dtype=np.int64)
     for segment in plan.segments:
@@ -213,10 +221,9 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
         elif isinstance(place, RowWise):
             tiers[place.tier][list(place.ranks)] += dealt(segment.table, segment.rows, len(place.ranks)) * row_bytes
         elif isinstance(place, OnLocalRank):
-            tiers[place.tier][place.local_rank :: topology.devices_per_node] += segment.rows * row_bytes
+            tiers[place.tier][groups[:, place.local_rank]] += segment.rows * row_bytes
         else:
-            shares = dealt(segment.table, segment.rows, topology.devices_per_node) * row_bytes
-            tiers[place.tier] += np.tile(shares, topology.nodes)
+            tiers[place.tier][groups] += dealt(segment.table, segment.rows, groups.shape[1]) * row_bytes
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
 

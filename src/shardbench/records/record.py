@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from shardbench.base.serialise import FiniteModel
 from shardbench.cost.bounds.embedding import NO_BOUND
+from shardbench.model.plan import ShardingGroups
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
@@ -40,6 +41,8 @@ class Planned(FiniteModel):
     segments: NonNegativeInt
     moves: tuple[Move, ...]
     notes: dict[str, float | int | str]
+    groups: ShardingGroups | None = Field(default=None, exclude_if=lambda groups: groups is None)
+    """The sharding groups that the plan states; None where they are its nodes."""
     hbm_memory_bytes: tuple[NonNegativeInt, ...]
     """Weights and optimiser state per rank."""
     uvm_memory_bytes: tuple[NonNegativeInt, ...]

@@ -16,7 +16,16 @@ from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, unusual
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled
+from shardbench.report.standing import (
+    PROBLEM,
+    UNSHARDED,
+    Standing,
+    mark,
+    over_pct,
+    ranks_by_judge,
+    titled,
+    trained_by,
+)
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -46,11 +55,14 @@ class Condition(NamedTuple):
     optimizer: Optimizer
     exchange: Precision
     schedule: StepSchedule
+    trains: str = UNSHARDED
+    """What model the plans train: a strategy that trains another one is compared with nothing but itself."""
 
     @classmethod
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
-        return cls(*(getattr(record.spec, name) for name in cls._fields))
+        stated = {name: getattr(record.spec, name) for name in cls._fields if name != "trains"}
+        return cls(**stated, trains=trained_by(record.spec.strategy, record.role))
 
     @property
     def title(self) -> str:
@@ -372,7 +384,7 @@ def predicted_step_ms(record: Record) -> float | None:
 
 
 def groups(records: Iterable[Record]) -> list[Group]:
-    """Current records by condition, sorted by it; those whose times are not compared come last."""
+    """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last."""
     found: dict[Condition, dict[str, list[Record]]] = {}
     for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
         found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
@@ -380,14 +392,15 @@ def groups(records: Iterable[Record]) -> list[Group]:
         Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))
         for condition, rows in sorted(found.items())
     ]
-    return sorted(made, key=lambda group: not group.compared)
+    return sorted(made, key=lambda group: (group.condition.trains != UNSHARDED, not group.compared))
 
 
 def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
-    """Return the standings of all groups whose times are compared.
+    """Return the standings of all groups whose times are compared, and which train the unsharded model.
 
     Groups of one problem get names of their workload that differ.
     """
+    grouped = [group for group in grouped if group.condition.trains == UNSHARDED]
     names = [_told_apart(group.condition, grouped) for group in grouped]
     return [
         replace(one, workload=name)

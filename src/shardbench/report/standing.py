@@ -114,9 +114,19 @@ class Standing:
         return "" if self.mark in (None, TieMark.BEST) else str(self.mark)
 
 
+UNSHARDED = "the unsharded model"
+"""What plans train, unless their strategy says otherwise."""
+
+
 def titled(strategy: str, role: str) -> str:
-    """Return a strategy's name as tables and charts show it: references are said to be some."""
-    return f"{strategy} (reference)" if role == Role.SEARCH else strategy
+    """Return a strategy's name as tables and charts show it: what is no competitor's is said to be none."""
+    words = {str(Role.SEARCH): " (reference)", str(Role.OTHER_MODEL): " (trains another model)"}
+    return strategy + words.get(role, "")
+
+
+def trained_by(strategy: str, role: str) -> str:
+    """Say which model a strategy's plans train."""
+    return f"another model: {strategy}" if role == Role.OTHER_MODEL else UNSHARDED
 
 
 def is_measured(backend: str) -> bool:

@@ -286,6 +286,7 @@ def _planned(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> 
         segments=len(plan.segments),
         moves=tuple(sorted(used_moves(plan, problem))),
         notes=plan.notes,
+        groups=plan.groups,
         hbm_memory_bytes=tuple(memory.hbm.tolist()),
         uvm_memory_bytes=tuple(memory.uvm.tolist()),
         host_memory_bytes=tuple(memory.host.tolist()),

@@ -14,7 +14,7 @@ from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
-from shardbench.model.strategy import Role, Strategy
+from shardbench.model.strategy import Strategy
 from shardbench.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
@@ -334,7 +334,7 @@ def _selected(job: Job, wanted: Sequence[str]) -> list[str]:
         get_strategy(name)
     if EVERY in job.strategies:
         named = {*job.strategies, *wanted}
-        names = [name for name, one in strategies().items() if one.role is not Role.VARIANT or name in named]
+        names = [name for name, one in strategies().items() if not one.role.named_only or name in named]
     else:
         names = [get_strategy(name).name for name in job.strategies]
     return [name for name in names if (name in wanted if wanted else name not in job.without)]

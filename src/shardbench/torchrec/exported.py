@@ -124,18 +124,32 @@ def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
     """Say what TorchRec cannot express: a sentence a segment, or one about the whole plan; nothing where it can all."""
     found = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
     found = found if plan.schedule is not None else []
+    found += _faults_of_groups(plan)
     for segment in plan.segments:
-        why = _fault(segment, plan.world_size, devices_per_node)
+        why = _fault(segment, plan.world_size, devices_per_node, grouped=plan.groups is not None)
         if why:
             columns = f" columns {segment.column_start}..{segment.column_stop}"
             found.append(f"table '{segment.table}' rows {segment.row_start}..{segment.row_stop}{columns}: {why}")
     return found
 
 
-def _fault(segment: Segment, world_size: int, local: int) -> str:
+def _faults_of_groups(plan: Plan) -> list[str]:
+    """Say what TorchRec's own 2D parallelism would be asked for in the place of a plan with sharding groups."""
+    if plan.groups is None or not any(isinstance(s.placement, NodeSharded | OnLocalRank) for s in plan.segments):
+        return []
+    asked = (
+        f"sharding_group_size={plan.groups.size}, use_inter_host_allreduce={not plan.groups.interleaved}, "
+        f"and sync() every {plan.sync_every} step{'s' if plan.sync_every > 1 else ''}"
+    )
+    return [f"sharding groups are no part of a sharding plan: DMPCollection shards a group's plan by {asked}"]
+
+
+def _fault(segment: Segment, world_size: int, local: int, *, grouped: bool) -> str:
     place = segment.placement
     if isinstance(place, Host):
         return f"rows looked up by the CPUs of node {place.node} have no sharding type"
+    if isinstance(place, NodeSharded | OnLocalRank) and grouped:
+        return ""  # said of the whole plan
     if isinstance(place, NodeSharded | OnLocalRank):
         if world_size > local:
             return "a copy a node is TorchRec's 2D parallelism, which copies all tables or none"

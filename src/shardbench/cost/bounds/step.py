@@ -26,7 +26,7 @@ from shardbench.cost.collectives import collective_s, world_reduction
 from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.cost.dense import dense_s
 from shardbench.cost.load import VECTOR_BYTES
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, ShardingGroups
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
@@ -59,17 +59,25 @@ class StepBound:
 
 
 def step_bound(
-    demand: Demand, problem: Problem, dense: DenseShape, moves: frozenset[Move], *, ordered: bool = False
+    demand: Demand,
+    problem: Problem,
+    dense: DenseShape,
+    moves: frozenset[Move],
+    *,
+    ordered: bool = False,
+    groups: ShardingGroups | None = None,
 ) -> StepBound:
     """Prove a bound on the step, in the mean over the demand's batches, of any plan made with ``moves``.
 
-    With ``ordered`` it holds for plans that are ``in_order``, and may be higher. Raises BadInput for HOST and SCHEDULE,
+    With ``ordered`` it holds for plans that are ``in_order``, and may be higher. What they copy by sharding group they
+    copy by these ``groups``. Raises BadInput for HOST and SCHEDULE,
     about which nothing is proven, and for moves that place no row at all.
     """
     if moves & NO_BOUND:
         raise BadInput(f"nothing is proven about plans with {', '.join(sorted(moves & NO_BOUND))}")
     dense_ms = dense_step_ms(demand, problem, dense)
-    relaxation = Relaxation(demand, problem, moves, ordered=ordered, reduced_s=dense_all_reduce_s(problem, dense))
+    reduced_s = dense_all_reduce_s(problem, dense)
+    relaxation = Relaxation(demand, problem, moves, ordered=ordered, reduced_s=reduced_s, groups=groups)
     prices, value = _best(relaxation)
     value = max(value, relaxation.calls_ms())
     if relaxation.kernels.whole:
@@ -86,19 +94,26 @@ class StepBounds:
     demand: Demand
     problem: Problem
     dense: DenseShape
-    _found: dict[tuple[frozenset[Move], bool], StepBound] = field(default_factory=dict, init=False)
+    _found: dict[tuple[frozenset[Move], bool, ShardingGroups | None], StepBound] = field(
+        default_factory=dict, init=False
+    )
 
     def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
         """Return bound on plans like this one, made with device moves of ``moves``; None with hosts or a schedule."""
         if used_moves(plan, self.problem) & NO_BOUND:
             return None
-        return self.least(moves, ordered=in_order(plan))
+        return self.least(moves, ordered=in_order(plan), groups=plan.groups)
 
-    def least(self, moves: frozenset[Move] = DEVICE_MOVES, *, ordered: bool) -> StepBound:
-        """Return the bound on plans made with device moves of ``moves``, or with ``ordered`` on those ``in_order``."""
-        key = moves & DEVICE_MOVES, ordered
+    def least(
+        self, moves: frozenset[Move] = DEVICE_MOVES, *, ordered: bool, groups: ShardingGroups | None = None
+    ) -> StepBound:
+        """Return the bound on plans made with device moves of ``moves``, or with ``ordered`` on those ``in_order``.
+
+        They have these sharding groups.
+        """
+        key = moves & DEVICE_MOVES, ordered, groups
         if key not in self._found:
-            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered)
+            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered, groups=groups)
         return self._found[key]
 
 

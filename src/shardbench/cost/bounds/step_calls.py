@@ -4,19 +4,22 @@ from itertools import product
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
-from shardbench.cost.collectives import grouped, latencies_s
+from shardbench.cost.collectives import Calls, called_by, grouped, latencies_s
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling, StepSchedule
 
 RANK, NODE, WORLD, NODES, LOCAL, COPIES = range(6)
-"""The scopes: one device; dealt over a node or over all; a copy a node, dealt or on one device; a copy a device."""
+"""The scopes: one device; dealt over a node or over all; a copy a group, dealt or on one device; a copy a device.
+
+Groups are a plan's sharding groups: the nodes, unless it states others.
+"""
 ONCE = (RANK, NODE, WORLD)
 """The scopes that hold a row once."""
 A_NODE = (NODES, LOCAL)
-"""The scopes that hold a row once a node."""
+"""The scopes that hold a row once a sharding group."""
 Scopes = frozenset[int]
 
 
@@ -39,7 +42,8 @@ def scopes_of(problem: Problem, moves: frozenset[Move]) -> tuple[int, ...]:
 class Modules:
     """Pooled tables are one module, unpooled ones of a width another; each kind of scope in it has its own calls."""
 
-    def __init__(self, problem: Problem, moves: frozenset[Move], sets: list[Scopes]) -> None:
+    def __init__(self, problem: Problem, moves: frozenset[Move], sets: list[Scopes], groups: Ints) -> None:
+        self._group, self._replicas = called_by(groups, problem.topology), called_by(groups.T, problem.topology)
         scopes = scopes_of(problem, moves)
         self._problem, self._latency = problem, latencies_s(problem.machine)
         masks = product((False, True), repeat=len(scopes))
@@ -51,7 +55,7 @@ class Modules:
         unpooled = [~pooled if width is None else ~pooled & (dims == width) for width in widths]
         self._any_pooled = bool(pooled.any())
         self._tables = np.array([pooled, *unpooled], dtype=np.float64).T
-        several, shared = problem.topology.nodes > 1, problem.topology.devices_per_node > 1
+        several, shared = problem.topology.nodes > 1, groups.shape[1] > 1
         # A pipeline may hide the calls that exchange lookups.
         self._lookups = 3.0 * (problem.schedule is StepSchedule.SEQUENTIAL)
         # Whether pooled vectors are exchanged, so that unpooled tables' calls of that phase are waited for.
@@ -80,17 +84,19 @@ class Modules:
     def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> tuple[float, float, float]:
         """Return seconds of calls before the backward pass, in it, and of all-reduces."""
         rank, node, world, nodes, local, copies = (int(scope in used) for scope in range(6))
-        # All copies of the nodes are all-reduced together: counted with the pooled module.
-        reduced = self._seconds(copies, cross=int(pooled and nodes + local > 0))
+        # All copies of the groups are all-reduced together: counted with the pooled module.
+        reduced = self._seconds(copies) + self._waited(self._replicas.times(int(pooled and nodes + local > 0)))
         modules = self._problem.machine.constants.module_s * len(used)
         first = modules + self._lookups * self._seconds(rank + node + world, nodes + local)
         if pooled:
-            sent = self._seconds(rank, local, node) + self._seconds(world, node + nodes)
+            sent = self._seconds(rank, local, cross=node) + self._seconds(world, nodes, node=node)
         else:
-            sent = self._seconds(rank + world, nodes + local, node) * vectors
+            sent = self._seconds(rank + world, nodes + local, cross=node) * vectors
         return first + sent, sent, reduced
 
-    def _seconds(self, world: int, node: int = 0, cross: int = 0) -> float:
+    def _seconds(self, world: int, group: int = 0, *, node: int = 0, cross: int = 0) -> float:
         """Return the latency of calls, grouped as by ``Account``."""
-        calls = grouped(self._problem.topology, world, node, cross)
+        return self._waited(grouped(self._problem.topology, world, node, cross).plus(self._group.times(group)))
+
+    def _waited(self, calls: Calls) -> float:
         return sum(number * latency for number, latency in zip(calls, self._latency))

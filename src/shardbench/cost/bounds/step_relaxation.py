@@ -29,17 +29,19 @@ of scopes count as well; of a column without single ranks, and without a copy on
 are sent have their owner found.
 
 *Scopes.* A segment of a table is in one of six scopes: on a RANK, dealt over a NODE or the WORLD, a copy a node, dealt
-(NODES) or on one LOCAL rank of each, or a copy a device (COPIES). A column of a table is served by some set of scopes.
-Each of them costs what does not depend on its rows: lengths sent, pooled vectors written and exchanged by every device
-that has a part, and a table's and its bags' calls. A row costs its lookups' exchange and, where it has copies, their
-all-reduce and memory (a node's copy none, where it may be in host memory). Nothing is counted twice, and what is
-counted is linear: so a column costs at least, over sets of scopes, the sum of the scopes' fixed costs and for every row
-the cheapest scope of the set. But for the two sets above, no two of RANK, NODE and WORLD help each other, nor do NODES
-and LOCAL: their rows cost the same, or less in one of them. A segment narrower than the table repeats what does not
-depend on its width, so that a column pays at least its share of the whole table's. Never-seen rows cost only where all
-scopes of the set are copies. Plans that never split rows have one scope a column. Of plans that copy a table's hottest
-rows, in the order of frequency, the best numbers of first rows count and not the best rows, rarely asked ones among
-them (``row_prefixes``).
+(NODES) or on one LOCAL rank of each, or a copy a device (COPIES). Where a plan states sharding groups, NODE stays a
+node, and NODES and LOCAL are of its groups: their bytes are priced rank by rank, of the rank of a group that has the
+least. Which rows several groups ask for is not known then, nor which lookups are near: neither counts. A column of a
+table is served by some set of scopes. Each of them costs what does not depend on its rows: lengths sent, pooled vectors
+written and exchanged by every device that has a part, and a table's and its bags' calls. A row costs its lookups'
+exchange and, where it has copies, their all-reduce and memory (a node's copy none, where it may be in host memory).
+Nothing is counted twice, and what is counted is linear: so a column costs at least, over sets of scopes, the sum of the
+scopes' fixed costs and for every row the cheapest scope of the set. But for the two sets above, no two of RANK, NODE
+and WORLD help each other, nor do NODES and LOCAL: their rows cost the same, or less in one of them. A segment narrower
+than the table repeats what does not depend on its width, so that a column pays at least its share of the whole table's.
+Never-seen rows cost only where all scopes of the set are copies. Plans that never split rows have one scope a column.
+Of plans that copy a table's hottest rows, in the order of frequency, the best numbers of first rows count and not the
+best rows, rarely asked ones among them (``row_prefixes``).
 
 *Near lookups* are taken off by ``LocalLookups``: a rank's own cost nothing, its node's only the inner link. Where a
 range of rows more would cost less than a block's lookups (the link between nodes has no price), all count as near.
@@ -70,7 +72,7 @@ from itertools import product
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
 from shardbench.cost.bounds import local_lookups
 from shardbench.cost.bounds.capacity import Curve
@@ -93,6 +95,7 @@ from shardbench.cost.bounds.step_calls import (
 from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s
 from shardbench.cost.bounds.step_rows import Curves, RowSums
 from shardbench.cost.costmodel import hides_all_reduce
+from shardbench.model.plan import ShardingGroups, sharding_groups
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
@@ -138,21 +141,29 @@ class _Link:
 
 
 class Relaxation:
-    """The tables of a problem, relaxed for a set of moves; ``ordered`` as in ``step_bound``."""
+    """The tables of a problem, relaxed for a set of moves; ``ordered`` and ``groups`` as in ``step_bound``."""
 
     def __init__(
-        self, asked: Demand, problem: Problem, moves: frozenset[Move], *, ordered: bool = False, reduced_s: float = 0.0
+        self,
+        asked: Demand,
+        problem: Problem,
+        moves: frozenset[Move],
+        *,
+        ordered: bool = False,
+        reduced_s: float = 0.0,
+        groups: ShardingGroups | None = None,
     ) -> None:
         """``reduced_s`` are seconds of the dense model's all-reduce; they count where the backward pass may hide it."""
         self.hides = hides_all_reduce(problem.machine)
         self._reduced_s = reduced_s if self.hides else 0.0
         self.problem, self.moves, self.demand = problem, moves, asked
+        self._groups, self._by_node = _Groups.of(sharding_groups(groups, problem.topology), problem), groups is None
         topology, tables = problem.topology, problem.tables
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
         self.scopes = scopes_of(problem, moves)
         self.kernels = KernelBounds(asked.loads, asked.first_by_rank, problem, moves)
         self._sets = self._scope_sets()
-        self._modules = Modules(problem, moves, self._sets)
+        self._modules = Modules(problem, moves, self._sets, self._groups.ranks)
         self.dims, self.pooled = self.kernels.dims, self.kernels.pooled
         self.features = np.array([t.features for t in tables], dtype=np.float64)
         self.rows = np.array([t.rows for t in tables], dtype=np.float64)
@@ -241,7 +252,7 @@ class Relaxation:
         # Each end converts a vector or its gradient, wherever the other is.
         converted = np.where(self.pooled, 0.0, both_ways * self._number_s * self.dims)
         once = INDEX_BYTES * lookups.far + wide * vectors.far
-        copied = INDEX_BYTES * lookups.intra + wide * vectors.intra
+        copied = (INDEX_BYTES * lookups.intra + wide * vectors.intra) * self._by_node
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
         alone = self.kernels.alone(prices.forward, prices.backward, again)
@@ -257,7 +268,10 @@ class Relaxation:
                 rows = self._row_sums.least(
                     once + sent + converted - (near.share if mixed else 0.0) if lines[0] else None,
                     (
-                        copied + sent + converted * (self.local > 1) - (near_copies.share if mixed else 0.0),
+                        copied
+                        + sent
+                        + converted * (self._groups.ranks.shape[1] > 1)
+                        - (near_copies.share if mixed else 0.0),
                         *a_row[NODES],
                     )
                     if lines[1]
@@ -287,15 +301,16 @@ class Relaxation:
     def _fixed(self, prices: Prices, lookups: _Link, vectors: _Link, sums: _Link) -> dict[int, Floats]:
         """Return the seconds of each scope that do not depend on its rows, all devices together, [tables] each."""
         world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
+        groups, (copies, group) = self._groups, self._groups.ranks.shape
         samples = self.problem.batch_size // world * self.features
-        lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES * (local - 1) * lookups.intra
+        lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES
         both_ways, numbers = 1.0 + prices.backward, np.where(self.pooled, samples * self.dims, 0.0)
         columns = both_ways * self.problem.exchange.bytes * numbers
         both = prices.backward + prices.forward
         # How often all devices together go through the table and through its bags, and each rank sends its lengths.
         devices = {
             RANK: (1, 1, 1), NODE: (local, local, local), WORLD: (world, world, world),
-            NODES: (world, local, local), LOCAL: (nodes, 1, 1), COPIES: (world, 1, 0),
+            NODES: (world, group, group), LOCAL: (copies, 1, 1), COPIES: (world, 1, 0),
         }  # fmt: skip
         a_device = prices.forward * (work.vector_s + work.bags_placed[0]) + prices.backward * work.bags_placed[1]
         own = {
@@ -312,7 +327,7 @@ class Relaxation:
         several = float(local > 1)
         converted = {
             RANK: 2 * world, NODE: 2 * world + several * world * (local + 1), WORLD: world * (world + 1),
-            NODES: several * world * (local + 1), LOCAL: several * 2 * world, COPIES: 0,
+            NODES: (group > 1) * world * (group + 1), LOCAL: (group > 1) * 2 * world, COPIES: 0,
         }  # fmt: skip
         # No fewer are given than got, and to give one costs more of the way forward than of the way back.
         number_s = both_ways / 2.0 * self._number_s
@@ -321,8 +336,8 @@ class Relaxation:
             RANK: own[RANK] + lengths + columns * (away + (local - 1) * vectors.intra),
             NODE: own[NODE] + local * lengths + columns * (away + summed),
             WORLD: own[WORLD] + world * lengths + columns * dealt,
-            NODES: own[NODES] + world * inner + columns * summed,
-            LOCAL: own[LOCAL] + nodes * (inner + columns * (local - 1) * vectors.intra),
+            NODES: own[NODES] + inner * groups.peers(lookups).sum() + columns * groups.summed(sums, added),
+            LOCAL: own[LOCAL] + inner * groups.peers(lookups).min() + columns * groups.peers(vectors).min(),
             COPIES: own[COPIES],
         }
 
@@ -344,11 +359,12 @@ class Relaxation:
         across = (self.nodes - 1) / self.nodes * rows.inter
         more = prices.hbm_byte * self.row_bytes
         work, t, b = self.kernels, prices.forward, prices.backward
-        # A node's copy may be in host memory.
-        a_node = size * across + (0.0 if work.in_uvm else self.nodes - 1) * more
+        # A group's copy may be in host memory.
+        reduced = self._reduced(prices) * 2.0 * self.dims * self.problem.precision.bytes * self._groups.reduced(rows)
+        a_group = reduced + (0.0 if work.in_uvm else len(self._groups.ranks) - 1) * more
         a_rank = size * ((self.local - 1) * rows.intra + across) + (self.world - 1) * more
         return {
-            NODES: (a_node, t * work.another[0] + b * work.another[1]),
+            NODES: (a_group, (t * work.another[0] + b * work.another[1]) * self._by_node),
             COPIES: (a_rank, t * work.another_hbm[0] + b * work.another_hbm[1]),
         }
 
@@ -395,6 +411,43 @@ class Relaxation:
             share=np.where(dear, copied * near.share[:, local_lookups.COPY], copied),
             excess=np.where(dear, copied * near.excess[:, local_lookups.COPY], 0.0),
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Groups:
+    """The sharding groups of a plan, and how many ranks of a group are on one node."""
+
+    ranks: Ints
+    """The ranks of each group, [groups, size]."""
+    beside: Floats
+    """Ranks of a rank's group on its node, itself among them, [groups, size]."""
+    copies_beside: Floats
+    """The same of the equal ranks of all groups, [groups, size]."""
+
+    @classmethod
+    def of(cls, ranks: Ints, problem: Problem) -> "_Groups":
+        nodes = ranks // problem.topology.devices_per_node
+        beside = (nodes[:, :, None] == nodes[:, None, :]).sum(axis=2)
+        copies_beside = (nodes[:, None, :] == nodes[None, :, :]).sum(axis=1)
+        return cls(ranks=ranks, beside=beside.astype(np.float64), copies_beside=copies_beside.astype(np.float64))
+
+    def peers(self, link: _Link) -> Floats:
+        """Return the seconds to exchange a byte with each other rank of the group, all groups together, [size]."""
+        return np.asarray(((self.beside - 1.0) * link.intra + (self._size - self.beside) * link.inter).sum(axis=0))
+
+    def summed(self, link: _Link, added: float) -> float:
+        """Return the seconds of all ranks to sum up a byte for each rank of the group, and to add what arrives."""
+        inside, across = 1.0 - 1.0 / self.beside, 1.0 / self.beside - 1.0 / self._size
+        return self._size * float((inside * (link.intra + added) + across * (link.inter + added)).sum())
+
+    def reduced(self, link: _Link) -> float:
+        """Return the least seconds of the groups together to average a byte, in one of the two passes."""
+        inside, across = 1.0 - 1.0 / self.copies_beside, 1.0 / self.copies_beside - 1.0 / len(self.ranks)
+        return float((inside * link.intra + across * link.inter).sum(axis=0).min())
+
+    @property
+    def _size(self) -> int:
+        return int(self.ranks.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,6 +20,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     Tier,
     master_node,
 )
@@ -153,6 +154,7 @@ def holders_of(
                 segment,
                 tables[segment.table],
                 share,
+                plan.groups,
                 bytes_=rows * row_bytes[i],
                 lookups=None if lookups is None else lookups[i] * share.of_lookups,
                 on_host=place >= plan.world_size,
@@ -184,7 +186,8 @@ class _Share(NamedTuple):
 
 def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
     place, world = segment.placement, plan.world_size
-    in_node = world // nodes
+    by_node = ShardingGroups(size=world // nodes, interleaved=False)
+    groups = (plan.groups or by_node).ranks(world)
     if isinstance(place, OnRank):
         yield _Share({place.rank: segment.rows}, 1.0)
     elif isinstance(place, Host):
@@ -193,10 +196,10 @@ def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
         rows = dealt(segment.table, segment.rows, len(place.ranks)).tolist()
         yield _Share(dict(zip(place.ranks, rows)), 1.0 / len(place.ranks))
     elif isinstance(place, NodeSharded):
-        rows = dealt(segment.table, segment.rows, in_node).tolist()
-        yield _Share(dict(enumerate(rows * nodes)), 1.0 / world)
+        rows = dealt(segment.table, segment.rows, groups.shape[1])
+        yield _Share(dict(zip(groups.ravel().tolist(), np.tile(rows, len(groups)).tolist())), 1.0 / world)
     elif isinstance(place, OnLocalRank):
-        yield _Share(dict.fromkeys(range(place.local_rank, world, in_node), segment.rows), 1.0 / nodes)
+        yield _Share(dict.fromkeys(groups[:, place.local_rank].tolist(), segment.rows), 1.0 / len(groups))
     else:
         yield _Share(dict.fromkeys(place.ranks, segment.rows), 1.0 / world)
         if plan.schedule is not None and plan.schedule.has_cold and place.ranks[0] == 0:
@@ -206,7 +209,14 @@ def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
 
 
 def _part(
-    segment: Segment, of_table: Sequence[Segment], share: _Share, *, bytes_: int, lookups: float | None, on_host: bool
+    segment: Segment,
+    of_table: Sequence[Segment],
+    share: _Share,
+    groups: ShardingGroups | None,
+    *,
+    bytes_: int,
+    lookups: float | None,
+    on_host: bool,
 ) -> PlacedPart:
     tier = getattr(segment.placement, "tier", Tier.HBM)
     return PlacedPart(
@@ -216,22 +226,23 @@ def _part(
         table_rows=max(other.row_stop for other in of_table),
         columns=segment.columns,
         table_columns=max(other.column_stop for other in of_table),
-        placed=_words(segment.placement),
+        placed=_words(segment.placement, groups),
         memory="host" if on_host else str(tier).upper(),
         bytes=float(bytes_),
         lookups=lookups,
     )
 
 
-def _words(place: Placement) -> str:
+def _words(place: Placement, groups: ShardingGroups | None) -> str:
+    whole = "node" if groups is None else f"sharding group of {groups.size} ranks"
     if isinstance(place, RowWise):
         return f"dealt over {len(place.ranks)} ranks"
     if isinstance(place, Replicated):
         return f"a copy on each of {len(place.ranks)} ranks"
     if isinstance(place, NodeSharded):
-        return "a copy in each node, dealt over it"
+        return f"a copy in each {whole}, dealt over it"
     if isinstance(place, OnLocalRank):
-        return "a copy in each node"
+        return f"a copy in each {whole}"
     return "here alone"
 
 

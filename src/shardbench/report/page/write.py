@@ -29,7 +29,7 @@ from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
-from shardbench.report.standing import Standing
+from shardbench.report.standing import UNSHARDED, Standing
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -227,7 +227,7 @@ def _group(
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
-        "title": f"{condition.title} on {condition.machine}",
+        "title": f"{condition.title} on {condition.machine}{_trains(group)}",
         "backend": condition.backend.value,
         "note": found["throughput"].note,
         "suite": spec.suite,
@@ -241,6 +241,15 @@ def _group(
         "records": record_rows(group, numbers),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
+
+
+def _trains(group: Group) -> str:
+    """Say what is apart of a group that trains another model than all others; nothing of an ordinary one."""
+    if group.condition.trains == UNSHARDED:
+        return ""
+    every = {r.planned.groups.sync_every for row in group.rows for r in row.records if r.planned and r.planned.groups}
+    synced = ", ".join(f"sync every {steps} steps" for steps in sorted(every))
+    return f", trains {group.condition.trains}" + (f" ({synced})" if synced else "")
 
 
 def _facts(environment: Environment | None) -> list[tuple[str, str]]:

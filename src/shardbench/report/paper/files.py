@@ -13,7 +13,7 @@ from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_
 from shardbench.report.paper.profiles import HOW, profiles_paper
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
-from shardbench.report.tables.text import GROUP, TITLES, Section, sections
+from shardbench.report.tables.text import TITLES, Section, parted, sections
 
 _TOLD = ("workload", "machine", "backend")
 _SHORT = 10
@@ -71,7 +71,7 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     by_condition = {tuple(group.condition): group for group in grouped}
     files: dict[str, bytes] = {}
     for name, frame in tables(records).items():
-        for values, part in frame.groupby(list(GROUP), sort=False):
+        for values, part in parted(frame):
             group = by_condition[values]
             (section,) = sections(name, part)
             files[f"{stems[group.condition]}-{name}.tex"] = _table(

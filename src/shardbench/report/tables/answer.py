@@ -25,7 +25,7 @@ from shardbench.report.standing import (
     text,
     throughput_standing,
 )
-from shardbench.report.tables.text import GROUP, NOT_COMPARED, interval, percent, readable_count, significant
+from shardbench.report.tables.text import NOT_COMPARED, interval, parted, percent, readable_count, significant
 
 WIDTH = 79
 """A terminal of 80 columns shows lines of this width."""
@@ -120,7 +120,7 @@ def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | Non
 def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
     """Return an answer for each group of a table of throughput, by its marks and in its order."""
     found = []
-    for _, part in frame.groupby(list(GROUP), sort=False):
+    for _, part in parted(frame):
         rows = part.to_dict("records")
         floors = (number(row, "noise_pct") for row in rows)
         floor = next((floor for floor in floors if floor is not None), None)

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from shardbench.cost.uncertainty import band, p_larger, sure
+from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
 from shardbench.report.page.profiles import geometric_mean
-from shardbench.report.standing import RANKS, over_pct, ranks_by_judge, table_standings
+from shardbench.report.standing import RANKS, UNSHARDED, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
     "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
@@ -62,7 +63,10 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
 def _problem(part: pd.DataFrame) -> pd.DataFrame:
     proven = part[part["budget"] == BOUND]
     bounds = {ANY_PLAN: proven["step_ms"].iloc[0], ORDERED: proven["ordered_ms"].iloc[0]} if len(proven) else {}
-    asked = part[part["budget"] != BOUND].sort_values(["step_ms", "strategy"], na_position="last", kind="stable")
+    # What trains another model is in no ranking.
+    asked = part[(part["budget"] != BOUND) & (part["role"] != Role.OTHER_MODEL.value)].sort_values(
+        ["step_ms", "strategy"], na_position="last", kind="stable"
+    )
     ok = asked[asked["outcome"] == Outcome.OK.value]
     best = ok.iloc[0] if len(ok) else None
     return pd.DataFrame([{**row, **_cells(row, best, bounds)} for row in asked.to_dict("records")])
@@ -107,7 +111,8 @@ def measured_steps(
     are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
     of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps.
     """
-    rows = [row for group in groups(records) for row in _measured(group, devices, sees)]
+    ranked = (group for group in groups(records) if group.condition.trains == UNSHARDED)
+    rows = [row for group in ranked for row in _measured(group, devices, sees)]
     return _ranked(pd.DataFrame(rows).assign(version=version).reindex(columns=list(STEPS)))
 
 

@@ -4,8 +4,9 @@ The same sections become Markdown, a table on the terminal and HTML.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import ComparedBy
 from shardbench.report.standing import (
     RANKS,
+    UNSHARDED,
     Cells,
     TieMark,
     certainty,
@@ -24,6 +26,7 @@ from shardbench.report.standing import (
     share_of_sign,
     throughput_standing,
     titled,
+    trained_by,
 )
 
 GROUP = ("workload", "machine", "backend", "batch_size", *TRAINING)
@@ -124,7 +127,7 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
     Columns that are empty for a whole group are left out.
     """
     made = []
-    for _, part in frame.groupby(list(GROUP), sort=False):
+    for key, part in parted(frame):
         cells = sorted(part.to_dict("records"), key=lambda row: _order(name, row))
         columns = [c for c in _columns(name, frame, causes=causes) if c.compact or not compact]
         shown = [column for column in columns if any(column.text(row) for row in cells)]
@@ -132,7 +135,7 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
         made.append(
             Section(
                 backend=first["backend"],
-                heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}",
+                heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}{_trains(key)}",
                 note=_note(name, cells),
                 headers=tuple(column.header for column in shown),
                 rows=tuple(tuple(column.text(row) for column in shown) for row in cells),
@@ -143,6 +146,18 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: b
             )
         )
     return made
+
+
+def parted(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield the rows of each group, with the values of its condition; those that train another model are apart."""
+    trained = [trained_by(strategy, role) for strategy, role in zip(frame["strategy"], frame["role"])]
+    model = pd.Series(trained, index=frame.index, dtype=object)
+    for key, part in frame.groupby([*(frame[name] for name in GROUP), model], sort=False):
+        yield tuple(key), part
+
+
+def _trains(condition: tuple[Any, ...]) -> str:
+    return "" if condition[-1] == UNSHARDED else f", trains {condition[-1]}"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -1,0 +1,328 @@
+"""Sharding groups of any layout: counted as sent on real ranks, and equal to the models that they train."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import RandomWorkload, machine
+from unsharded import read_sharded, train_in_groups, train_unsharded
+
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.cost.bounds.step import StepBounds
+from shardbench.cost.collectives import Calls
+from shardbench.cost.traffic import count, mean
+from shardbench.engine.measure import measure, rank_job
+from shardbench.model.discovery import declaration_fault
+from shardbench.model.plan import (
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    Segment,
+    ShardingGroups,
+    deal_start,
+    sharding_groups,
+    whole_table,
+)
+from shardbench.model.problem import Sees
+from shardbench.model.strategy import Move, Role, Strategy
+from shardbench.model.table import Pooling
+from shardbench.model.validate import used_moves, validate
+from shardbench.runs.evaluate import answer_of
+from shardbench.runs.simulate import CountedQuestion, simulate, totals
+from shardbench.workloads.materialise import materialise
+from shardbench.workloads.trace import Split
+
+SHAPES = [(60, 8), (37, 8), (50, 16), (44, 8), (40, 8)]
+WORKLOAD = RandomWorkload(SHAPES, 32, unpooled=frozenset({3}))
+
+
+def copying(world: int, groups: ShardingGroups | None) -> Plan:
+    """Tables dealt over a group and whole on one of its ranks, pooled and not; one is cut into rows of all kinds."""
+    t, size = WORKLOAD.tables, groups.size if groups is not None else world
+    cuts = [(0, 10, Replicated(ranks=tuple(range(world)))), (10, 30, NodeSharded()), (30, 40, OnRank(rank=world - 1))]
+    pieces = [Segment(table=t[4].name, row_start=a, row_stop=b, column_stop=8, placement=p) for a, b, p in cuts]
+    segments = (
+        whole_table(t[0], NodeSharded()),
+        whole_table(t[1], OnLocalRank(local_rank=0)),
+        whole_table(t[2], OnLocalRank(local_rank=size - 1)),
+        whole_table(t[3], NodeSharded()),
+        *pieces,
+    )
+    return Plan(world_size=world, segments=segments, groups=groups)
+
+
+def run(tmp_path, plan, nodes, devices, batches=3, **settings):
+    problem = WORKLOAD.problem(machine(nodes, devices))
+    validate(plan, problem, frozenset(Move))
+    stored = materialise(WORKLOAD, tmp_path / "batches", range(batches))
+    options = {"warmup": 0, "iterations": batches, "seed": 1, "timeout_s": 100, "dump": True, "learning_rate": 0.5}
+    job = rank_job(plan, problem, WORKLOAD.dense, tmp_path / "batches", **(options | settings))
+    traffic = mean(count(plan, problem, lambda i, n=n: stored.bags(n, i), WORKLOAD.dense) for n in range(batches))
+    return job, measure(job, tmp_path / "job"), traffic
+
+
+def compare(job, measured, traffic, folder, reference):
+    sent = {name: pair for name, pair in totals(traffic).collectives.items() if sum(pair)}
+    assert {name: pair for name, pair in measured.sent.items() if sum(pair)} == {
+        name: pytest.approx(pair, rel=1e-9) for name, pair in sent.items()
+    }
+    sharded = read_sharded(job, folder)
+    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for i, (ours, theirs) in enumerate(zip(sharded.weights, reference.weights, strict=True)):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6, err_msg=f"table {i}")
+
+
+LAYOUTS = [(2, True, 1, 4), (2, False, 1, 4), (2, True, 2, 2), (1, False, 2, 2), (4, False, 2, 2)]
+
+
+@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), LAYOUTS)
+def test_groups_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, size, interleaved, nodes, devices):
+    plan = copying(4, ShardingGroups(size=size, interleaved=interleaved))
+    job, measured, traffic = run(tmp_path, plan, nodes, devices)
+    compare(job, measured, traffic, tmp_path / "job", train_unsharded(job))
+
+
+COPIED = [(0, 0, 60), (1, 0, 37), (2, 0, 50), (3, 0, 44), (4, 10, 30)]
+"""The rows that ``copying`` has a copy of in every group."""
+
+
+@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), [(1, False, 1, 2), (2, True, 2, 2)])
+def test_copies_that_are_averaged_every_two_steps_equal_groups_that_train_apart(
+    tmp_path, size, interleaved, nodes, devices
+):
+    plan = copying(nodes * devices, ShardingGroups(size=size, interleaved=interleaved, sync_every=2))
+    job, measured, traffic = run(tmp_path, plan, nodes, devices, batches=4)
+    reference = train_in_groups(job, COPIED)
+    compare(job, measured, traffic, tmp_path / "job", reference)
+    # It is another model: the second step's copies have drifted apart.
+    assert np.abs(reference.logits[1] - train_unsharded(job).logits[1]).max() > 1e-4
+    every_step = replace(plan, groups=replace(plan.groups, sync_every=1))
+    averaged = train_in_groups(job.model_copy(update={"plan": every_step}), COPIED)
+    np.testing.assert_allclose(averaged.weights[0], train_unsharded(job).weights[0], atol=2e-6)
+    # Half of the steps average, and every iteration is the mean of a period.
+    once = measured.ranks[0].calls[0]["rows_all_reduce"]
+    assert sum(once[:5]) == 1.0 + 0.5
+    steps = measured.timing.step_ms
+    assert steps[0] == steps[1] != steps[2] == steps[3]
+
+
+def brute_force(plan, problem, bags):
+    """Links' bytes by rank of the exchanges and the averaging of copies, [names][2, world], one lookup at a time."""
+    world, topology = problem.world_size, problem.topology
+    local_batch, ranks = problem.batch_size // world, sharding_groups(plan.groups, topology).tolist()
+    group_of = {rank: group for group in ranks for rank in group}
+    names = ("input_all_to_all", "output_all_to_all", "output_reduce_scatter", "rows_all_reduce")
+    sent = {name: np.zeros((2, world)) for name in names}
+
+    def send(name, source, target, size):
+        if source != target:
+            sent[name][int(topology.node_of(source) != topology.node_of(target)), source] += size
+
+    def reduce(name, members, size, passes):
+        for rank in members:
+            beside = sum(topology.node_of(other) == topology.node_of(rank) for other in members)
+            sent[name][0, rank] += passes * size * (1 - 1 / beside)
+            sent[name][1, rank] += passes * size * (1 / beside - 1 / len(members))
+
+    columns, widths = np.zeros(len(ranks[0])), 0
+    copied = np.zeros(len(ranks[0]))
+    for i, table in enumerate(problem.tables):
+        (segment,) = plan.by_table()[table.name]
+        place, pooled, ways = segment.placement, table.pooling is Pooling.SUM, len(ranks[0])
+        owners = list(range(ways)) if isinstance(place, NodeSharded) else [place.local_rank]
+        if isinstance(place, NodeSharded):
+            copied += -(-table.rows // ways) * table.dim * 4
+            widths += table.dim * pooled
+        else:
+            copied[place.local_rank] += table.rows * table.dim * 4
+            columns[place.local_rank] += table.dim * pooled
+        for rank in range(world):
+            for owner in owners:
+                send("input_all_to_all", rank, group_of[rank][owner], 4 * local_batch)
+        own, offsets = bags[i].values, bags[i].offsets
+        for sample in range(problem.batch_size):
+            rank = sample // local_batch
+            for row in own[offsets[sample] : offsets[sample + 1]].tolist():
+                at = owners[(row + deal_start(table.name, ways)) % ways] if len(owners) > 1 else owners[0]
+                send("input_all_to_all", rank, group_of[rank][at], 8)
+                if not pooled:
+                    send("output_all_to_all", group_of[rank][at], rank, 4 * table.dim)
+    for rank in range(world):
+        for at, width in enumerate(columns):
+            send("output_all_to_all", group_of[rank][at], rank, 4 * width * local_batch)
+    for members in ranks:
+        reduce("output_reduce_scatter", members, 4 * widths * local_batch * len(members), 1)
+    for at, size in enumerate(copied):
+        reduce("rows_all_reduce", [members[at] for members in ranks], size / plan.sync_every, 2)
+    return sent
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_counted_bytes_equal_a_plain_loop_by_rank(data):
+    nodes, devices = data.draw(st.sampled_from([(1, 4), (2, 2), (2, 3), (3, 2), (2, 4), (4, 1)]))
+    world = nodes * devices
+    size = data.draw(st.sampled_from([size for size in range(1, world + 1) if world % size == 0]))
+    groups = ShardingGroups(size=size, interleaved=data.draw(st.booleans()), sync_every=data.draw(st.integers(1, 3)))
+    unpooled = frozenset(i for i in range(3) if data.draw(st.booleans()))
+    workload = RandomWorkload(
+        [(40, 8), (29, 8), (16, 16)], 2 * world, unpooled=unpooled, seed=data.draw(st.integers(0, 9))
+    )
+    problem = workload.problem(machine(nodes, devices))
+    places = [
+        data.draw(st.sampled_from([NodeSharded(), *(OnLocalRank(local_rank=i) for i in range(size))])) for _ in range(3)
+    ]
+    plan = Plan(world_size=world, segments=tuple(map(whole_table, problem.tables, places)), groups=groups)
+    memory = validate(plan, problem, frozenset(Move))
+    bags = [workload.bags(Split.TEST, 0, i) for i in range(3)]
+    traffic = count(plan, problem, bags.__getitem__, workload.dense)
+    for name, links in brute_force(plan, problem, bags).items():
+        found = traffic.collectives[name]
+        np.testing.assert_allclose([found.sent_intra, found.sent_inter], links, atol=1e-9, err_msg=name)
+        assert found.sent.sum() == pytest.approx(found.received_intra.sum() + found.received_inter.sum())
+    # Every group has a whole copy, and serves its own samples alone.
+    whole = sum(problem.weight_bytes(table) for table in problem.tables)
+    members = groups.ranks(world)
+    assert memory.hbm[members].sum(axis=1).tolist() == [whole] * len(members)
+    samples = members[:, :, None] * 2 + np.arange(2)
+    for group, own in zip(members, samples.reshape(len(members), -1)):
+        asked = [bags[i].values[bags[i].offsets[s] : bags[i].offsets[s + 1]] for i in range(3) for s in own]
+        assert traffic.load.lookups[group].sum() == sum(map(len, asked))
+        distinct = sum(len(np.unique(np.concatenate(asked[i * len(own) : (i + 1) * len(own)]))) for i in range(3))
+        assert traffic.load.distinct[group].sum() == distinct
+
+
+def test_ranks_of_groups_are_torchrecs():
+    assert ShardingGroups(size=4, interleaved=True).ranks(8).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert ShardingGroups(size=4, interleaved=False).ranks(8).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert ShardingGroups(size=2, interleaved=True).ranks(8).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_groups_that_are_the_nodes_count_as_none():
+    problem = WORKLOAD.problem(machine(2, 2))
+    stated = copying(4, ShardingGroups(size=2, interleaved=False))
+    left = replace(stated, groups=None)
+    one, other = (
+        count(plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense) for plan in (stated, left)
+    )
+    assert {n: (c.sent.tolist(), c.calls) for n, c in one.collectives.items()} == {
+        n: (c.sent.tolist(), c.calls) for n, c in other.collectives.items()
+    }
+    assert one.load.values.tolist() == other.load.values.tolist()
+    assert "groups" not in left.to_json()
+    assert Plan.from_json(stated.to_json()) == stated
+
+
+def test_calls_wait_for_the_ranks_that_meet():
+    # Copies of neighbours are averaged inside a node, over two of its four ranks; groups span the nodes.
+    problem = RandomWorkload(SHAPES, 32).problem(machine(2, 4))
+    plan = Plan(
+        world_size=8,
+        segments=tuple(whole_table(t, NodeSharded()) for t in problem.tables),
+        groups=ShardingGroups(size=4, interleaved=True, sync_every=2),
+    )
+    sent = count(plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense).collectives
+    assert sent["rows_all_reduce"].calls == Calls(inner=0.5, peers=0.5)
+    assert sent["rows_all_reduce"].sent_inter.sum() == 0 < sent["rows_all_reduce"].sent_intra.sum()
+    assert sent["input_all_to_all"].calls == Calls(outer=2, peers=2 * 3)
+
+
+WRONG = {
+    "no divisor": (ShardingGroups(size=3, interleaved=True), "groups of 3 ranks do not divide the plan's 4 ranks"),
+    "too large": (ShardingGroups(size=8, interleaved=False), "groups of 8 ranks do not divide the plan's 4 ranks"),
+    "too small": (
+        ShardingGroups(size=1, interleaved=False),
+        "local rank 1 does not exist, a sharding group has 1 rank",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_groups_that_cannot_be_are_refused_with_one_line(case):
+    problem = WORKLOAD.problem(machine(2, 2))
+    with pytest.raises(InvalidPlan) as caught:
+        validate(
+            replace(copying(4, ShardingGroups(size=2, interleaved=True)), groups=WRONG[case][0]),
+            problem,
+            frozenset(Move),
+        )
+    assert WRONG[case][1] in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "number"), [("size", 0), ("sync_every", 0)])
+def test_sizes_and_periods_below_one_are_refused_where_a_plan_is_read(name, number):
+    text = copying(4, ShardingGroups(size=2, interleaved=True)).to_json()
+    wrong = re.sub(f'"{name}":[12]', f'"{name}":{number}', text)
+    with pytest.raises(BadInput, match=rf"groups\.{name}.*greater than or equal to 1"):
+        Plan.from_json(wrong)
+
+
+def test_averaging_every_few_steps_is_declared():
+    problem, everything = WORKLOAD.problem(machine(2, 2)), frozenset(Move)
+    local = copying(4, ShardingGroups(size=2, interleaved=True, sync_every=2))
+    validate(local, problem, everything)
+    with pytest.raises(InvalidPlan, match="does not declare: local_steps"):
+        validate(local, problem, everything - {Move.LOCAL_STEPS})
+    # With one group there is nothing to average, nor without copies.
+    alone = copying(4, ShardingGroups(size=4, interleaved=True, sync_every=2))
+    assert Move.LOCAL_STEPS not in used_moves(alone, problem)
+    steps = StepBounds(demand=None, problem=problem, dense=WORKLOAD.dense)  # type: ignore[arg-type]
+    assert steps.of(local) is None, "nothing is proven about another model"
+
+
+class Local(Strategy):
+    """Copies everything to groups of two and averages every other step."""
+
+    name = "local"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.ROWS, Move.REPLICATE, Move.LOCAL_STEPS})
+    role = Role.OTHER_MODEL
+
+    def plan(self, problem, budget, seed):
+        segments = tuple(whole_table(table, NodeSharded()) for table in problem.tables)
+        groups = ShardingGroups(size=2, interleaved=True, sync_every=2)
+        return Plan(world_size=problem.world_size, segments=segments, groups=groups)
+
+
+class Undeclared(Local):
+    """The same, as a competitor."""
+
+    role = Role.COMPETITOR
+
+
+class Careful(Local):
+    """One that averages every step has no business there."""
+
+    moves = frozenset({Move.ROWS, Move.REPLICATE})
+
+
+def test_who_declares_it_has_a_role_of_its_own_and_the_record_keeps_the_groups(tmp_path):
+    assert declaration_fault(Local()) == ""
+    for wrong in (Undeclared(), Careful()):
+        assert "role other_model if it declares the move local_steps, and only then" in declaration_fault(wrong)
+    batches = materialise(WORKLOAD, tmp_path / "batches", range(1))
+    question = CountedQuestion(WORKLOAD.problem(machine(2, 2)), batches, WORKLOAD.dense)
+    answer = answer_of(question, Local())
+    assert answer.planned.groups == ShardingGroups(size=2, interleaved=True, sync_every=2)
+    assert Move.LOCAL_STEPS in answer.planned.moves
+    every = simulate(replace(answer.plan, groups=replace(answer.plan.groups, sync_every=1)), question.problem, batches,
+                     WORKLOAD.dense, 1)  # fmt: skip
+    halved, whole = (s.traffic.collectives["rows_all_reduce"].sent.sum() for s in (answer.judged, every))
+    assert halved == whole / 2 > 0
+    assert answer.bounds.of_step(answer.plan) is None is answer.bounds.of(answer.plan, answer.planned.moves)
+
+
+def test_iterations_must_be_whole_periods(tmp_path):
+    plan = copying(4, ShardingGroups(size=2, interleaved=True, sync_every=2))
+    with pytest.raises(
+        BadInput, match="3 iterations are no whole periods .* every 2 steps: set iterations to a multiple"
+    ):
+        rank_job(
+            plan, WORKLOAD.problem(machine(2, 2)), WORKLOAD.dense, tmp_path, warmup=0, iterations=3, seed=1, timeout_s=1
+        )
