@@ -8,12 +8,17 @@ from bound_problems import ids_bags, of_tables
 from step_plans import DENSE, StepInstance, step_time_of
 from test_step_bound import SAMPLES, linked
 
-from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.costmodel import StepTime, estimate, step_time
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.published.agreement import pairs
+from shardbench.cost.published.points import published
+from shardbench.cost.published.steps import tables_of
 from shardbench.cost.traffic import count, mean
-from shardbench.model.plan import NodeSharded, Placement, Plan, Replicated, whole_table, whole_tables
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, whole_table, whole_tables
 from shardbench.model.problem import Problem
-from shardbench.model.table import StepSchedule
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, StepSchedule, Table
 from shardbench.runs.simulate import rank_phases_ms
 
 SEQUENTIAL, PIPELINED = StepSchedule.SEQUENTIAL, StepSchedule.PIPELINED
@@ -147,3 +152,51 @@ def test_a_pipelined_step_is_no_longer_and_hides_no_more_than_it_has(seed: int) 
                 assert found.step_ms >= waits[StepPhase.ALL_REDUCE] - slack
             for phase, ms in rank_phases_ms(traffic, found, instance.problem.machine).items():
                 assert (ms >= 0.0).all(), phase
+
+
+def published_plan(name: str, tables: tuple[Table, ...], nodes: int) -> Plan:
+    """A published plan of whole and cut tables, and of tables on every GPU, on nodes of 8."""
+    known, world = published().plans[name], 8 * nodes
+    segments = [whole_table(tables[t], Replicated(ranks=tuple(range(world)))) for t in known.replicated]
+    for t in sorted({t for bucket in known.buckets for t in bucket}):
+        at = [b for b, bucket in enumerate(known.buckets) for held in bucket if held == t]
+        cuts = np.linspace(0, tables[t].rows, len(at) + 1).astype(np.int64).tolist()
+        for bucket, start, stop in zip(at, cuts, cuts[1:]):
+            node = RowWise(ranks=tuple(range(8 * bucket, 8 * bucket + 8)))
+            whole = whole_table(tables[t], node if known.two_level else OnRank(rank=bucket))
+            segments.append(replace(whole, row_start=start, row_stop=stop))
+    return Plan(world_size=world, segments=tuple(segments))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "plans", "nearer"),
+    [
+        (1, ("8gpu.auto.r7.dp0", "8gpu.auto.r7.dp0.008"), True),
+        (8, ("8node.hier.r67.dp0", "8node.hier.r67.dp0.0125"), False),
+        (16, ("16node.hier.r67.dp0", "16node.hier.r67.dp0.0125"), True),
+    ],
+)
+def test_copies_of_tiny_tables_gain_about_what_is_published(nodes: int, plans: tuple[str, str], nearer: bool) -> None:
+    names = tuple(f"{plan} on {nodes} node{'s' * (nodes > 1)}" for plan in plans)
+    found = [p for p in pairs() if (p.first, p.second) == names and f"{8 * nodes} GPUs of h100" in p.what]
+    (pair,) = found
+    assert pair.told_apart and pair.sign_right and pair.error_pct < 25.0
+    # The same plans as TorchRec would run them, on tables whose rows are all asked for alike.
+    shapes, machine = tables_of(published().models["dcnv2-multihot"]), load_machine("h100-1x8")
+    tables = tuple(Table(name=f"t{i}", rows=shape.rows, dim=shape.dim) for i, shape in enumerate(shapes))
+    profiles = tuple(
+        AccessProfile(rows=t.rows, samples=t.rows, present=t.rows, counts=(sum(shape.hotness),), row_counts=(t.rows,))
+        for t, shape in zip(tables, shapes)
+    )
+    machine = replace(machine, topology=replace(machine.topology, nodes=nodes))
+    problem = Problem.of("dcnv2", tables, profiles, machine, batch_size=55_296 if nodes == 1 else 135_168)
+    dense = DenseShape(features=13, bottom=(512, 256, 128), top=(1024, 1024, 512, 256, 1))
+    alone, copied = (estimate(published_plan(plan, tables, nodes), problem, dense) for plan in plans)
+    assert copied.hidden_ms[StepPhase.ALL_REDUCE] > alone.hidden_ms[StepPhase.ALL_REDUCE]
+    ratio = alone.step_ms / copied.step_ms
+    exposed = (alone.step_ms + sum(alone.hidden_ms.values())) / (copied.step_ms + sum(copied.hidden_ms.values()))
+    assert 1.0 < exposed < ratio
+    off, off_exposed = (abs(np.log(one / pair.published_ratio)) for one in (ratio, exposed))
+    assert off < np.log(1.25)
+    # On 64 GPUs copies are predicted to gain more than they do, with the rule as without it.
+    assert (off < off_exposed) == nearer

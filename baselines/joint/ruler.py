@@ -126,7 +126,8 @@ class Ruler:
         norms = self._norms(self.sums)
         little = 1e-6 * norms.max() + TINY
         steps = [float(self._summed(norms + little * one)) for one in np.eye(4)]
-        return np.maximum((np.array(steps) - self.base) / little, 0.0)
+        paid: Floats = np.maximum((np.array(steps) - self.base) / little, 0.0)
+        return paid
 
     def rate(self, sums: Sums, taken: Floats | None = None) -> tuple[Floats, Floats]:
         """Return how much a group makes the norms grow, [places], and the powers that it adds, [4, places].

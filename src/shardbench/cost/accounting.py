@@ -311,7 +311,6 @@ class Account:
     def collectives(self, dense_weights: int) -> dict[CollectiveName, Collective]:
         """Return every collective of the step by name, with its bytes by rank and its calls."""
         topology, forward = self.topology, self._vectors()
-        node = np.arange(self.world) // topology.devices_per_node
         in_world, in_node, in_group = self._sums()
         scatter = world_reduction(in_world, 1.0, topology) + node_reduction(in_node, topology)
         scatter = scatter + group_reduction(np.full(self.world, in_group), 1.0, self.groups, topology)
