@@ -16,7 +16,7 @@ from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled
+from shardbench.report.standing import PROBLEM, Standing, mark, over_pct, ranks_by_judge, titled, training_text
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -309,6 +309,7 @@ class Group:
             machine=condition.machine,
             backend=backend,
             batch_size=condition.batch_size,
+            training=training_text(condition._asdict()),
             strategy=row.strategy,
             role=role,
             outcome=row.worst.outcome.value,

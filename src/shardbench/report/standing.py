@@ -12,6 +12,7 @@ import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.strategy import Role
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import SAME
 
@@ -82,6 +83,8 @@ class Standing:
     fit_s: float | None = None
     devices: float | None = None
     batch_size: float | None = None
+    training: str = ""
+    """How the model was trained, where that is not the ordinary way."""
     bound_ms: float | None = None
     over_bound_pct: float | None = None
     headroom_pct: float | None = None
@@ -216,7 +219,20 @@ def throughput_standing(row: Cells) -> Standing:
         same=same,
         p_slower=p_slower,
         mark=mark(vs_best_pct, same, p_slower, role=row["role"], backend=row["backend"]),
+        training=training_text(row),
     )
+
+
+def training_text(settings: Mapping[str, Any]) -> str:
+    """Return what of a model's training is not as ever (all fp32, sgd, sequential), in a few words."""
+    exchange = settings["exchange"]
+    said = {
+        settings["precision"]: settings["precision"] != Precision.FP32,
+        f"exchanged as {exchange}": exchange != Precision.FP32,
+        settings["optimizer"]: settings["optimizer"] != Optimizer.SGD,
+        settings["schedule"]: settings["schedule"] != StepSchedule.SEQUENTIAL,
+    }
+    return ", ".join(str(words) for words, unlike in said.items() if unlike)
 
 
 def states_standings(table: pd.DataFrame) -> bool:

@@ -133,8 +133,8 @@ def _logs(row: Row, results: Path) -> tuple[str, ...]:
 def lines(found: GroupAnswer, options: str = "") -> list[str]:
     """Return the answer in words: ASCII, at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
     first = found.standings[0]
-    head = f"{first.workload} on {first.machine}, {first.backend}, batch {first.batch_size:.0f}:"
-    said = [_wrapped(head, "")]
+    head = f"{first.workload} on {first.machine}, {first.backend}, batch {first.batch_size:.0f}"
+    said = [_wrapped(f"{head}{', ' * bool(first.training)}{first.training}:", "")]
     said += [_wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
     if found.judges:
         said.append(_wrapped(found.judges))
