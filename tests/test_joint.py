@@ -115,6 +115,20 @@ def test_no_simple_strategy_is_better(shape: tuple[int, int], device: str, sched
         assert placed(problem) <= 1.005 * min(placed(problem, name) for name in others)
 
 
+def test_a_pipelines_plan_is_another_and_under_it_no_slower_than_the_sequential_one() -> None:
+    rng, differ = np.random.default_rng(4), 0
+    for _ in range(4):
+        problem = scheduled(random_problem(rng, 1, 4), "cuda", StepSchedule.PIPELINED)
+        plans = [
+            get_strategy("joint").plan(replace(problem, schedule=schedule), Budget(plan_s=2.0), 0)
+            for schedule in (StepSchedule.PIPELINED, StepSchedule.SEQUENTIAL)
+        ]
+        own, other = (estimate(plan, problem).step_ms for plan in plans)
+        assert own <= other * (1.0 + 1e-3)
+        differ += own < other * (1.0 - 1e-3)
+    assert differ > 0
+
+
 def test_tables_beyond_hbm_are_cut_by_frequency_and_the_plan_repeats() -> None:
     shapes = [(4000, 16), (3000, 32), (2000, 8)]
     # Of a table in both tiers all lookups are sent twice: three small tables would rather be in host memory.

@@ -37,17 +37,23 @@ class Choice:
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(self, menu: Menu, room: float) -> None:
+    def __init__(self, menu: Menu, room: float, *, plain: bool = False) -> None:
+        """``plain`` takes all phases to follow one another, whatever the schedule hides."""
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM of all devices together."""
-        self._state = PlanState(menu.problem)
+        self._state, self._plain = PlanState(menu.problem), plain
         self._launch_ms = 1e3 * menu.problem.machine.constants.launch_s
         self._first = menu.first[:-1]
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, tuple[float, float]] = {}
+
+    @property
+    def hides(self) -> bool:
+        """True where some phases may go on beside others."""
+        return not self._plain and (self._state.overlap.hides or self._state.overlap.pipelined)
 
     def choices(self, deadline: float = np.inf) -> list[Choice]:
         """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
@@ -137,6 +143,8 @@ class OptionRelaxation:
         """Return 0 for lookups and for replicas' gradients where these options have them hidden, else 1, [5]."""
         hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanged(options)
         shown = np.ones(5)
+        if self._plain:
+            return shown
         shown[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
         shown[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
         return shown
@@ -149,6 +157,8 @@ class OptionRelaxation:
 
     def _hidden_ms(self, options: Ints) -> tuple[float, float]:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
+        if self._plain:
+            return 0.0, 0.0
         overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
         forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
         backward, output = backward + self._launch_ms, output + self._called_ms(options)[1]

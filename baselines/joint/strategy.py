@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.table import StepSchedule
 
 from .expected import as_expected
 from .memory import FULL, hot_rows
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, Menu
+from .overlap import Overlap
 from .planner import Planner, WorkLeft
 from .relaxation import OptionRelaxation
 
@@ -50,13 +53,33 @@ class Joint(Strategy):
         seen_rows = [profile.seen_rows for profile in problem.profiles]
         problem = as_expected(problem)
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
+        # What a pipeline hides depends on all tables at once. A plan that hides nothing is often short as well, so that
+        # half of the work goes into one.
+        asked = [problem]
+        if problem.schedule is StepSchedule.PIPELINED:
+            asked.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
+        found = [self._searched(one, seen_rows, budget.plan_s / len(asked), deadline) for one in asked]
+        for planner, *_ in found:
+            planner.state.overlap = Overlap(problem)
+        best, first_ms, ended_by = min(found, key=lambda one: one[0].step_ms)
+        notes: dict[str, float | int | str] = {
+            "first_ms": first_ms,
+            "predicted_ms": best.step_ms,
+            "ended_by": ended_by,
+        }
+        return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
+
+    def _searched(
+        self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float
+    ) -> tuple[Planner, float, str]:
+        """Return the planner of the shortest step, the first packing's step and the reason that the search ended."""
         # Of many options the relaxation takes finer ones, which may pack worse: the few are tried in any case.
-        table_s = budget.plan_s / len(problem.tables)
+        table_s = plan_s / len(problem.tables)
         extents = (
             [LEAN_MENU, FULL_MENU] if table_s >= TABLE_S else [LEAN_MENU if table_s >= LEAN_TABLE_S else BRIEF_MENU]
         )
-        menus_s = MENU_S * len(problem.tables) * len(extents)
-        effort = WorkLeft(nominal_s=SPENT_SHARE * budget.plan_s - menus_s, deadline=deadline)
+        menus_s = MENU_S * len(problem.tables) * len(extents) * (1 + Overlap(problem).hides)
+        effort = WorkLeft(nominal_s=SPENT_SHARE * plan_s - menus_s, deadline=deadline)
         for attempt in range(RETRIES):
             hot = hot_rows(problem, LESS**attempt, self.moves)
             menus = [Menu(problem, hot, self.moves, extent, seen_rows) for extent in extents]
@@ -72,13 +95,7 @@ class Joint(Strategy):
             if effort.spent or not self.exchanges:
                 break
             planner.improve()
-        best = min(starts, key=lambda planner: planner.step_ms)
-        notes: dict[str, float | int | str] = {
-            "first_ms": first_ms,
-            "predicted_ms": best.step_ms,
-            "ended_by": effort.ended_by,
-        }
-        return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
+        return min(starts, key=lambda planner: planner.step_ms), first_ms, effort.ended_by
 
     def _starts(self, problem: Problem, menus: Sequence[Menu], effort: WorkLeft) -> list[Planner]:
         """Return planners that have placed a choice of options, the shortest step first."""
@@ -87,7 +104,12 @@ class Joint(Strategy):
         for menu in menus:
             if starts and effort.spent:
                 break
-            for choice in OptionRelaxation(menu, room).choices(effort.deadline)[:STARTS]:
+            relaxations = [OptionRelaxation(menu, room)]
+            if relaxations[0].hides:
+                # What hides depends on all tables at once, and so a choice without it may pack better.
+                relaxations.append(OptionRelaxation(menu, room, plain=True))
+            found = [choice for each in relaxations for choice in each.choices(effort.deadline)[:STARTS]]
+            for choice in found:
                 if starts and effort.spent:
                     break
                 planner = Planner(problem, menu, effort)
