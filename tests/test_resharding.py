@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from shardbench.cost.resharding import dealt_rows, resharding
 from shardbench.model.plan import (
+    BatchSchedule,
     Host,
     NodeSharded,
     OnLocalRank,
     OnRank,
+    Phase,
+    PhaseKind,
     Plan,
     Replicated,
     RowWise,
@@ -105,6 +108,16 @@ def test_host_memory_is_reached_over_its_own_link() -> None:
     size = ROWS * DIM * 4
     assert (found.host_bytes, found.intra_bytes, found.moved_bytes) == (size, 0, size)
     assert found.seconds(problem().machine) == pytest.approx(size / 1e10)
+
+
+def test_a_schedule_has_a_master_copy_of_hot_rows_on_the_host() -> None:
+    host = plan(whole_table(TABLE, Host(node=0)))
+    segments = row_ranges(TABLE, (2, Replicated(ranks=(0, 1))), (ROWS, Host(node=0)))
+    phases = (Phase(kind=PhaseKind.HOT, batches=1), Phase(kind=PhaseKind.COLD, batches=1))
+    phased = Plan(world_size=2, segments=segments, schedule=BatchSchedule(phases=phases))
+    found = moved(host, phased, ranking(7, 3), ranking(7, 3))
+    assert found.host_bytes == found.moved_bytes == 2 * 2 * DIM * 4, "two rows to two devices"
+    assert moved(phased, host, ranking(7, 3), ranking(7, 3)).moved_bytes == 0, "the host has them all"
 
 
 def test_billions_of_rows_that_nobody_saw_are_counted_without_going_through_them() -> None:
