@@ -321,7 +321,7 @@ def test_who_declares_it_has_a_role_of_its_own_and_the_record_keeps_the_groups(t
 def test_iterations_must_be_whole_periods(tmp_path):
     plan = copying(4, ShardingGroups(size=2, interleaved=True, sync_every=2))
     with pytest.raises(
-        BadInput, match="3 iterations are no whole periods .* every 2 steps: set iterations to a multiple"
+        BadInput, match=r"3 iterations are no whole periods .* every 2 steps: set iterations to a multiple"
     ):
         rank_job(
             plan, WORKLOAD.problem(machine(2, 2)), WORKLOAD.dense, tmp_path, warmup=0, iterations=3, seed=1, timeout_s=1
