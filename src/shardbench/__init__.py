@@ -21,6 +21,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     Tier,
     whole_tables,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "RowWise",
     "Sees",
     "Segment",
+    "ShardingGroups",
     "Strategy",
     "Tier",
     "compare_results",

@@ -11,6 +11,7 @@ from shardbench.base.closest import meant
 from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
+from shardbench.model.plan import ShardingGroups
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals
 from shardbench.records.trial import Backend, unusual
 from shardbench.report.groups import Condition, Group, Row, current, groups
@@ -59,6 +60,8 @@ class ComparedTrial:
     off_hbm_pct: float
     over_bound_pct: float | None
     """Distance of the slowest rank's embedding time to the lower bound; simulated records only."""
+    groups: ShardingGroups | None
+    """The sharding groups that the plan states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +273,7 @@ def _trial(record: Record, *, twins: bool) -> ComparedTrial:
         collectives={name: sum(links) for name, links in traffic.collectives.items()},
         off_hbm_pct=100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0,
         over_bound_pct=over,
+        groups=planned.groups,
     )
 
 
