@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,13 +23,16 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import count
 from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import build
+from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
-from shardbench.engine.pipelined import PipelinedStamps
+from shardbench.engine.pipelined import PipelinedStamps, PipelinedStep
 from shardbench.engine.rank import SETTLING_STEPS, Rank
 from shardbench.engine.sent_bytes import SentBytes
+from shardbench.engine.step import StepSettings
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
+    Host,
     NodeSharded,
     OnLocalRank,
     OnRank,
@@ -40,7 +44,7 @@ from shardbench.model.plan import (
     Segment,
     whole_table,
 )
-from shardbench.model.table import Optimizer, StepSchedule
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import RankJob
 from shardbench.processes.launch import run_ranks
@@ -205,11 +209,37 @@ def test_a_plan_that_is_no_pipelines_is_skipped_with_the_reason(tmp_path):
     with pytest.raises(TrialFailed) as caught:
         measure(job_of(workload, workload.problem(machine(1, 2)), scheduled, tmp_path), tmp_path / "job")
     assert caught.value.failure.outcome is Outcome.SKIPPED
-    assert "a batch schedule changes modules from one mini-batch to the next" in caught.value.failure.cause
+    assert "a plan with a batch schedule has two: train it with schedule" in caught.value.failure.cause
     on_hosts = Plan(world_size=2, segments=plan.segments, dense=DenseHome.HOSTS)
     job = job_of(workload, workload.problem(machine(1, 2)), on_hosts, tmp_path)
-    with pytest.raises(Unsupported, match=r'trains on hosts alone .*: train it with schedule = "sequential"$'):
+    with pytest.raises(Unsupported, match=r'trains on hosts .*: train it with schedule = "sequential"$'):
         build(job, on_hosts, (0, 2, torch.device("cpu")), clock_of(torch.device("cpu")))
+
+
+def test_beside_gpus_what_hosts_look_up_is_no_pipelines():
+    workload, plan = two_tables(Host(node=0))
+    lowered = lower(plan, workload.tables, machine(1, 2).topology, Precision.FP32, device="cuda")
+    given = StepSettings(dense=workload.dense, optimizer=Optimizer.SGD, learning_rate=0.1, dense_seed=0)
+    cuda = torch.device("cuda", 0)
+    with pytest.raises(Unsupported, match="tables that hosts look up beside GPUs: train it with schedule"):
+        PipelinedStep(lowered, given, cuda, clock_of(cuda))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_gpus_train_in_a_pipeline_as_the_unsharded_model_does(tmp_path, gpus):
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"needs {gpus} CUDA devices")
+    workload, plan = everything(1, gpus)
+    problem = workload.problem(replace(machine(1, gpus), device="cuda"))
+    materialise(workload, tmp_path / "batches", range(2))
+    job = job_of(workload, problem, plan, tmp_path, timeout_s=300)
+    measure(job, tmp_path / "job")
+    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
+    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
 def test_a_steps_pieces_add_up_to_its_phases():

@@ -236,9 +236,9 @@ def _refuse_pipeline(plan: Plan) -> None:
     """Raise Unsupported for plans whose steps are none of TorchRec's pipeline."""
     instead = 'train it with schedule = "sequential"'
     if plan.schedule is not None:
-        raise Unsupported(f"a batch schedule changes modules from one mini-batch to the next, no pipeline's: {instead}")
+        raise Unsupported(f"a pipeline steps one set of modules, and a plan with a batch schedule has two: {instead}")
     if plan.dense is DenseHome.HOSTS:
-        raise Unsupported(f"a plan that trains on hosts alone exchanges nothing that a pipeline could hide: {instead}")
+        raise Unsupported(f"a plan that trains on hosts exchanges nothing that a pipeline could hide: {instead}")
 
 
 def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:
