@@ -29,7 +29,7 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer
+from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
 from shardbench.processes.job import TO_DEVICE, TO_HOST
 from shardbench.processes.launch import call_in_child
@@ -63,9 +63,12 @@ def plan_of(workload, world, nodes=1, hot=HOT, order=ORDER):
     return Plan(world_size=world, segments=tuple(segments), schedule=schedule_of(order))
 
 
-def run(tmp_path, nodes, devices, *, workload=None, plan=None, optimizer=Optimizer.SGD, **settings):
+def run(
+    tmp_path, nodes, devices, *,
+    workload=None, plan=None, optimizer=Optimizer.SGD, exchange=Precision.FP32, **settings,
+):  # fmt: skip
     workload = workload or RandomWorkload(SHAPES, 24, pooling=2)
-    problem = replace(workload.problem(machine(nodes, devices)), optimizer=optimizer)
+    problem = replace(workload.problem(machine(nodes, devices)), optimizer=optimizer, exchange=exchange)
     plan = plan or plan_of(workload, nodes * devices, nodes)
     validate(plan, problem, frozenset(Move))
     batches = materialise(workload, tmp_path / "batches", range(3))
@@ -97,6 +100,14 @@ def test_phases_on_ranks_train_as_the_unsharded_model_does(tmp_path, nodes, devi
     for name in replicas:
         assert {dump[name].tobytes() for dump in dumps} == {dumps[0][name].tobytes()}
     assert_bytes(measured, simulated, nodes * devices)
+
+
+def test_cold_mini_batches_exchange_in_two_bytes_and_hot_rows_gather_in_four(tmp_path):
+    job, measured, simulated = run(tmp_path, 1, 2, exchange=Precision.FP16, dump=True)
+    assert_bytes(measured, simulated, 2)
+    exact = train_unsharded(job.model_copy(update={"exchange": Precision.FP32}))
+    for ours, theirs in zip(read_sharded(job, tmp_path / "job").logits, exact.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=5e-2, atol=5e-3)
 
 
 def assert_sent(measured, simulated):

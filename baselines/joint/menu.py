@@ -219,6 +219,8 @@ class Menu:
         saved = a_rank * (INDEX_BYTES + 2 * self.problem.exchange.bytes * table.dim * unpooled) * self.links.exchanged
         # Lookups of copies are not sent: nobody puts them in place for their owners.
         unsent = a_rank * 1e3 * (constants.lookup_copy_s + constants.bucketise_s)
+        # Nor are vectors converted, at either end.
+        unsent += a_rank * 2 * self.problem.exchange.bytes * table.dim * unpooled * self.links.converted
         cost = 2.0 * table.dim * self.problem.precision.bytes * self.links.reduced
 
         def rows(worth: Floats, times: float) -> int:
