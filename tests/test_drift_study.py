@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from two_days import write_days
 
+from shardbench.base.errors import Undeclared
 from shardbench.drift import problems, studies
 from shardbench.drift.problems import PROBLEMS, days_question, periods
 from shardbench.drift.studies import SEEDS, SHARES_PCT, TOO_LONG, Days, HotRows
@@ -17,7 +18,8 @@ from shardbench.records.cell import CellRecord
 from shardbench.runs.planning import learns
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import run_cell
-from shardbench.workloads.trace import Split
+from shardbench.workloads.drift import LaterBatches
+from shardbench.workloads.trace import Split, closed_test_split
 
 
 def test_all_competitors_are_asked_but_those_whose_plans_know_no_rows() -> None:
@@ -97,6 +99,8 @@ def test_periods_share_no_sample_and_keep_the_days_apart(avazu: Path) -> None:
             taken = [whole.samples(sample, sample + 1).values for sample in period._order[first : first + 64]]
             assert np.array_equal(lookups.values, np.concatenate(taken))
     assert older.profiles[1].samples == older.train_samples
+    with closed_test_split(), pytest.raises(Undeclared):
+        LaterBatches(newer, older).bags(0, 0)
 
 
 def test_later_days_slow_a_plan_that_a_fresh_one_of_their_own_would_not_be(avazu: Path) -> None:

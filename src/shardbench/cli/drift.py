@@ -138,7 +138,8 @@ def _loss(found: "Drifted") -> str:
     pct = found.lost_pct
     if abs(pct) < 0.05:
         return "this plan has lost nothing"
-    return f"this plan has lost {pct:.2g} %" if pct > 0 else f"this plan is {-pct:.2g} % faster than it was"
+    size = f"{abs(pct):.0f} %" if abs(pct) >= 10 else f"{abs(pct):.2g} %"
+    return f"this plan has lost {size}" if pct > 0 else f"this plan takes {size} less time than it did"
 
 
 def _verdict(change: "Change | None") -> str:

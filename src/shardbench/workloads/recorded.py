@@ -80,12 +80,15 @@ class RecordedWorkload(Workload):
         return ranking, profile
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        raw = self.recorded(split, batch, table)
+        raw = self._batch(split, batch, table)
         return replace(raw, values=self.ranking(table)(raw.values))
 
     def recorded(self, split: Split, batch: int, table: int) -> Bags:
         """Return the lookups of one table in one global batch, with the ids as recorded."""
         assert_readable(split)
+        return self._batch(split, batch, table)
+
+    def _batch(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TRAIN:
             start = batch % (self.train_samples // self.batch_size) * self.batch_size
         else:
