@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import records as make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
@@ -32,6 +33,8 @@ from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Pooling
 from shardbench.model.validate import used_moves, validate
+from shardbench.report.compare.explain import explain
+from shardbench.report.compare.explain_text import sentences
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion, simulate, totals
 from shardbench.workloads.materialise import materialise
@@ -316,6 +319,20 @@ def test_who_declares_it_has_a_role_of_its_own_and_the_record_keeps_the_groups(t
     halved, whole = (s.traffic.collectives["rows_all_reduce"].sent.sum() for s in (answer.judged, every))
     assert halved == whole / 2 > 0
     assert answer.bounds.of_step(answer.plan) is None is answer.bounds.of(answer.plan, answer.planned.moves)
+
+
+def test_explain_says_the_groups_of_the_records_and_refuses_other_models():
+    def of(name, size, **changes):
+        made = make.ok(name, (5.0, 5.0), **changes)
+        groups = ShardingGroups(size=size, interleaved=size > 1, sync_every=size)
+        return made.model_copy(update={"planned": made.planned.model_copy(update={"groups": groups})})
+
+    one, other = of("a", 1), of("b", 2)
+    said = sentences(explain(one, other, [one, other]))
+    assert "Sharding groups of a: 1 rank each, contiguous; copies are averaged every step." in said
+    assert "Sharding groups of b: 2 ranks each, interleaved; copies are averaged every 2 steps." in said
+    with pytest.raises(BadInput, match=r"differ in trains .the unsharded model and another model: c.: only equal ones"):
+        explain(one, of("c", 2, role=Role.OTHER_MODEL), [one])
 
 
 def test_iterations_must_be_whole_periods(tmp_path):
