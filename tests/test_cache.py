@@ -7,7 +7,8 @@ import pytest
 import torch
 from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
 
-from shardbench.cost.cache import EMPTY, WAYS, Cache, CacheAlgorithm, set_of, sets_of
+from shardbench.cost.cache import EMPTY, Cache, CacheAlgorithm, set_of
+from shardbench.model.caching import WAYS, sets_of
 
 LRU, LFU = CacheAlgorithm.LRU, CacheAlgorithm.LFU
 

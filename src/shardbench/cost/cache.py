@@ -11,9 +11,8 @@ from enum import StrEnum
 import numpy as np
 
 from shardbench.base.arrays import Bools, Ids, Ints
+from shardbench.model.caching import WAYS
 
-WAYS = 32
-"""Slots of a set: the threads of a warp, which look at them together."""
 EMPTY, ANY = -1, -2
 """What a slot holds before anything did, and a row that no batch asks for."""
 NEVER = np.iinfo(np.int64).min
@@ -27,11 +26,6 @@ class CacheAlgorithm(StrEnum):
 
     LRU = "lru"
     LFU = "lfu"
-
-
-def sets_of(rows: float) -> int:
-    """Return the number of sets of a cache of so many rows, as FBGEMM rounds it: up, and at least one."""
-    return max((int(rows) + WAYS - 1) // WAYS, 1)
 
 
 def set_of(rows: Ids, sets: int) -> Ints:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.caching import ROWWISE_STATE_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
 VECTOR_BYTES = 4
 """Pooled vectors and their gradients travel as fp32, whatever the weights are."""
-ROWWISE_STATE_BYTES = 4
-"""Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
 
 
 class LoadField:
