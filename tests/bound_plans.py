@@ -25,6 +25,10 @@ from shardbench.model.validate import memory_bytes
 from shardbench.workloads.trace import Bags
 
 
+TIERS = (Tier.HBM, Tier.UVM)
+"""Where a cell may lie; nothing is proven about caches."""
+
+
 def random_bags(rng: np.random.Generator, rows: int) -> Bags:
     """One table's bags in one batch: none, few or many, on few rows or all."""
     lengths = rng.integers(0, 6, BATCH) * (rng.random(BATCH) < rng.choice([0.0, 0.2, 1.0]))
@@ -159,13 +163,13 @@ class Instance:
         topology = self.problem.topology
         everyone, devices = tuple(range(topology.world_size)), topology.devices_per_node
         by_node = [topology.node_ranks(node) for node in range(topology.nodes)]
-        found: list[tuple[Placement, ...]] = [(OnRank(rank=rank, tier=tier),) for rank in everyone for tier in Tier]
+        found: list[tuple[Placement, ...]] = [(OnRank(rank=rank, tier=tier),) for rank in everyone for tier in TIERS]
         if whole:
             return found
         found.append((Replicated(ranks=everyone),))
         if topology.nodes > 1:
             found.append(tuple(Replicated(ranks=ranks) for ranks in by_node))
-        for tier in Tier:
+        for tier in TIERS:
             found += [(OnLocalRank(local_rank=at, tier=tier),) for at in range(devices)]
             if rows >= len(everyone):
                 found.append((RowWise(ranks=everyone, tier=tier),))

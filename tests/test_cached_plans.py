@@ -134,7 +134,7 @@ def test_tables_of_a_kernel_share_a_cache_as_wide_as_the_widest() -> None:
     first = 64 * (16 * 4 + SLOT_BYTES) + MAP_BYTES * 160
     other = 32 * (16 * 4 + SLOT_BYTES) + MAP_BYTES * 50
     assert memory_bytes(both, problem).hbm.tolist() == [first + other, other]
-    assert sorted(cache.slots for cache in shared_caches(both, problem)) == [32, 32, 64]
+    assert sorted(cache.steady.slots for cache in shared_caches(both, problem)) == [32, 32, 64]
 
 
 def test_a_cache_that_does_not_fit_is_refused() -> None:

@@ -100,22 +100,27 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shared:
-    """One cache, of a device's kernel, and the parts that share it."""
+class SteadyCache:
+    """A cache of ``slots`` rows after a long run, from the distinct rows that numbers of batches ask each part for."""
 
-    parts: tuple[Part, ...]
+    distinct: tuple[Callable[[float], float], ...]
+    """The expected distinct rows of so many batches, of each part."""
+    asked: tuple[float, ...]
+    """The lookups of one batch, of each part."""
+    slots: int
+    longest: float
+    """The number of batches that the cache has seen."""
+    locked: int = 1
+    """Batches whose rows stay: 1, or 2 where one is prefetched while another is in work."""
 
-    @cached_property
-    def slots(self) -> int:
-        """Return the rows that it can hold."""
-        return slots_of(sum(part.held.rows * ratio_of(part.segment) for part in self.parts))
+    def _each(self, batches: float) -> Floats:
+        return np.array([distinct(batches) for distinct in self.distinct])
 
     @cached_property
     def _curve(self) -> tuple[Floats, Floats]:
-        """Return numbers of batches up to those of the profile, and the distinct rows of so many."""
-        longest = max(part.profile.samples / part.batch for part in self.parts)
-        ages = np.geomspace(min(YOUNGEST, longest / 2.0), longest, AGES)
-        return ages, np.array([sum(part.distinct(age) for part in self.parts) for age in ages])
+        """Return numbers of batches, and the distinct rows of so many."""
+        ages = np.geomspace(min(YOUNGEST, self.longest / 2.0), self.longest, AGES)
+        return ages, np.maximum.accumulate(np.array([self._each(age).sum() for age in ages]))
 
     @cached_property
     def age(self) -> float:
@@ -123,9 +128,8 @@ class Shared:
         return float(self.ages_of(np.array([self.slots]))[0])
 
     def ages_of(self, rows: Floats) -> Floats:
-        """Return the numbers of batches that ask for so many distinct rows, at most those of the profile."""
-        ages, distinct = self._curve
-        curve = np.maximum.accumulate(distinct)
+        """Return the numbers of batches that ask for so many distinct rows, at most those that the cache has seen."""
+        ages, curve = self._curve
         return np.asarray(np.exp(np.interp(rows, curve, np.log(ages))))
 
     @cached_property
@@ -133,26 +137,55 @@ class Shared:
         """Return the share of its slots that hold a row."""
         return float(min(1.0, self._curve[1][-1] / self.slots))
 
-    def expected(self) -> Floats:
+    def met(self) -> Floats:
         """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted]."""
         step = 1e-3
-        once, twice, until, after, next_ = np.array(
-            [[p.distinct(t) for t in (1.0, 2.0, self.age, self.age + step, self.age + 1.0)] for p in self.parts]
-        ).T
-        asked = np.array([p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts])
+        once, twice = self._each(1.0), self._each(2.0)
+        asked = np.array(self.asked)
         if self.age >= 1.0:
-            missed, missing = next_ - until, (after - until) / step
+            until = self._each(self.age)
+            missed, missing = self._each(self.age + 1.0) - until, (self._each(self.age + step) - until) / step
         else:  # it holds a share of the rows of the last batch
             kept = min(1.0, self.slots / max(float(once.sum()), 1e-300))
-            last = np.array([(p.distinct(1.0 + step) - p.distinct(1.0)) / step for p in self.parts])
-            missed, missing = once - kept * (2.0 * once - twice), asked - kept * (asked - last)
+            missed = once - kept * (2.0 * once - twice)
+            missing = asked - kept * (asked - (self._each(1.0 + step) - once) / step)
         missed = np.clip(missed, 0.0, once)
         missing = np.clip(missing, missed, np.maximum(asked, missed))
-        sets = self.slots // WAYS
-        conflicts = min(sets * _beyond(float(once.sum()) / sets, WAYS), float(missed.sum()))
+        conflicts = min(self._conflicts(float(once.sum()), float(twice.sum())), float(missed.sum()))
         share = conflicts / max(float(missed.sum()), 1e-300)
         inserted = (1.0 - share) * missed
         return np.stack([inserted, share * missed, share * missing, inserted * (self.full == 1.0)], axis=1)
+
+    def _conflicts(self, once: float, twice: float) -> float:
+        """Return the rows of a batch that find no slot: Poisson many of those that must stay share a set."""
+        sets = self.slots // WAYS
+        if self.locked == 1 or once <= 0.0:
+            return sets * _beyond(once / sets, WAYS)
+        # The rows of the batch in work that have a slot, and those of the next one that are not among them.
+        again = max(2.0 * once - twice, 0.0) / once
+        low, high = 0.0, once
+        for _ in range(60):
+            held = (low + high) / 2.0
+            free = once - sets * _beyond((held + once - held * again) / sets, WAYS)
+            low, high = (held, high) if held < free else (low, held)
+        return once - low
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One cache, of a device's kernel, and the parts that share it."""
+
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def steady(self) -> SteadyCache:
+        """Return it after a long run under the training profiles."""
+        return SteadyCache(
+            distinct=tuple(part.distinct for part in self.parts),
+            asked=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
+            slots=slots_of(sum(part.held.rows * ratio_of(part.segment) for part in self.parts)),
+            longest=max(part.profile.samples / part.batch for part in self.parts),
+        )
 
 
 def _share(part: Part) -> float:
@@ -206,7 +239,7 @@ def expected_caches(plan: Plan, problem: Problem) -> Caches:
     for cache in shared_caches(plan, problem):
         alike = tuple((part.segment, part.held.rows) for part in cache.parts)
         if alike not in known:
-            known[alike] = cache.expected()
+            known[alike] = cache.steady.met()
         for part, numbers in zip(cache.parts, known[alike]):
             for field, number in zip(found[part.segment], numbers):
                 field[part.at] = number
@@ -258,11 +291,11 @@ def _run(cache: Shared, asked: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Flo
     """Return what each batch meets in one cache, [parts, numbers] each."""
     starts = np.concatenate([[0], np.cumsum([part.held.rows for part in cache.parts])])
     batches = [np.concatenate([rows + start for (rows, _), start in zip(batch, starts)]) for batch in asked]
-    sets = cache.slots // WAYS
+    sets = cache.steady.slots // WAYS
     touched = np.unique(np.concatenate(batches))
     simulated = Cache(sets, used=np.unique(set_of(touched, sets)))
     _warm(simulated, cache, touched, starts)
-    expected = np.array([part.distinct(cache.age) for part in cache.parts])
+    expected = np.array([part.distinct(cache.steady.age) for part in cache.parts])
     found = []
     for rows, batch in zip(batches, asked):
         counts = np.concatenate([counts for _, counts in batch])
@@ -284,6 +317,7 @@ def _run(cache: Shared, asked: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Flo
 
 def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
     """Fill the cache as a long run of the training distribution leaves it."""
+    steady = cache.steady
     age = np.concatenate(
         [
             _last_asked(part, touched[low:high], first)
@@ -292,8 +326,8 @@ def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
             )
         ]
     )
-    there = touched[age <= cache.age]
-    age = age[age <= cache.age]
+    there = touched[age <= steady.age]
+    age = age[age <= steady.age]
     order = np.lexsort((age, simulated.index(there)))
     there, age = there[order], age[order]
     at = simulated.index(there)
@@ -302,8 +336,8 @@ def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
     simulated.rows[at[fits], turn[fits]] = there[fits]
     simulated.stamps[at[fits], turn[fits]] = -np.ceil(age[fits]).astype(np.int64)
     # The other slots, from the last one on, hold others, as old as a share of what the cache holds is.
-    ages = cache.ages_of(cache.slots * cache.full * (np.arange(WAYS) + 0.5) / WAYS)
-    others = (simulated.rows == EMPTY) & (np.arange(WAYS) < round(WAYS * cache.full))
+    ages = steady.ages_of(steady.slots * steady.full * (np.arange(WAYS) + 0.5) / WAYS)
+    others = (simulated.rows == EMPTY) & (np.arange(WAYS) < round(WAYS * steady.full))
     simulated.rows[others] = ANY
     simulated.stamps[...] = np.where(others, -np.ceil(ages).astype(np.int64), simulated.stamps)
     simulated.stamps[simulated.rows == EMPTY] = NEVER
