@@ -24,7 +24,6 @@ from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.model.validate import memory_bytes
 from shardbench.workloads.trace import Bags
 
-
 TIERS = (Tier.HBM, Tier.UVM)
 """Where a cell may lie; nothing is proven about caches."""
 

@@ -20,7 +20,7 @@ class Tier(StrEnum):
     HBM = "hbm"
     UVM = "uvm"
     CACHED = "cached"
-    """In host memory, with a cache in HBM that the rows of every batch enter (FBGEMM's MANAGED_CACHING)."""
+    """Host memory with a cache in HBM, which the rows of every batch enter (FBGEMM's MANAGED_CACHING)."""
 
 
 MAX_RANKS = 1 << 16
