@@ -24,6 +24,9 @@ from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.model.validate import memory_bytes
 from shardbench.workloads.trace import Bags
 
+TIERS = (Tier.HBM, Tier.UVM)
+"""Where a cell may lie; nothing is proven about caches."""
+
 
 def random_bags(rng: np.random.Generator, rows: int) -> Bags:
     """One table's bags in one batch: none, few or many, on few rows or all."""
@@ -159,13 +162,13 @@ class Instance:
         topology = self.problem.topology
         everyone, devices = tuple(range(topology.world_size)), topology.devices_per_node
         by_node = [topology.node_ranks(node) for node in range(topology.nodes)]
-        found: list[tuple[Placement, ...]] = [(OnRank(rank=rank, tier=tier),) for rank in everyone for tier in Tier]
+        found: list[tuple[Placement, ...]] = [(OnRank(rank=rank, tier=tier),) for rank in everyone for tier in TIERS]
         if whole:
             return found
         found.append((Replicated(ranks=everyone),))
         if topology.nodes > 1:
             found.append(tuple(Replicated(ranks=ranks) for ranks in by_node))
-        for tier in Tier:
+        for tier in TIERS:
             found += [(OnLocalRank(local_rank=at, tier=tier),) for at in range(devices)]
             if rows >= len(everyone):
                 found.append((RowWise(ranks=everyone, tier=tier),))

@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import torchrec.distributed.batched_embedding_kernel as kernels
 import torchrec.distributed.embedding
 import torchrec.distributed.embeddingbag
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed._shard.sharded_tensor.utils import build_metadata_from_local_shards
@@ -93,6 +95,10 @@ def fake_devices(count: int, rank: int, world: int, backends: list[str]) -> Iter
     torch.cuda.get_device_capability = lambda _: (9, 0)
     torch.cuda.set_device = lambda device: current.__setitem__(0, device)
     torch.cuda.current_device = lambda: current[0]
+    # FBGEMM makes a cache no larger than what is free; flushing it is a kernel.
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(total_memory=1 << 40)
+    torch.cuda.memory_reserved = lambda _: 0
+    SplitTableBatchedEmbeddingBagsCodegen.flush = lambda self: None
     # Named otherwise than torch's own fake, for which TorchRec leaves the weights' names out.
     dist.Backend.register_backend("standin", _create_fake_pg, extended_api=True, devices=["cpu", "cuda"])
     initialise = dist.init_process_group

@@ -202,7 +202,7 @@ tables = st.builds(
         longest=min(distinct * times, 9), rows=float(distinct + more), unpooled=unpooled,
     ),
     distinct=st.integers(1, 10**6), times=st.floats(1, 100), bags=st.integers(1, 10**6), dim=st.integers(1, 256),
-    tier=st.sampled_from(Tier), optimizer=st.sampled_from(Optimizer),
+    tier=st.sampled_from([Tier.HBM, Tier.UVM]), optimizer=st.sampled_from(Optimizer),
     more=st.integers(0, 10**7), unpooled=st.booleans(),
 )  # fmt: skip
 constants = st.builds(
@@ -247,7 +247,7 @@ def test_fusing_is_not_additive_either_way() -> None:
 def test_more_lookups_and_more_distinct_rows_never_cost_less(
     distinct: int, repeats: int, more: int, bags: int, dim: int, rates: Constants
 ) -> None:
-    for tier in Tier:
+    for tier in (Tier.HBM, Tier.UVM):
         less = embedding_ms(one_table(distinct + repeats, distinct, bags, dim, tier=tier, longest=1), rates)[0]
         again = embedding_ms(one_table(distinct + repeats + more, distinct, bags, dim, tier=tier, longest=2), rates)[0]
         assert again * ROUNDING >= less
@@ -261,7 +261,7 @@ def test_wider_rows_cost_more_but_less_than_in_proportion(
     distinct: int, times: float, bags: int, dim: int, rates: Constants
 ) -> None:
     plain = replace(rates, launch_s=0.0, dispatch_s=0.0, bag_step_s=0.0, cache_bytes=1e15)
-    for tier in Tier:
+    for tier in (Tier.HBM, Tier.UVM):
         one, two = (one_table(distinct * times, distinct, bags, width, tier=tier) for width in (dim, 2 * dim))
         assert embedding_ms(two, rates)[0] * ROUNDING >= embedding_ms(one, rates)[0]
         assert embedding_ms(two, plain)[0] <= 2 * embedding_ms(one, plain)[0] * ROUNDING

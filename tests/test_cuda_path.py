@@ -22,6 +22,7 @@ from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import rank_job
 from shardbench.engine.rank import Rank, outcome_of
 from shardbench.engine.step import StepSettings, TrainingStep
+from shardbench.model.caching import WAYS, slots_of
 from shardbench.model.plan import (
     NodeSharded,
     OnLocalRank,
@@ -31,6 +32,7 @@ from shardbench.model.plan import (
     RowWise,
     Segment,
     Tier,
+    tier_of,
     whole_table,
     whole_tables,
 )
@@ -73,11 +75,18 @@ def plan_of(workload: RandomWorkload, nodes: int, local: int) -> Plan:
         for a, b, place in rows
     ]
     segments.append(whole_table(workload.tables[12], OnLocalRank(local_rank=1, tier=Tier.UVM)))
+    behind_caches = [
+        OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.5),
+        RowWise(ranks=everyone.ranks, tier=Tier.CACHED, cache_ratio=0.25),
+        NodeSharded(tier=Tier.CACHED, cache_ratio=1.0),
+        OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.1),
+    ]
+    segments += [whole_table(table, place) for table, place in zip(workload.tables[13:], behind_caches)]
     return Plan(world_size=world, segments=tuple(segments))
 
 
 def lowered_for_cuda(nodes: int, local: int) -> tuple[Lowered, StepSettings]:
-    workload = RandomWorkload([(ROWS, DIM)] * 13, 64, unpooled=SEQUENCES)
+    workload = RandomWorkload([(ROWS, DIM)] * 17, 64, unpooled=SEQUENCES)
     plan = plan_of(workload, nodes, local)
     lowered = lower(plan, workload.tables, machine(nodes, local).topology, Precision.FP32, device="cuda")
     settings = StepSettings(dense=workload.dense, optimizer=Optimizer.SGD, learning_rate=0.1, dense_seed=0)
@@ -102,6 +111,7 @@ def build(nodes: int, local: int, rank: int, devices: int) -> Facts:
         "shards": {name: [(at, *t.shape, str(t.device)) for at, t in own] for name, own in shards.items()},
         "sharding": {name: kind for m in step.modules for name, kind in sharding_types(m).items()},
         "kernels": {name: kernel for module in step.modules for name, kernel in kernels(module).items()},
+        "caches": {slots for module in step.modules for slots in caches(module)},
         "replicas on": {str(one) for replicas in DDP for one in replicas.device_ids},
         "dense": {str(p.device) for p in step.dense.parameters()},
         "calibrated": [(spec[2].name, spec[3].name) for spec in timed.embedding_specs],
@@ -124,13 +134,28 @@ def kernels(module: Any) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+def caches(module: Any) -> list[tuple[int, int, int]]:
+    """Slots, ways and width of every cache that FBGEMM made."""
+    lookups = getattr(module.module, "_lookups", ())
+    modules = [k._emb_module for lookup in lookups for k in getattr(lookup, "_emb_modules", ())]
+    held = [one for one in modules if hasattr(one, "lxu_cache_weights") and one.lxu_cache_weights.numel()]
+    return [(one.lxu_cache_weights.shape[0], *one.lxu_cache_state.shape[1:], one.max_D_cache) for one in held]
+
+
+def caches_of(nodes: int, local: int, rank: int) -> set[tuple[int, int, int]]:
+    """The same, as a plan's memory is counted: half and a tenth of two tables share one of rank 1."""
+    block, node_block = -(-ROWS // (nodes * local)), -(-ROWS // local)
+    wanted_rows = [0.25 * block, 1.0 * node_block] + ([0.6 * ROWS] if rank == 1 else [])
+    return {(slots_of(rows), WAYS, DIM) for rows in wanted_rows}
+
+
 def wanted(nodes: int, local: int, rank: int) -> dict[str, tuple[str, str, list[tuple[int, int, int]], bool]]:
     """Logical table -> (sharding type, kernel, this rank's [(first row, rows, columns)], whether without TorchRec)."""
     lowered, _ = lowered_for_cuda(nodes, local)
     found = {}
     for t in lowered.logical:
         place, rows, columns = t.segment.placement, t.segment.rows, t.segment.columns
-        tier = "fused_uvm" if getattr(place, "tier", Tier.HBM) is Tier.UVM else "fused"
+        tier = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}[tier_of(place)]
         if isinstance(place, OnRank):
             kind, own = "table_wise", [(0, rows, columns)] if place.rank == rank else []
         elif isinstance(place, OnLocalRank):
@@ -164,13 +189,17 @@ def test_a_cuda_rank_builds_what_the_plan_says(tmp_path, nodes, rank, devices, i
     assert made["replicas on"] == {f"cuda:{index}"}
     assert made["dense"] == {f"cuda:{index}"}
     assert made["calibrated"] == [("MANAGED", "CUDA")] * 2
+    assert made["caches"] == caches_of(nodes, 8, rank)
     plan = wanted(nodes, 8, rank)
     assert made["shards"] == {
         name: [(*own, f"cuda:{index}") for own in shards] for name, (_, _, shards, _) in plan.items()
     }
     sharded = {name: facts for name, facts in plan.items() if not facts[3]}
     assert made["sharding"] == {name: kind for name, (kind, _, _, _) in sharded.items()}
-    location = {"fused": ("DEVICE", "CUDA"), "fused_uvm": ("MANAGED", "CUDA"), "dense": ()}
+    location = {
+        "fused": ("DEVICE", "CUDA"), "fused_uvm": ("MANAGED", "CUDA"), "fused_uvm_caching": ("MANAGED_CACHING", "CUDA"),
+        "dense": (),
+    }  # fmt: skip
     assert made["kernels"] == {
         name: (kernel, rows, columns, *location[kernel])
         for name, (_, kernel, shards, _) in sharded.items()
@@ -178,10 +207,23 @@ def test_a_cuda_rank_builds_what_the_plan_says(tmp_path, nodes, rank, devices, i
     }
 
 
-def test_the_plan_has_every_placement_in_both_tiers():
+def test_a_plan_with_a_cache_is_not_lowered_for_cpus():
+    workload = RandomWorkload([(ROWS, DIM)], 64)
+    table = workload.tables[0]
+    cached = Plan(
+        world_size=2, segments=(whole_table(table, RowWise(ranks=(0, 1), tier=Tier.CACHED, cache_ratio=0.5)),)
+    )
+    topology = machine(1, 2).topology
+    assert lower(cached, workload.tables, topology, Precision.FP32, device="cuda").logical
+    with pytest.raises(Unsupported, match=r"^table 'table0': a CPU has no HBM to cache its rows in$"):
+        lower(cached, workload.tables, topology, Precision.FP32, device="cpu")
+
+
+def test_the_plan_has_every_placement_in_all_tiers():
     # Guards the test above: what it never builds it cannot find wrong.
     kinds = {(kind, kernel) for rank in range(16) for kind, kernel, _, _ in wanted(2, 8, rank).values()}
-    both = {(kind, kernel) for kind in ("table_wise", "row_wise") for kernel in ("fused", "fused_uvm")}
+    every = ("fused", "fused_uvm", "fused_uvm_caching")
+    both = {(kind, kernel) for kind in ("table_wise", "row_wise") for kernel in every}
     assert kinds == both | {("table_row_wise", "fused_uvm"), ("data_parallel", "dense")}
     lowered, _ = lowered_for_cuda(2, 8)
     assert {(key.pooled, key.scope.value) for key in lowered.modules} == {

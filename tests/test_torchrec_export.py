@@ -38,6 +38,7 @@ from torchrec import (
     EmbeddingConfig,
     KeyedJaggedTensor,
 )
+from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
 
 from shardbench.torchrec import Exported, export, ranks_of, sharding_plan, split
@@ -97,6 +98,43 @@ def test_every_segment_has_its_sharding_type_and_the_file_reads_back() -> None:
     assert made.remapped == ("dealt", "tiers", "boxes")
     assert [(s.row, s.rows) for s in made.pieces["tiers_s2"].shards] == [(0, 31), (31, 31)]
     assert Exported.from_json(made.to_json()) == made
+
+
+def test_a_cache_is_exported_with_its_load_factor() -> None:
+    plan = Plan(
+        world_size=2,
+        segments=(
+            seg("dealt", (0, 64), (0, 8), RowWise(ranks=BOTH, tier=Tier.CACHED, cache_ratio=0.25)),
+            seg("beside", (0, 64), (0, 4), OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.5)),
+            seg("beside", (0, 64), (4, 8), OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.5)),
+            seg("apart", (0, 64), (0, 4), OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.5)),
+            seg("apart", (0, 64), (4, 8), OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.25)),
+            seg("host", (0, 64), (0, 8), OnRank(rank=1, tier=Tier.UVM)),
+        ),
+    )
+    made = export(plan)
+    assert {n: (p.compute_kernel, p.cache_load_factor) for n, p in made.pieces.items()} == {
+        "dealt": ("fused_uvm_caching", 0.25),
+        "beside": ("fused_uvm_caching", 0.5),  # one table, column-wise
+        "apart_s0": ("fused_uvm_caching", 0.5),
+        "apart_s1": ("fused_uvm_caching", 0.25),
+        "host": ("fused_uvm", None),
+    }
+    assert Exported.from_json(made.to_json()) == made
+    assert made.to_json().count("cache_load_factor") == 4
+    shapes = {name: (p.logical().rows if p.ways > 1 else 64, p.column_stop - p.column_start)
+              for name, p in made.pieces.items()}  # fmt: skip
+    module = EmbeddingBagCollection(
+        device=torch.device("meta"),
+        tables=[
+            EmbeddingBagConfig(name=n, embedding_dim=dim, num_embeddings=rows, feature_names=[n])
+            for n, (rows, dim) in shapes.items()
+        ],
+    )
+    given = sharding_plan(made, torch.nn.ModuleDict({"tables": module})).plan["tables"]
+    assert {n: given[n].cache_params for n in shapes} == {
+        n: CacheParams(load_factor=p.cache_load_factor) if p.cache_load_factor else None for n, p in made.pieces.items()
+    }
 
 
 def test_whole_tables_in_blocks_need_no_remap() -> None:

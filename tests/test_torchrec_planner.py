@@ -16,6 +16,7 @@ from problems import machine as small
 from unsharded import read_sharded, train_unsharded
 
 from shardbench.base.errors import Infeasible, Unsupported
+from shardbench.cost.costmodel import estimate
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import get_strategy
@@ -31,6 +32,8 @@ from shardbench.model.plan import (
     Segment,
     ShardingGroups,
     Tier,
+    tier_of,
+    whole_table,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -66,6 +69,12 @@ def sharding(kind: str, ranks: list[int], shards: list[tuple[int, int, int, int]
     return SimpleNamespace(sharding_type=kind, compute_kernel=kernel, ranks=ranks, sharding_spec=spec)
 
 
+def cached(given: Any) -> Any:
+    """The same with a constraint's load factor."""
+    given.cache_params = SimpleNamespace(load_factor=0.35)
+    return given
+
+
 def segment(column: int, stop: int, placement: OnRank | RowWise | Replicated) -> Segment:
     return Segment(table="t0", row_stop=100, column_start=column, column_stop=stop, placement=placement)
 
@@ -85,6 +94,14 @@ def segment(column: int, stop: int, placement: OnRank | RowWise | Replicated) ->
         (
             sharding("table_column_wise", [2, 2], [(0, 0, 100, 128), (0, 128, 100, 128)]),
             [segment(0, 128, OnRank(rank=2)), segment(128, 256, OnRank(rank=2))],
+        ),
+        (
+            sharding("table_wise", [3], [(0, 0, 100, 256)], "fused_uvm_caching"),
+            [segment(0, 256, OnRank(rank=3, tier=Tier.CACHED, cache_ratio=0.2))],
+        ),
+        (
+            cached(sharding("row_wise", [0, 1, 2, 3], [(25 * i, 0, 25, 256) for i in range(4)], "fused_uvm_caching")),
+            [segment(0, 256, RowWise(ranks=EVERYONE, tier=Tier.CACHED, cache_ratio=0.35))],
         ),
         (
             sharding("row_wise", [0, 1, 2, 3], [(25 * i, 0, 25, 256) for i in range(4)], "fused_uvm"),
@@ -137,6 +154,42 @@ def test_storage_equals_our_memory() -> None:
     # 64 fp32 weights and one fp32 moment a row; three, two, two and three rows.
     assert [s.storage.hbm for s in shards] == memory.hbm.tolist() == [780, 520, 520, 780]
     assert {s.storage.ddr for s in shards} == {0}
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_storage_of_a_cache_is_at_least_our_memory(optimizer: Optimizer) -> None:
+    shapes = [(1000, 64), (777, 64), (1230, 16), (33, 64)]
+    asked = problem(shapes, optimizer=optimizer)
+    options = [
+        SimpleNamespace(
+            shards=[SimpleNamespace(size=[rows, dim], storage=None)], sharding_type="table_wise", name=f"t{i}",
+            compute_kernel="fused_uvm_caching", tensor=np.zeros((rows, dim)), cache_params=None,
+        )
+        for i, (rows, dim) in enumerate(shapes)
+    ]  # fmt: skip
+    planner.WeightStorage(asked).estimate(options, None)
+    here = OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.2)
+    plan = Plan(world_size=4, segments=tuple(whole_table(table, here) for table in asked.tables))
+    memory = validate(plan, asked, frozenset(Move))
+    storage = [option.shards[0].storage for option in options]
+    # Each alone rounds up to whole sets of 32 slots; in the host there is nothing to round.
+    assert 0 <= sum(s.hbm for s in storage) - memory.hbm[0] <= len(shapes) * 32 * (64 * 4 + 16)
+    assert sum(s.ddr for s in storage) == memory.uvm[0]
+
+
+@pytest.mark.parametrize("name", ["torchrec-table-wise", "torchrec-fused", "torchrec-2d"])
+def test_what_does_not_fit_is_cached_where_devices_have_hbm(name: str) -> None:
+    size, strategy = 20_000 * 128 * 4, get_strategy(name)
+    asked = problem([(20_000, 128)] * 8, hbm=int(1.5 * size), uvm=8 * size)
+    plan = strategy.plan(asked, Budget(), 0)
+    memory = validate(plan, asked, strategy.moves)
+    tiers = {tier_of(s.placement) for s in plan.segments}
+    assert Tier.CACHED in tiers
+    assert memory.hbm.max() <= 1.5 * size
+    assert estimate(plan, asked).step_ms > 0
+    on_cpus = replace(asked, machine=replace(asked.machine, device="cpu"))
+    without = strategy.plan(on_cpus, Budget(), 0)
+    assert Tier.CACHED not in {tier_of(s.placement) for s in without.segments}
 
 
 def test_table_wise_uses_whole_tables_and_balances(capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], lis
     ranks, tiers = [0] * len(costs), [Tier.HBM] * len(costs)
     for table in np.lexsort((np.arange(len(costs)), -sizes, -costs)).tolist():
         # deviation 2: host memory where the machine has it
-        tier = next((tier for tier in Tier if (free[tier] >= sizes[table]).any()), None)
+        tier = next((tier for tier in free if (free[tier] >= sizes[table]).any()), None)
         if tier is None:
             raise Infeasible(
                 f"table '{problem.tables[table].name}' ({sizes[table]} bytes) fits on no device: at most "

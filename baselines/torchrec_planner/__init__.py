@@ -47,15 +47,15 @@ class TorchRecTableWise(_TorchRecPlanner):
     """Whole tables only: the planner's partitioner and cost estimates without its large search space."""
 
     name = "torchrec-table-wise"
-    moves = frozenset({Move.TABLE, Move.UVM})
+    moves = frozenset({Move.TABLE, Move.UVM, Move.CACHE})
     sharding_types = ("table_wise",)
 
 
 class TorchRecFused(_TorchRecPlanner):
-    """All sharding types it enumerates by itself, with fused kernels in HBM or host memory."""
+    """All sharding types it enumerates by itself, with fused kernels in HBM or host memory, cached or not."""
 
     name = "torchrec-fused"
-    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
     sharding_types = (
         "table_wise",
         "column_wise",
@@ -70,7 +70,7 @@ class TorchRec2D(_TorchRecPlanner):
     """TorchRec's 2D parallelism: its planner's plan for a sharding group, copied to all, copies averaged each step."""
 
     name = "torchrec-2d"
-    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
     sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
@@ -94,7 +94,7 @@ class TorchRec2DTableWise(TorchRec2D):
 
     name = "torchrec-2d-table-wise"
     role = Role.VARIANT
-    moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM})
+    moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM, Move.CACHE})
     sharding_types = ("table_wise",)
 
 
@@ -103,7 +103,7 @@ class TorchRec2DRowWise(TorchRec2D):
 
     name = "torchrec-2d-row-wise"
     role = Role.VARIANT
-    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM})
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
     sharding_types = ("row_wise", "table_wise")
     first_only = True
 
@@ -143,9 +143,9 @@ def copied(plan: Plan, problem: Problem) -> Plan:
 def _copied(place: Placement, problem: Problem) -> Placement:
     # Weights alone are averaged (deviation 10), in one collective (deviation 11).
     if isinstance(place, OnRank):
-        return OnLocalRank(local_rank=place.rank, tier=place.tier)
+        return OnLocalRank(local_rank=place.rank, tier=place.tier, cache_ratio=place.cache_ratio)
     if isinstance(place, RowWise):  # over all ranks of the group
-        return NodeSharded(tier=place.tier)
+        return NodeSharded(tier=place.tier, cache_ratio=place.cache_ratio)
     # Data-parallel tables are all-reduced over all ranks, in 2D as without it.
     return Replicated(ranks=tuple(range(problem.world_size)))
 

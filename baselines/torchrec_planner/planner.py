@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -19,6 +21,7 @@ from torchrec.modules.embedding_configs import DataType
 from shardbench.base.errors import Infeasible
 from shardbench.engine.described import describe
 from shardbench.engine.formats import DATA_TYPES, codecs_registry
+from shardbench.model.caching import ROWWISE_STATE_BYTES, cache_bytes
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
@@ -27,7 +30,13 @@ from shardbench.model.validate import dealt
 ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """Sharding types that TorchRec's EmbeddingCollection can have (deviation 9)."""
-UVM_KERNEL = "fused_uvm"
+UVM_KERNEL, CACHING_KERNEL = "fused_uvm", "fused_uvm_caching"
+
+
+def load_factor(sharded: Any) -> float:
+    """Return the share of rows that a table's cache holds: what its cache's parameters say, or the planner's own."""
+    params = getattr(sharded, "cache_params", None)
+    return UVM_CACHING_RATIO if params is None or params.load_factor is None else float(params.load_factor)
 
 
 def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False) -> dict[str, Any]:
@@ -75,10 +84,11 @@ def _constraint(table: Table, index: int, problem: Problem, sharding_types: tupl
         offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
     if not offered:  # an empty list would mean all types to the planner
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
-    # No other kernels, and no smallest width of a column shard but the planner's own: deviation 7.
+    # No other kernels, and no smallest width of a column shard nor load factor but the planner's own: deviation 7.
+    in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if problem.machine.device == "cuda" else [])
     return ParameterConstraints(
         sharding_types=offered[:1] if first_only else offered,
-        compute_kernels=["fused", "dense"] + ([UVM_KERNEL] if problem.topology.uvm_bytes else []),
+        compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes else []),
         pooling_factors=[problem.profiles[index].mean_pooling / table.features] * table.features,  # deviation 8
     )
 
@@ -127,16 +137,29 @@ class WeightStorage:
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: object) -> None:
         """Fill in every shard's storage."""
-        optimizer = self.problem.optimizer
+        optimizer, precision = self.problem.optimizer, self.problem.precision.bytes
         for option in sharding_options:
             ways = len(option.shards)
             for i, shard in enumerate(option.shards):
                 rows, columns = shard.size
                 if option.sharding_type in ROW_SPLITS:
                     rows = int(dealt(option.name, option.tensor.shape[0], ways)[i])
-                bytes_ = rows * (columns * self.problem.precision.bytes + optimizer.state_bytes(columns))
-                uvm = option.compute_kernel == UVM_KERNEL
-                shard.storage = Storage(hbm=0 if uvm else bytes_, ddr=bytes_ if uvm else 0)
+                weights, state = rows * columns * precision, optimizer.state_bytes(columns)
+                shard.storage = Storage(hbm=weights + rows * state, ddr=0)
+                if option.compute_kernel == UVM_KERNEL:
+                    shard.storage = Storage(hbm=0, ddr=weights + rows * state)
+                elif option.compute_kernel == CACHING_KERNEL:
+                    cache = cache_bytes(ceil(load_factor(option) * rows), rows, self._widest(option) * precision)
+                    small = rows * state if state <= ROWWISE_STATE_BYTES else 0
+                    shard.storage = Storage(hbm=cache + small, ddr=weights + rows * state - small)
+
+    def _widest(self, option: Any) -> int:
+        """Return the columns of the widest table that may share a cache with this one (deviation 13)."""
+        tables = {table.name: table for table in self.problem.tables}
+        own = tables[option.name]
+        if own.pooling is Pooling.NONE:
+            return own.dim
+        return max(table.dim for table in self.problem.tables if table.pooling is Pooling.SUM)
 
 
 class InFixedOrder:

@@ -9,7 +9,10 @@ from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Ti
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
 
-from .planner import UVM_KERNEL
+from .planner import CACHING_KERNEL, UVM_KERNEL, load_factor
+
+TIERS = {UVM_KERNEL: Tier.UVM, CACHING_KERNEL: Tier.CACHED}
+"""The tier of a kernel's rows; those of every other kernel are in HBM."""
 
 
 def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
@@ -26,19 +29,20 @@ def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
 
 def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment]:
     kind = parameter.sharding_type
-    tier = Tier.UVM if parameter.compute_kernel == UVM_KERNEL else Tier.HBM
+    tier = TIERS.get(parameter.compute_kernel, Tier.HBM)
+    ratio = load_factor(parameter) if tier is Tier.CACHED else None
     if kind == "data_parallel":
         yield whole_table(table, Replicated(ranks=tuple(range(world_size))))
     elif kind in ("table_wise", "column_wise", "table_column_wise"):
         for rank, columns in _column_shards(parameter):
-            yield whole_table(table, OnRank(rank=rank, tier=tier), columns)
+            yield whole_table(table, OnRank(rank=rank, tier=tier, cache_ratio=ratio), columns)
     elif kind in ("row_wise", "table_row_wise", "grid_shard"):
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for rank, columns in _column_shards(parameter):
             groups[columns].append(rank)
         # deviation 1: its blocks become rows that are dealt
         for columns, ranks in groups.items():
-            yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier), columns)
+            yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier, cache_ratio=ratio), columns)
     else:
         raise Unsupported(f"table '{table.name}': TorchRec's sharding type '{kind}' has no segments here")
 

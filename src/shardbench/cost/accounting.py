@@ -12,6 +12,7 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints, zeros
 from shardbench.base.errors import Unsupported
+from shardbench.cost.caching import CacheCounts, Caches, CacheWork
 from shardbench.cost.collectives import (
     Calls,
     Collective,
@@ -96,8 +97,17 @@ def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
 class Account:
     """Sums of one iteration: add every table's segments, then read ``load``, ``host`` and the other results."""
 
-    def __init__(self, problem: Problem, *, gathers_rows: bool = False, groups: ShardingGroups | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        gathers_rows: bool = False,
+        groups: ShardingGroups | None = None,
+        caches: Caches | None = None,
+    ) -> None:
         self.problem = problem
+        self._caches = caches or {}
+        self.caching = CacheWork.zeros(problem.world_size)
         # Replicas of a batch schedule gather the gradients of the rows they touched; others are all-reduced whole.
         self._gathers_rows = gathers_rows
         self._touched = zeros(problem.world_size)
@@ -174,6 +184,8 @@ class Account:
         not.
         """
         pooled = np.full_like(np.asarray(lookups), samples * table.features)
+        if tier is Tier.CACHED:
+            met |= self._cached(at, segment, lookups)
         part = segment_load(
             **met,
             lookups=lookups,
@@ -192,6 +204,17 @@ class Account:
         """Return the longest bag's lookups by sharding group and owner, [groups, ways], as ``_longest``."""
         by_rank = self._longest(table, segment, lookups, self.world, 1)[:, 0]
         return np.repeat(np.ceil(by_rank[self.groups].max(axis=1) / ways)[:, None], ways, axis=1)
+
+    def _cached(
+        self, at: int | list[int] | Ints | slice, segment: Segment, lookups: Floats | float
+    ) -> dict[str, Floats]:
+        """Add what the caches of devices ``at`` do for a segment; return what they lack, as a load asks for it."""
+        met = CacheCounts(*(numbers.reshape(np.shape(lookups)) for numbers in self._caches[segment]))
+        width = segment.columns * self.problem.precision.bytes
+        work = (lookups, met.inserted, met.inserted * width, met.evicted, met.evicted * width)
+        for total, added in zip(self.caching, work):
+            total[at] += added
+        return {"missed_lookups": met.conflict_lookups, "missed": met.conflict}
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
         """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""

@@ -20,10 +20,12 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, Sources
+from shardbench.cost.caching import CacheWork
 from shardbench.cost.collectives import CollectiveName, called_s, waits_s
 from shardbench.cost.dense import dense_s
 from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
+from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.plan import DenseHome, Plan
@@ -145,10 +147,22 @@ def work_ms(load: Load, constants: Constants) -> Floats:
     return np.asarray(1e3 * (forward_work_s(load, constants) + backward_work_s(load, constants)))
 
 
-def forward_s(load: Load, constants: Constants) -> Floats:
-    """Return the seconds of the fused forward lookup, [n]; zero where a rank has no bag."""
+def caching_s(work: CacheWork, constants: Constants, directory_s: float) -> Floats:
+    """Return the seconds in which caches find a batch's rows and fetch what they lack, before the lookup, [n].
+
+    Rows that leave are written back while others are read: the host link is full duplex.
+    """
+    read, written = (
+        bytes_ + constants.access_overhead_bytes * rows
+        for bytes_, rows in ((work.filled_bytes, work.filled), (work.evicted_bytes, work.evicted))
+    )
+    return np.asarray(directory_s * work.lookups + np.maximum(read, written) / constants.uvm_bytes_per_s)
+
+
+def forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
+    """Return the seconds of the fused forward lookup, ``cache_s`` among them, [n]; zero where a rank has no bag."""
     tail = constants.bag_step_s * load.longest_bag
-    busy = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
+    busy = constants.launch_s + cache_s + np.maximum(forward_work_s(load, constants), tail)
     return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
 
 
@@ -157,13 +171,13 @@ def backward_s(load: Load, constants: Constants) -> Floats:
     return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
 
 
-def busy_forward_s(load: Load, constants: Constants) -> Floats:
+def busy_forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
     """Return the seconds from a rank's lookups' arrival to its vectors' leaving, [n]; as ``forward_s``, with copies.
 
     What is put in place before and after the kernel is device work as well, behind which the dispatch hides.
     """
     tail = constants.bag_step_s * load.longest_bag
-    kernel = constants.launch_s + np.maximum(forward_work_s(load, constants), tail)
+    kernel = constants.launch_s + cache_s + np.maximum(forward_work_s(load, constants), tail)
     busy = np.maximum(constants.dispatch_s, kernel + placing_forward_s(load, constants))
     return np.where(load.bags > 0, busy, 0.0)
 
@@ -245,10 +259,11 @@ def step_time(
     """
     constants, exchanged = machine.constants, traffic.dense is DenseHome.DEVICES
     modules_s = constants.module_s * traffic.modules
-    forward, backward = forward_s(traffic.load, constants), backward_s(traffic.load, constants)
+    cache_s = caching_s(traffic.caching, constants, shared()["cache_directory_s"]) if traffic.caching else 0.0
+    forward, backward = forward_s(traffic.load, constants, cache_s), backward_s(traffic.load, constants)
     arrived = arrived_s(traffic.load, constants) * exchanged
     # The dispatch may hide some of it.
-    placing = (busy_forward_s(traffic.load, constants) - forward) * exchanged
+    placing = (busy_forward_s(traffic.load, constants, cache_s) - forward) * exchanged
     placing_backward = placing_backward_s(traffic.load, constants) * exchanged
     # A node's first rank runs its host lookups, one after the other with its own.
     first = slice(None, None, machine.topology.devices_per_node)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.model.caching import ROWWISE_STATE_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
 VECTOR_BYTES = 4
 """Kernels write vectors and read gradients as fp32, whatever the weights are; ``Problem.exchange`` is what is sent."""
-ROWWISE_STATE_BYTES = 4
-"""Optimiser state of a row up to which it stays in HBM when the row is in host memory (FBGEMM)."""
 
 
 class LoadField:
@@ -121,21 +120,24 @@ def segment_load(
     tier: Tier,
     precision: Precision,
     state: int,
+    missed_lookups: Floats | float = 0.0,
+    missed: Floats | float = 0.0,
 ) -> Load:
     """Return the load of a segment on devices, from their ``lookups``, ``distinct`` rows and so on, [...] each.
 
-    ``rows`` are those that each device holds; ``state`` is bytes of optimiser state a row.
+    ``rows`` are those that each device holds; ``state`` is bytes of optimiser state a row. Behind a cache all but the
+    ``missed`` distinct rows, with their ``missed_lookups``, are read and updated in HBM; how they came there is no part
+    of the load.
     """
     load = Load.zeros(*np.shape(lookups))
-    read = load.uvm if tier is Tier.UVM else load
     width, vector = columns * precision.bytes, columns * VECTOR_BYTES
-    read.lookups[...] = lookups
-    read.lookup_bytes[...] = lookups * width
-    read.distinct[...] = distinct
-    read.distinct_bytes[...] = distinct * width
-    # Expected distinct rows may exceed the lookups by rounding.
-    read.repeat_set_bytes2[...] = np.maximum(lookups - distinct, 0.0) * width * distinct * width
-    (read if state > ROWWISE_STATE_BYTES else load).state_bytes[...] = distinct * state
+    if tier is Tier.CACHED:
+        _read(load, lookups - missed_lookups, distinct - missed, width)
+        _read(load.uvm, missed_lookups, missed, width)
+    else:
+        _read(load.uvm if tier is Tier.UVM else load, lookups, distinct, width)
+    away = tier is not Tier.HBM and state > ROWWISE_STATE_BYTES
+    (load.uvm if away else load).state_bytes[...] = distinct * state
     load.bags[...] = bags
     load.bag_bytes[...] = bags * vector
     gradients, first = lookups * vector, np.minimum(bags, lookups) * vector
@@ -147,6 +149,16 @@ def segment_load(
     load.sequence_rows[...] = distinct if unpooled else 0.0
     load.longest_bag[...] = longest_bag
     return load
+
+
+def _read(rows: TierRows, lookups: Floats | float, distinct: Floats | float, width: Floats | int) -> None:
+    """Fill in the lookups of a tier, whose rows are ``width`` bytes wide."""
+    rows.lookups[...] = lookups
+    rows.lookup_bytes[...] = lookups * width
+    rows.distinct[...] = distinct
+    rows.distinct_bytes[...] = distinct * width
+    # Expected distinct rows may exceed the lookups by rounding.
+    rows.repeat_set_bytes2[...] = np.maximum(lookups - distinct, 0.0) * width * distinct * width
 
 
 def _pages(part_bytes: Floats | float, distinct: Floats | float) -> Floats:

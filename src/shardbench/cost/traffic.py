@@ -12,9 +12,11 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import Account, Sources
+from shardbench.cost.caching import Caches, CacheWork, expected_caches
 from shardbench.cost.collectives import Calls, Collective, CollectiveName
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups, TableLookups
+from shardbench.model.caching import is_cached
 from shardbench.model.plan import DenseHome, PhaseKind, Plan, Replicated, Segment, cold_segments, hot_segments
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
@@ -52,13 +54,23 @@ class Traffic:
     """Lookups of unpooled tables times their widths, by the rank whose samples ask, [world]."""
     synchronisation: Synchronisation = Synchronisation()
     dense: DenseHome = DenseHome.DEVICES
+    caching: CacheWork | None = None
+    """What caches in HBM do beside the lookups; None without any."""
 
 
 def count(
-    plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape, phase: PhaseKind | None = None
+    plan: Plan,
+    problem: Problem,
+    bags: Callable[[int], Bags],
+    dense: DenseShape,
+    phase: PhaseKind | None = None,
+    *,
+    caches: Caches | None = None,
 ) -> Traffic:
     """Count the exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
 
+    ``caches`` is what this batch meets in the plan's caches (``caching.counted_caches``), which have a history:
+    BadInput where it is wanting.
     ``phase`` is the batch's under a schedule: a hot batch runs on replicated rows alone, without
     any exchange of lookups (BadInput where it asks for another row); a cold batch looks the
     replicated rows up in their master copy on a host.
@@ -68,7 +80,7 @@ def count(
         table = problem.tables[i]
         return CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
 
-    return traffic_of(plan, problem, lookups, dense, phase=phase)
+    return traffic_of(plan, problem, lookups, dense, phase=phase, caches=caches)
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
@@ -78,7 +90,7 @@ def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Tra
     def lookups(i: int) -> TableLookups:
         return ExpectedLookups(profiles[i], problem.batch_size, problem.world_size)
 
-    return traffic_of(plan, problem, lookups, dense)
+    return traffic_of(plan, problem, lookups, dense, caches=expected_caches(plan, problem))
 
 
 def traffic_of(
@@ -88,16 +100,20 @@ def traffic_of(
     dense: DenseShape | None,
     *,
     phase: PhaseKind | None = None,
+    caches: Caches | None = None,
 ) -> Traffic:
     """Return the traffic of one iteration from what is known of each table's lookups, ``lookups(i)`` of table i.
 
-    ``dense`` None leaves the dense weights' all-reduce out; ``phase`` as in ``count``.
+    ``dense`` None leaves the dense weights' all-reduce out; ``phase`` and ``caches`` as in ``count``.
     """
     if problem.batch_size % problem.world_size:
         raise BadInput(f"batch size {problem.batch_size} is not a multiple of {problem.world_size} ranks")
     if plan.dense is DenseHome.HOSTS and problem.topology.nodes > 1:
         raise Unsupported("a dense model on hosts is counted on one node only")
-    account = Account(problem, gathers_rows=plan.schedule is not None, groups=plan.groups)
+    cached = [segment.table for segment in plan.segments if is_cached(segment)]
+    if cached and not caches:
+        raise BadInput(f"table '{cached[0]}' has a cache, whose history is counted first: give what the batch meets")
+    account = Account(problem, gathers_rows=plan.schedule is not None, groups=plan.groups, caches=caches)
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
         source, chosen = lookups(i), segments[table.name]
@@ -125,6 +141,7 @@ def traffic_of(
         history_columns=account.history_columns,
         synchronisation=_synchronisation(plan, problem),
         dense=plan.dense,
+        caching=account.caching if cached else None,
     )
 
 
@@ -182,4 +199,7 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
         history_columns=average([t.history_columns for t in several]),
         synchronisation=several[0].synchronisation,
         dense=several[0].dense,
+        caching=None
+        if several[0].caching is None
+        else CacheWork(*(average(numbers) for numbers in zip(*(t.caching for t in several if t.caching is not None)))),
     )

@@ -15,6 +15,7 @@ from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.row_ranges import cut_bags
+from shardbench.model.caching import is_cached
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     Host,
@@ -299,6 +300,8 @@ def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimi
     place = segment.placement
     if isinstance(place, NodeSharded | OnLocalRank) and optimizer is not Optimizer.SGD:
         raise Unsupported(f"table '{table.name}': copies by group are kept equal by averaging, exact for sgd only")
+    if is_cached(segment) and device == "cpu":
+        raise Unsupported(f"table '{table.name}': a CPU has no HBM to cache its rows in")
     if optimizer is Optimizer.ADAM and device == "cpu":
         raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")
     if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:

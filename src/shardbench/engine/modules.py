@@ -32,16 +32,20 @@ from torchrec.distributed.sharding_plan import (
     table_row_wise,
     table_wise,
 )
-from torchrec.distributed.types import ShardingEnv
+from torchrec.distributed.types import CacheParams, ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
+from shardbench.model.caching import is_cached, ratio_of
 from shardbench.model.machine import Topology
-from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups
+from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups, tier_of
 from shardbench.model.table import Precision
+
+KERNELS = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}
+"""TorchRec's kernel for the rows of each tier of a GPU."""
 
 Shards = dict[str, list[tuple[int, torch.Tensor]]]
 """Logical table -> this rank's [(first row, weights [rows, columns])]."""
@@ -186,6 +190,11 @@ class ShardedModule(TableModule):
     def shards(self) -> Shards:
         """Return this rank's shards of TorchRec's state."""
         found: Shards = {}
+        if any(is_cached(table.segment) for table in self.tables.values()):
+            # What was trained in a cache is written to the rows. Replicas' lookups are DDP's.
+            for lookup in self.module._lookups:
+                for kernel in getattr(lookup, "_emb_modules", ()):
+                    kernel.flush()
         for name, value in self.module.state_dict().items():
             if hasattr(value, "local_shards"):
                 found[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
@@ -297,8 +306,17 @@ def _name_own_device(plan: Any, ranks: Sequence[int], own: int, device: torch.de
 
 def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
     place = table.segment.placement
-    uvm = getattr(place, "tier", Tier.HBM) is Tier.UVM and device.type == "cuda"
-    kernel = "fused_uvm" if uvm else "fused"
+    # On CPUs all memory is host memory, and a plan with a cache is not lowered.
+    kernel = KERNELS[tier_of(place)] if device.type == "cuda" else "fused"
+    if kernel == KERNELS[Tier.CACHED]:
+        return _with_kernel(
+            _generator_of(table, topology, kernel), kernel, CacheParams(load_factor=ratio_of(table.segment))
+        )
+    return _generator_of(table, topology, kernel)
+
+
+def _generator_of(table: LogicalTable, topology: Topology, kernel: str) -> Any:
+    place = table.segment.placement
     # TorchRec numbers the ranks of a sharding group's module from 0.
     home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
@@ -310,11 +328,11 @@ def _generator(table: LogicalTable, topology: Topology, device: torch.device) ->
     return row_wise(compute_kernel=kernel)
 
 
-def _with_kernel(generator: Any, kernel: str) -> Any:
-    # TorchRec's table_row_wise takes no kernel and would fall back to the dense one.
+def _with_kernel(generator: Any, kernel: str, cache: CacheParams | None = None) -> Any:
+    # TorchRec's table_row_wise takes no kernel and would fall back to the dense one; none of them takes a cache.
     def sized(*args: Any) -> Any:
         sharding = generator(*args)
-        sharding.compute_kernel = kernel
+        sharding.compute_kernel, sharding.cache_params = kernel, cache
         return sharding
 
     return sized

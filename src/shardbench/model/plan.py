@@ -18,10 +18,12 @@ from shardbench.model.table import MAX_ROWS, Table
 
 
 class Tier(StrEnum):
-    """Memory of a device: its own, or host memory that it reads directly."""
+    """Memory of a device: its own, or host memory that it reads directly or through a cache in its own."""
 
     HBM = "hbm"
     UVM = "uvm"
+    CACHED = "cached"
+    """Host memory with a cache in HBM, which the rows of every batch enter (FBGEMM's MANAGED_CACHING)."""
 
 
 MAX_RANKS = 1 << 16
@@ -70,22 +72,40 @@ def deal_start(table: str, ways: int) -> int:
     return int.from_bytes(blake2b(table.encode(), digest_size=8).digest()) % ways
 
 
+CacheRatio = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+"""Share of a segment's rows that its cache in HBM has slots for."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class OnRank:
+class InTier:
+    """A placement that chooses a tier; ``cache_ratio`` is stated for CACHED, and for no other."""
+
+    tier: Tier = Tier.HBM
+    # Not in the JSON, nor in the plan's hash, where there is no cache.
+    cache_ratio: CacheRatio | None = Field(default=None, exclude_if=lambda ratio: ratio is None)
+
+    def __post_init__(self) -> None:
+        if (self.tier is Tier.CACHED) != (self.cache_ratio is not None):
+            raise ValueError(
+                f"tier '{self.tier}' with cache_ratio {self.cache_ratio}: 'cached' states a ratio above 0 and up to 1, "
+                f"the other tiers have no cache"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OnRank(InTier):
     """The segment lives on one device."""
 
     kind: Literal["on_rank"] = "on_rank"
     rank: Rank
-    tier: Tier = Tier.HBM
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class RowWise:
+class RowWise(InTier):
     """Rows dealt round-robin over ``ranks``: row i of the segment lives on ranks[(i + deal_start) % len]."""
 
     kind: Literal["row_wise"] = "row_wise"
     ranks: Ranks
-    tier: Tier = Tier.HBM
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,23 +121,21 @@ class Replicated:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class NodeSharded:
+class NodeSharded(InTier):
     """One copy a sharding group, rows dealt round-robin (as RowWise) over its ranks; copies are averaged.
 
     A plan's sharding groups are ``Plan.groups``: its nodes, unless it states others.
     """
 
     kind: Literal["node_sharded"] = "node_sharded"
-    tier: Tier = Tier.HBM
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class OnLocalRank:
+class OnLocalRank(InTier):
     """One copy a sharding group, whole on the group's rank number ``local_rank``; copies are averaged."""
 
     kind: Literal["on_local_rank"] = "on_local_rank"
     local_rank: Rank
-    tier: Tier = Tier.HBM
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -126,6 +144,11 @@ class Host:
 
     kind: Literal["host"] = "host"
     node: Rank
+
+
+def tier_of(placement: "Placement") -> Tier:
+    """Return the tier of a placement on devices: replicas are in HBM, and so is where a host's rows are sent."""
+    return placement.tier if isinstance(placement, InTier) else Tier.HBM
 
 
 Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | OnLocalRank | Host, Field(discriminator="kind")]

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats, Ids, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT
 
@@ -113,6 +113,12 @@ class AccessProfile:
         run = np.clip(np.searchsorted(lookup_ends, wanted, side="left") - 1, 0, len(counts) - 1)
         inside = np.ceil((wanted - lookup_ends[run]) / counts[run] - 1e-9)
         return np.asarray(row_ends[run] + np.maximum(inside, 0), dtype=np.int64)
+
+    def counts_of(self, rows: Ids) -> Floats:
+        """Return how often each row of the frequency order was touched, float64 [rows]; zero if never."""
+        counts, _, row_ends, _ = self._arrays
+        run = np.searchsorted(row_ends, rows, side="right") - 1
+        return np.append(counts, 0.0)[np.minimum(run, len(counts))]
 
     def share(self, row_start: int, row_stop: int) -> float:
         """Share of accesses that go to rows [row_start, row_stop) of the frequency order."""

@@ -26,6 +26,8 @@ class Move(StrEnum):
     """Copy rows to several ranks or nodes."""
     UVM = "uvm"
     """Use host memory read by the device."""
+    CACHE = "cache"
+    """Keep a cache of host memory in HBM, which rows enter as batches ask for them; a plan that does uses UVM, too."""
     HOST = "host"
     """Use host memory looked up by the CPU."""
     SCHEDULE = "schedule"

@@ -9,6 +9,15 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import InvalidPlan
+from shardbench.model.caching import (
+    ROWWISE_STATE_BYTES,
+    Kernel,
+    cache_bytes,
+    cached_parts,
+    is_cached,
+    kernel_of,
+    ratio_of,
+)
 from shardbench.model.plan import (
     DenseHome,
     Host,
@@ -24,6 +33,7 @@ from shardbench.model.plan import (
     deal_start,
     master_node,
     sharding_groups,
+    tier_of,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -187,8 +197,10 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
             used.add(Move.REPLICATE)
         if isinstance(place, Host):
             used.add(Move.HOST)
-        if getattr(place, "tier", Tier.HBM) is Tier.UVM:
+        if tier_of(place) is not Tier.HBM:
             used.add(Move.UVM)
+        if tier_of(place) is Tier.CACHED:
+            used.add(Move.CACHE)
         if isinstance(place, OnRank) and segment.rows == rows[segment.table]:
             used.add(Move.TABLE)
     if plan.schedule is not None:
@@ -205,11 +217,13 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     """
     topology = problem.topology
     masters, groups = _master_nodes(plan), sharding_groups(plan.groups, topology)
-    tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in Tier}
+    tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in (Tier.HBM, Tier.UVM)}
     host = np.zeros(topology.nodes, dtype=np.int64)
     for segment in plan.segments:
         row_bytes = segment.columns * problem.precision.bytes + problem.optimizer.state_bytes(segment.columns)
         place = segment.placement
+        if is_cached(segment):
+            continue
         if isinstance(place, Host):
             host[place.node] += segment.rows * row_bytes
         elif isinstance(place, OnRank):
@@ -224,7 +238,25 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
             tiers[place.tier][groups[:, place.local_rank]] += segment.rows * row_bytes
         else:
             tiers[place.tier][groups] += dealt(segment.table, segment.rows, groups.shape[1]) * row_bytes
+    _add_cached(plan, problem, tiers)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
+
+
+def _add_cached(plan: Plan, problem: Problem, tiers: dict[Tier, Ints]) -> None:
+    """Add the rows behind caches, which are in UVM, and the caches; small optimiser state stays in HBM (FBGEMM)."""
+    tables = {table.name: table for table in problem.tables}
+    shared: dict[tuple[int, Kernel], list[tuple[float, int, int]]] = {}
+    for segment in filter(is_cached, plan.segments):
+        kernel = kernel_of(segment, tables[segment.table], problem.topology)
+        weights = segment.columns * problem.precision.bytes
+        state = problem.optimizer.state_bytes(segment.columns)
+        for part in cached_parts(segment, sharding_groups(plan.groups, problem.topology)):
+            tiers[Tier.UVM][part.rank] += part.rows * weights
+            tiers[Tier.HBM if state <= ROWWISE_STATE_BYTES else Tier.UVM][part.rank] += part.rows * state
+            shared.setdefault((part.rank, kernel), []).append((part.rows * ratio_of(segment), part.rows, weights))
+    for (rank, _), parts in shared.items():
+        wanted, rows, weights_ = zip(*parts)
+        tiers[Tier.HBM][rank] += cache_bytes(sum(wanted), sum(rows), max(weights_))
 
 
 def _master_nodes(plan: Plan) -> dict[str, int]:

@@ -230,7 +230,7 @@ class Record(BaseRecord):
 
     @property
     def bounded(self) -> bool:
-        """Tell whether the bounds are about this trial: simulated, of a plan without host lookups or a schedule."""
+        """Tell whether the bounds are about this trial: simulated, of a plan with no move of ``NO_BOUND``."""
         moves = self.planned.moves if self.planned is not None else ()
         return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
 

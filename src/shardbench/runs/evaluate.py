@@ -58,7 +58,7 @@ class Bounds:
     """Bounds on the whole step."""
 
     def of(self, plan: Plan, moves: Iterable[str]) -> Bound | None:
-        """Return the bound on plans like this one, which makes ``moves``; None where a host or a schedule serves it."""
+        """Return the bound on plans like this one, which makes ``moves``; None with hosts, a schedule or caches."""
         if NO_BOUND & set(moves):
             return None
         return self.hottest_first if keeps_order(plan) else self.any_rows

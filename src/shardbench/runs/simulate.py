@@ -11,11 +11,13 @@ from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.demand import count_demand
 from shardbench.cost.bounds.embedding import Bound, split_bound, whole_table_bound_ms
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds
+from shardbench.cost.caching import CacheWork, counted_caches
 from shardbench.cost.collectives import waits_s
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
+from shardbench.model.caching import is_cached
 from shardbench.model.machine import Machine
 from shardbench.model.plan import PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -204,13 +206,18 @@ def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
 def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseShape, iterations: int) -> Simulation:
     """Count ``iterations`` test batches (each distinct one once) and predict their steps.
 
-    Under a batch schedule the samples of these batches are packed into pure mini-batches.
+    Under a batch schedule the samples of these batches are packed into pure mini-batches. Caches meet the batches in
+    their order, once, after a long run of the training distribution.
     Raises Unsupported for a plan that cannot be counted.
     """
     distinct = min(iterations, len(batches.numbers))
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
-    traffics = [count(plan, problem, lambda i, n=n: batches.bags(n, i), dense) for n in range(distinct)]  # type: ignore[misc]
+    caches = counted_caches(plan, problem, batches.bags, distinct) if any(map(is_cached, plan.segments)) else []
+    traffics = [
+        count(plan, problem, lambda i, n=n: batches.bags(n, i), dense, caches=caches[n] if caches else None)  # type: ignore[misc]
+        for n in range(distinct)
+    ]
     times = _times(traffics, problem, dense, problem.machine)
     return Simulation(traffics=tuple(traffics), times=times, machine=problem.machine)
 
@@ -247,12 +254,14 @@ def _six_digits(value: float) -> float:
 def totals(traffic: Traffic) -> TrafficTotals:
     """Sum a traffic up as a record keeps it."""
     load = traffic.load
+    # A row that enters a cache is read from host memory once.
+    caching = traffic.caching or CacheWork.zeros(1)
     return TrafficTotals(
         lookups=float(load.all_lookups.sum() + traffic.host.lookups.sum()),
-        off_hbm_lookups=float(load.uvm.lookups.sum() + traffic.host.lookups.sum()),
+        off_hbm_lookups=float(load.uvm.lookups.sum() + caching.filled.sum() + traffic.host.lookups.sum()),
         distinct_rows=tuple((load.distinct + load.uvm.distinct).tolist()),
         hbm_bytes=float(load.lookup_bytes.sum()),
-        uvm_bytes=float(load.uvm.lookup_bytes.sum()),
+        uvm_bytes=float(load.uvm.lookup_bytes.sum() + caching.filled_bytes.sum()),
         host_bytes=float(traffic.host.lookup_bytes.sum()),
         collectives={
             name: (float(c.sent_intra.sum()), float(c.sent_inter.sum())) for name, c in traffic.collectives.items()

@@ -21,7 +21,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Precision, Table
 from shardbench.torchrec.exported import TorchRecTable, export
-from shardbench.torchrec.sharding import SEQUENCE_TYPES
+from shardbench.torchrec.sharding import SEQUENCE_TYPES, cache_params
 
 _OWNER = torch.nn.Module()
 """Stands for the collection of every table: the estimator asks only its class for communication types."""
@@ -76,6 +76,7 @@ def _option(piece: TorchRecTable, table: Table, profile: AccessProfile, problem:
         sharding_type=piece.sharding_type,
         partition_by="device",
         compute_kernel=piece.compute_kernel,
+        cache_params=cache_params(piece),
         shards=shards or copies,
         is_pooled=table.pooling is not Pooling.NONE,
     )

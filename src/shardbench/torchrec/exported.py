@@ -2,15 +2,29 @@
 
 from dataclasses import replace
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import STRICT, from_json, to_json
 from shardbench.engine.lower import LogicalTable, ModuleKey, Reach
-from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.caching import is_cached, ratio_of
+from shardbench.model.plan import (
+    CacheRatio,
+    Host,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    tier_of,
+)
 
-FUSED, FUSED_UVM, DENSE = "fused", "fused_uvm", "dense"
+DENSE = "dense"
+KERNELS = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -36,6 +50,8 @@ class TorchRecTable:
     column_stop: PositiveInt
     sharding_type: str
     compute_kernel: str
+    cache_load_factor: CacheRatio | None = Field(default=None, exclude_if=lambda factor: factor is None)
+    """Share of the rows that the cache in HBM holds, for the caching kernel."""
     ways: PositiveInt = 1
     """Ranks that its rows are dealt over, by the remap; 1 where it deals none."""
     ranks: tuple[NonNegativeInt, ...]
@@ -177,7 +193,7 @@ def _pieces(segments: list[Segment], world_size: int, *, in_blocks: bool) -> lis
     found: list[TorchRecTable] = []
     for start, stop in rows:
         level = [s for s in one if (s.row_start, s.row_stop) == (start, stop)]
-        tiers = {s.placement.tier for s in level if isinstance(s.placement, OnRank | OnLocalRank)}
+        tiers = {(p.tier, p.cache_ratio) for s in level if isinstance(p := s.placement, OnRank | OnLocalRank)}
         on_ranks = all(isinstance(s.placement, OnRank | OnLocalRank) for s in level)
         tiled = level[0].column_start == 0 and all(a.column_stop == b.column_start for a, b in zip(level, level[1:]))
         side_by_side = on_ranks and tiled and len(tiers) == 1
@@ -225,7 +241,6 @@ def _table(
     level: list[Segment], kind: str, ranks: tuple[int, ...], shards: tuple[Shard, ...] = (), ways: int = 1
 ) -> TorchRecTable:
     first, place = level[0], level[0].placement
-    kernel = FUSED_UVM if getattr(place, "tier", Tier.HBM) is Tier.UVM else FUSED
     return TorchRecTable(
         name=first.table,
         table=first.table,
@@ -234,7 +249,8 @@ def _table(
         column_start=first.column_start,
         column_stop=level[-1].column_stop,
         sharding_type=kind,
-        compute_kernel=DENSE if isinstance(place, Replicated) else kernel,
+        compute_kernel=DENSE if isinstance(place, Replicated) else KERNELS[tier_of(place)],
+        cache_load_factor=ratio_of(first) if is_cached(first) else None,
         ways=ways,
         ranks=ranks,
         shards=shards,

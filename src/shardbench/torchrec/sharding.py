@@ -8,7 +8,7 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.sharding_plan import placement
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.torchrec.exported import Exported, TorchRecTable
@@ -75,6 +75,11 @@ def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) 
         raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
 
 
+def cache_params(piece: TorchRecTable) -> CacheParams | None:
+    """Return TorchRec's parameters of a table's cache; None without one."""
+    return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)
+
+
 def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterSharding:
     shards = [
         ShardMetadata(
@@ -89,4 +94,5 @@ def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterS
         compute_kernel=piece.compute_kernel,
         ranks=list(piece.ranks),
         sharding_spec=EnumerableShardingSpec(shards) if shards else None,
+        cache_params=cache_params(piece),
     )

@@ -66,9 +66,9 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
 
-NO_BOUND = frozenset({Move.HOST, Move.SCHEDULE, Move.LOCAL_STEPS})
-"""Moves of plans that nothing is proven about: the devices may do nothing at all, other samples meet in a batch, or
-another model is trained."""
+NO_BOUND = frozenset({Move.HOST, Move.SCHEDULE, Move.CACHE, Move.LOCAL_STEPS})
+"""Moves of plans that nothing is proven about: the devices may do nothing at all, other samples meet in a batch, rows
+enter HBM as they are asked for, so that what is in it does not bound what it serves, or another model is trained."""
 ROUNDING = 1e-9
 """Share by which a bound is lowered so that floating-point sums cannot lift it over an optimum."""
 

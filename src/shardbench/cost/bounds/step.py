@@ -99,7 +99,7 @@ class StepBounds:
     )
 
     def of(self, plan: Plan, moves: frozenset[Move] = DEVICE_MOVES) -> StepBound | None:
-        """Return bound on plans like this one, made with device moves of ``moves``; None with hosts or a schedule."""
+        """Return bound on plans like this one, made with device moves of ``moves``; None for moves of ``NO_BOUND``."""
         if used_moves(plan, self.problem) & NO_BOUND:
             return None
         return self.least(moves, ordered=in_order(plan), groups=plan.groups)

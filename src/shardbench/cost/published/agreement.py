@@ -11,6 +11,7 @@ import numpy as np
 from shardbench.cost.collectives import collective_s, pairwise
 from shardbench.cost.costmodel import backward_s, forward_s, forward_work_s
 from shardbench.cost.dense import Format, Product, products_s
+from shardbench.cost.published.cached import cached_runs, run_ms
 from shardbench.cost.published.gpus import committed, shared, with_shares
 from shardbench.cost.published.points import (
     HELD_OUT,
@@ -150,28 +151,47 @@ DIFFERENT = 1.05
 
 
 def pairs() -> list[Pair]:
-    """Return all pairs of published plans and schedules, and of one kernel's tiers, those of alike times as well."""
+    """Return all pairs of published plans and schedules, and of one kernel's tiers, those of alike times as well.
+
+    Those of caches in HBM come last (``cached.json``): nothing is fitted to them.
+    """
     found: list[Pair] = []
     for name, family in published().families.items():
-        runs: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        runs: Runs = {}
         for point in family.points:
             names = _paired(point, family)
             if names is not None:
                 both = point.published_ms, predicted_ms(point, family)
                 runs.setdefault(names[0], {}).setdefault(names[1], []).append(both)
-        for what, plans in runs.items():
-            for first, second in combinations(sorted(plans), 2):
-                (a, predicted_a), (b, predicted_b) = (np.median(plans[plan], axis=0) for plan in (first, second))
-                found.append(
-                    Pair(
-                        family=name,
-                        what=what,
-                        first=first,
-                        second=second,
-                        published_ratio=float(a / b),
-                        predicted_ratio=float(predicted_a / predicted_b),
-                    )
+        found += _pairs_of(name, runs)
+    for name, cached in cached_runs().families.items():
+        runs = {}
+        for run in cached.points:
+            what = f"{run.optimizer}, {run.tables} x {run.rows} rows, {run.lookups} lookups"
+            runs.setdefault(what, {}).setdefault(run.placed, []).append((run.published_ms, run_ms(run, cached)))
+        found += _pairs_of(name, runs)
+    return found
+
+
+Runs = dict[str, dict[str, list[tuple[float, float]]]]
+"""Published and predicted milliseconds of repeats, by what the runs have in common and by plan."""
+
+
+def _pairs_of(family: str, runs: Runs) -> list[Pair]:
+    found: list[Pair] = []
+    for what, plans in runs.items():
+        for first, second in combinations(sorted(plans), 2):
+            (a, predicted_a), (b, predicted_b) = (np.median(plans[plan], axis=0) for plan in (first, second))
+            found.append(
+                Pair(
+                    family=family,
+                    what=what,
+                    first=first,
+                    second=second,
+                    published_ratio=float(a / b),
+                    predicted_ratio=float(predicted_a / predicted_b),
                 )
+            )
     return found
 
 

@@ -18,6 +18,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import EXCHANGES, CollectiveName
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.uncertainty import band
+from shardbench.model.strategy import Move
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
@@ -170,7 +171,8 @@ def _no_step_bound(record: Record) -> str | None:
     if record.spec.backend is not Backend.SIMULATED:
         return "measured"
     if not record.bounded:
-        return "hosts or a batch schedule"
+        cached = record.planned is not None and Move.CACHE in record.planned.moves
+        return "a cache in HBM" if cached else "hosts or a batch schedule"
     return "recorded before steps had a bound" if record.step_bound_ms is None else None
 
 

@@ -1,0 +1,359 @@
+"""What batches meet in the caches of a plan: expected under the training profiles, or counted batch by batch.
+
+A cache has a history that no batch knows. The training profile tells how often rows are asked for, and Che's
+approximation what a cache of least recent use then holds: the rows that the last T batches asked for, where T is such
+that these are as many as it has slots (Che, Tung and Wang, IEEE JSAC 20(7), 2002). D(t) distinct rows are expected in
+t batches (``AccessProfile.expected_distinct``), so that of a batch's D(1) rows D(T + 1) - D(T) miss. A cache that does
+not fill up has seen no more batches than the profile.
+
+Expected: of the rows of a batch that fall into one set, Poisson many, those beyond its slots find none. Counted: the
+cache begins as a long run of the training distribution leaves it, then meets the batches in their order, once. A row
+of a batch is there from the begin if it was last asked for within T batches, as a draw by its number says; the other
+slots hold rows that no batch asks for, of the ages that the curve D gives.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, lgamma, log
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, Ids, Ints, zeros
+from shardbench.base.errors import Unsupported
+from shardbench.cost.cache import ANY, EMPTY, NEVER, Cache, set_of
+from shardbench.model.caching import (
+    WAYS,
+    CachedPart,
+    Kernel,
+    cached_parts,
+    is_cached,
+    kernel_of,
+    ratio_of,
+    slots_of,
+    ways_of,
+)
+from shardbench.model.plan import Plan, Segment, sharding_groups
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.workloads.trace import Bags
+
+AGES = 96
+"""Points of the curve of distinct rows by number of batches, evenly spaced by ratio."""
+YOUNGEST = 1e-4
+"""The first of these points, in batches."""
+SALT = 0x5BD1E995
+"""Turns a row into another one, so that what was drawn for it does not depend on its set."""
+
+
+class CacheCounts(NamedTuple):
+    """What one batch meets of a cached segment, on each of the devices that hold a part of it, [parts] each."""
+
+    inserted: Floats
+    """Distinct rows that were missed and put in the cache."""
+    conflict: Floats
+    """Distinct rows that found no slot."""
+    conflict_lookups: Floats
+    evicted: Floats
+    """Rows of this segment that left the cache, and are written back."""
+
+
+class CacheWork(NamedTuple):
+    """What caches do beside the lookups, of all segments of a device, [world] each."""
+
+    lookups: Floats
+    """Lookups that ask a cache's directory."""
+    filled: Floats
+    filled_bytes: Floats
+    """Weights of rows that are read into the cache."""
+    evicted: Floats
+    evicted_bytes: Floats
+
+    @classmethod
+    def zeros(cls, world: int) -> "CacheWork":
+        """Return the work of devices without a cache."""
+        return cls(*(zeros(world) for _ in cls._fields))
+
+
+Caches = dict[Segment, CacheCounts]
+"""What one batch meets, by cached segment."""
+
+
+class Part(NamedTuple):
+    """A part of a segment in the cache of one device."""
+
+    segment: Segment
+    at: int
+    """Its place among the parts of its segment."""
+    held: CachedPart
+    profile: AccessProfile
+    table: int
+    ways: int
+    batch: float
+    """The samples that ask for it."""
+
+    def distinct(self, batches: float) -> float:
+        """Return the distinct rows that so many batches are expected to ask for."""
+        lookups = self.profile.mean_pooling * self.batch * batches
+        return self.profile.expected_distinct(lookups, self.segment.row_start, self.segment.row_stop) / self.ways
+
+
+@dataclass(frozen=True)
+class SteadyCache:
+    """A cache of ``slots`` rows after a long run, from the distinct rows that numbers of batches ask each part for."""
+
+    distinct: tuple[Callable[[float], float], ...]
+    """The expected distinct rows of so many batches, of each part."""
+    asked: tuple[float, ...]
+    """The lookups of one batch, of each part."""
+    slots: int
+    longest: float
+    """The number of batches that the cache has seen."""
+    locked: int = 1
+    """Batches whose rows stay: 1, or 2 where one is prefetched while another is in work."""
+
+    def _each(self, batches: float) -> Floats:
+        return np.array([distinct(batches) for distinct in self.distinct])
+
+    @cached_property
+    def _curve(self) -> tuple[Floats, Floats]:
+        """Return numbers of batches, and the distinct rows of so many."""
+        ages = np.geomspace(min(YOUNGEST, self.longest / 2.0), self.longest, AGES)
+        return ages, np.maximum.accumulate(np.array([self._each(age).sum() for age in ages]))
+
+    @cached_property
+    def age(self) -> float:
+        """Return the number of batches whose rows the cache holds."""
+        return float(self.ages_of(np.array([self.slots]))[0])
+
+    def ages_of(self, rows: Floats) -> Floats:
+        """Return the numbers of batches that ask for so many distinct rows, at most those that the cache has seen."""
+        ages, curve = self._curve
+        return np.asarray(np.exp(np.interp(rows, curve, np.log(ages))))
+
+    @cached_property
+    def full(self) -> float:
+        """Return the share of its slots that hold a row."""
+        return float(min(1.0, self._curve[1][-1] / self.slots))
+
+    def met(self) -> Floats:
+        """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted]."""
+        step = 1e-3
+        once, twice = self._each(1.0), self._each(2.0)
+        asked = np.array(self.asked)
+        if self.age >= 1.0:
+            until = self._each(self.age)
+            missed, missing = self._each(self.age + 1.0) - until, (self._each(self.age + step) - until) / step
+        else:  # it holds a share of the rows of the last batch
+            kept = min(1.0, self.slots / max(float(once.sum()), 1e-300))
+            missed = once - kept * (2.0 * once - twice)
+            missing = asked - kept * (asked - (self._each(1.0 + step) - once) / step)
+        missed = np.clip(missed, 0.0, once)
+        missing = np.clip(missing, missed, np.maximum(asked, missed))
+        conflicts = min(self._conflicts(float(once.sum()), float(twice.sum())), float(missed.sum()))
+        share = conflicts / max(float(missed.sum()), 1e-300)
+        inserted = (1.0 - share) * missed
+        return np.stack([inserted, share * missed, share * missing, inserted * (self.full == 1.0)], axis=1)
+
+    def _conflicts(self, once: float, twice: float) -> float:
+        """Return the rows of a batch that find no slot: Poisson many of those that must stay share a set."""
+        sets = self.slots // WAYS
+        if self.locked == 1 or once <= 0.0:
+            return sets * _beyond(once / sets, WAYS)
+        # The rows of the batch in work that have a slot, and those of the next one that are not among them.
+        again = max(2.0 * once - twice, 0.0) / once
+        low, high = 0.0, once
+        for _ in range(60):
+            held = (low + high) / 2.0
+            free = once - sets * _beyond((held + once - held * again) / sets, WAYS)
+            low, high = (held, high) if held < free else (low, held)
+        return once - low
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One cache, of a device's kernel, and the parts that share it."""
+
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def steady(self) -> SteadyCache:
+        """Return it after a long run under the training profiles."""
+        return SteadyCache(
+            distinct=tuple(part.distinct for part in self.parts),
+            asked=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
+            slots=slots_of(sum(part.held.rows * ratio_of(part.segment) for part in self.parts)),
+            longest=max(part.profile.samples / part.batch for part in self.parts),
+        )
+
+
+def _share(part: Part) -> float:
+    return part.profile.share(part.segment.row_start, part.segment.row_stop)
+
+
+def _beyond(mean: float, limit: int) -> float:
+    """Return the expected excess of a Poisson number over ``limit``."""
+    if mean <= 0.0:
+        return 0.0
+    # E[(X - n)+] = mean - n + sum over k < n of (n - k) P(X = k)
+    logs = [k * log(mean) - mean - lgamma(k + 1.0) for k in range(limit)]
+    return max(0.0, mean - limit + sum((limit - k) * exp(term) for k, term in enumerate(logs)))
+
+
+def shared_caches(plan: Plan, problem: Problem) -> list[Shared]:
+    """Return every cache of a plan; raises Unsupported where there can be none."""
+    numbers = {table.name: i for i, table in enumerate(problem.tables)}
+    found: dict[tuple[int, Kernel], list[Part]] = {}
+    groups = sharding_groups(plan.groups, problem.topology)
+    for segments in plan.by_table().values():
+        for segment in filter(is_cached, segments):
+            i = numbers[segment.table]
+            kernel = kernel_of(segment, problem.tables[i], problem.topology)
+            for at, held in enumerate(cached_parts(segment, groups)):
+                copies = 1 if held.group is None else len(groups)
+                part = Part(
+                    segment, at, held, problem.profiles[i], i, ways_of(segment, groups),
+                    problem.batch_size / copies,
+                )  # fmt: skip
+                found.setdefault((held.rank, kernel), []).append(part)
+    if found and problem.machine.device == "cpu":
+        raise Unsupported("a CPU has no HBM to cache rows in; use the tier 'uvm' or devices with HBM")
+    if found and plan.schedule is not None:
+        raise Unsupported("caches in HBM are not counted under a batch schedule")
+    return [Shared(tuple(parts)) for parts in found.values()]
+
+
+def _nothing(plan: Plan, problem: Problem) -> Caches:
+    groups = sharding_groups(plan.groups, problem.topology)
+    return {
+        s: CacheCounts(*(zeros(len(cached_parts(s, groups))) for _ in CacheCounts._fields))
+        for s in plan.segments
+        if is_cached(s)
+    }
+
+
+def expected_caches(plan: Plan, problem: Problem) -> Caches:
+    """Return what one batch is expected to meet in the caches of a plan, by segment."""
+    found = _nothing(plan, problem)
+    # Devices that hold equal parts of the same segments expect the same.
+    known: dict[tuple[tuple[Segment, int], ...], Floats] = {}
+    for cache in shared_caches(plan, problem):
+        alike = tuple((part.segment, part.held.rows) for part in cache.parts)
+        if alike not in known:
+            known[alike] = cache.steady.met()
+        for part, numbers in zip(cache.parts, known[alike]):
+            for field, number in zip(found[part.segment], numbers):
+                field[part.at] = number
+    return found
+
+
+def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> list[Caches]:
+    """Return what each of the batches meets, one after another; ``bags(n, i)`` are batch n's lookups of table i."""
+    found = [_nothing(plan, problem) for _ in range(batches)]
+    shared = shared_caches(plan, problem)
+    asked = _Asked(sharding_groups(plan.groups, problem.topology), bags)
+    for cache in shared:
+        for n, numbers in enumerate(_run(cache, [[asked.of(n, part) for part in cache.parts] for n in range(batches)])):
+            for part, row in zip(cache.parts, numbers):
+                for field, number in zip(found[n][part.segment], row):
+                    field[part.at] = number
+    return found
+
+
+class _Asked:
+    """The distinct rows of each batch that a device's part of a segment is asked for, with their lookups."""
+
+    def __init__(self, groups: Ints, bags: Callable[[int, int], Bags]) -> None:
+        self.groups, self.bags = groups, bags
+        self._rows: dict[tuple[int, int, int | None], tuple[Ids, Ints]] = {}
+
+    def of(self, batch: int, part: Part) -> tuple[Ids, Ints]:
+        """Return rows of the part, as it numbers them, ascending, and how often each is asked for."""
+        key = (batch, part.table, part.held.group)
+        if key not in self._rows:
+            self._rows[key] = self._distinct(*key)
+        rows, counts = self._rows[key]
+        low, high = np.searchsorted(rows, [part.segment.row_start, part.segment.row_stop])
+        local, counts = rows[low:high] - part.segment.row_start, counts[low:high]
+        own = local % part.ways == part.held.way
+        return local[own] // part.ways, counts[own]
+
+    def _distinct(self, batch: int, table: int, group: int | None) -> tuple[Ids, Ints]:
+        bags = self.bags(batch, table)
+        values = bags.values
+        if group is not None:
+            bounds = bags.offsets[:: bags.features * bags.batch_size // self.groups.size]
+            values = np.concatenate([values[bounds[rank] : bounds[rank + 1]] for rank in self.groups[group]])
+        rows, counts = np.unique(values, return_counts=True)
+        return rows.astype(np.int64), counts
+
+
+def _run(cache: Shared, asked: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Floats]:
+    """Return what each batch meets in one cache, [parts, numbers] each."""
+    starts = np.concatenate([[0], np.cumsum([part.held.rows for part in cache.parts])])
+    batches = [np.concatenate([rows + start for (rows, _), start in zip(batch, starts)]) for batch in asked]
+    sets = cache.steady.slots // WAYS
+    touched = np.unique(np.concatenate(batches))
+    simulated = Cache(sets, used=np.unique(set_of(touched, sets)))
+    _warm(simulated, cache, touched, starts)
+    expected = np.array([part.distinct(cache.steady.age) for part in cache.parts])
+    found = []
+    for rows, batch in zip(batches, asked):
+        counts = np.concatenate([counts for _, counts in batch])
+        step = simulated.step(rows, counts)
+        of = np.searchsorted(starts, rows, side="right") - 1
+
+        def per_part(values: Ints, weights: Ints | None = None) -> Floats:
+            return np.bincount(values, weights, minlength=len(cache.parts)).astype(np.float64)
+
+        known = step.evicted[step.evicted >= 0]
+        evicted = per_part(np.searchsorted(starts, known, side="right") - 1)
+        # Rows that no batch asks for belong to the parts as what the cache holds does.
+        evicted += (len(step.evicted) - len(known)) * expected / max(float(expected.sum()), 1e-300)
+        conflict = step.conflict
+        numbers = (per_part(of[step.inserted]), per_part(of[conflict]), per_part(of[conflict], counts[conflict]))
+        found.append(np.stack([*numbers, evicted], axis=1))
+    return found
+
+
+def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
+    """Fill the cache as a long run of the training distribution leaves it."""
+    steady = cache.steady
+    age = np.concatenate(
+        [
+            _last_asked(part, touched[low:high], first)
+            for part, first, low, high in zip(
+                cache.parts, starts, np.searchsorted(touched, starts[:-1]), np.searchsorted(touched, starts[1:])
+            )
+        ]
+    )
+    there = touched[age <= steady.age]
+    age = age[age <= steady.age]
+    order = np.lexsort((age, simulated.index(there)))
+    there, age = there[order], age[order]
+    at = simulated.index(there)
+    turn = np.arange(len(at)) - np.searchsorted(at, at)
+    fits = turn < WAYS
+    simulated.rows[at[fits], turn[fits]] = there[fits]
+    simulated.stamps[at[fits], turn[fits]] = -np.ceil(age[fits]).astype(np.int64)
+    # The other slots, from the last one on, hold others, as old as a share of what the cache holds is.
+    ages = steady.ages_of(steady.slots * steady.full * (np.arange(WAYS) + 0.5) / WAYS)
+    others = (simulated.rows == EMPTY) & (np.arange(WAYS) < round(WAYS * steady.full))
+    simulated.rows[others] = ANY
+    simulated.stamps[...] = np.where(others, -np.ceil(ages).astype(np.int64), simulated.stamps)
+    simulated.stamps[simulated.rows == EMPTY] = NEVER
+
+
+def _last_asked(part: Part, rows: Ids, first: int) -> Floats:
+    """Return how many batches ago each row was last asked for, as a draw by its number says; infinite if never seen.
+
+    A row seen c times in N lookups is met with 1 - (1 - n/N)^c in n of them, as the profile expects it.
+    """
+    draw = set_of(rows ^ SALT, 1 << 40) / float(1 << 40)
+    frequency_rank = (rows - first) * part.ways + part.held.way + part.segment.row_start
+    counts = part.profile.counts_of(frequency_rank)
+    lookups = part.profile.mean_pooling * part.batch
+    with np.errstate(divide="ignore", invalid="ignore"):
+        age = part.profile.lookups / max(lookups, 1e-300) * -np.expm1(np.log1p(-draw) / counts)
+    return np.where(counts > 0, age, np.inf)

@@ -1,0 +1,144 @@
+"""The simulated cache of host rows beside one that goes through a batch access by access."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
+
+from shardbench.cost.cache import EMPTY, Cache, CacheAlgorithm, set_of
+from shardbench.model.caching import WAYS, sets_of
+
+LRU, LFU = CacheAlgorithm.LRU, CacheAlgorithm.LFU
+
+
+def mixed(row: int) -> int:
+    """Return the 64 bits that choose a row's set, with Python's own whole numbers."""
+    word = (1 << 64) - 1
+    row ^= row >> 33
+    row = row * 0xFF51AFD7ED558CCD & word
+    row ^= row >> 33
+    row = row * 0xC4CEB9FE1A85EC53 & word
+    return row ^ row >> 33
+
+
+class SlowCache:
+    """One slot after the other, one row after the other."""
+
+    def __init__(self, sets: int, algorithm: CacheAlgorithm, locked: int) -> None:
+        self.sets, self.algorithm, self.locked, self.now = sets, algorithm, locked, 0
+        self.slots: list[list[tuple[int, int] | None]] = [[None] * WAYS for _ in range(sets)]
+        self.often: Counter[int] = Counter()
+
+    def held(self, row: int) -> bool:
+        return any(slot is not None and slot[0] == row for slot in self.slots[mixed(row) % self.sets])
+
+    def step(self, lookups: list[int]) -> tuple[set[int], set[int], list[int]]:
+        rows = sorted(set(lookups))
+        before = {row for row in rows if self.held(row)}
+        self.often.update(lookups)
+        for row in before:
+            ways = self.slots[mixed(row) % self.sets]
+            ways[next(w for w in range(WAYS) if ways[w] is not None and ways[w][0] == row)] = (row, self.now)  # type: ignore[index]
+        evicted = [left for ways in range(self.sets) for left in self._fill(ways, rows, before)]
+        self.now += 1
+        held = {row for row in rows if self.held(row)}
+        return held & before, held - before, evicted
+
+    def _fill(self, number: int, rows: list[int], before: set[int]) -> list[int]:
+        ways, left = self.slots[number], []
+        missed = [row for row in rows if row not in before and mixed(row) % self.sets == number]
+        lfu = self.algorithm is LFU
+
+        def cost(way: int) -> int:
+            slot = ways[way]
+            return -(1 << 40) if slot is None else self.often[slot[0]] if lfu else slot[1]
+
+        order = sorted(range(WAYS), key=cost)
+        costs = [cost(way) for way in order]
+        for row, way, price in zip(sorted(missed, key=lambda r: -self.often[r]) if lfu else missed, order, costs):
+            if price > (self.often[row] if lfu else self.now - self.locked):
+                break
+            if (slot := ways[way]) is not None:
+                left.append(slot[0])
+            ways[way] = (row, self.now)
+        return left
+
+
+@pytest.mark.parametrize(("algorithm", "locked"), [(LRU, 1), (LRU, 2), (LFU, 1)])
+def test_equals_a_cache_that_goes_access_by_access(algorithm: CacheAlgorithm, locked: int) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(1000 // (2 if algorithm is LRU else 1)):
+        draw = np.random.default_rng(seed)
+        sets, rows = int(draw.integers(1, 5)), int(draw.integers(40, 400))
+        fast, slow = Cache(sets, algorithm, locked=locked), SlowCache(sets, algorithm, locked)
+        for _ in range(5):
+            lookups = (rows * draw.random(int(draw.integers(0, 250))) ** draw.integers(1, 4)).astype(np.int64)
+            asked, counts = np.unique(lookups, return_counts=True)
+            step = fast.step(asked, counts)
+            hit, inserted, evicted = slow.step(lookups.tolist())
+            assert set(asked[step.hit].tolist()) == hit
+            assert set(asked[step.inserted].tolist()) == inserted
+            assert sorted(step.evicted.tolist()) == sorted(evicted)
+            assert int(step.conflict.sum()) == len(asked) - len(hit) - len(inserted)
+            met.update(hit=len(hit), inserted=len(inserted), evicted=len(evicted), conflict=int(step.conflict.sum()))
+    assert min(met[name] for name in ("hit", "inserted", "evicted", "conflict")) > 1000
+
+
+def test_a_batch_does_not_evict_its_own_rows_but_the_oldest_ones() -> None:
+    cache = Cache(1)
+    cache.step(np.arange(0, 20), np.ones(20, dtype=np.int64))
+    cache.step(np.arange(10, 32), np.ones(22, dtype=np.int64))
+    # The set is full. Of forty more rows ten take the places of rows 0..9, then those of batch 1, and eight find none.
+    step = cache.step(np.arange(100, 140), np.ones(40, dtype=np.int64))
+    assert step.inserted.sum() == WAYS
+    assert step.conflict.sum() == 8
+    assert step.evicted[:10].tolist() == list(range(10))
+    assert cache.rows.min() >= 100
+
+
+def test_prefetching_keeps_the_slots_of_the_batch_in_work() -> None:
+    first, second = np.arange(0, 24), np.arange(24, 48)
+    ones = np.ones(24, dtype=np.int64)
+    alone, ahead = Cache(1), Cache(1, locked=2)
+    for cache in (alone, ahead):
+        cache.step(first, ones)
+    assert alone.step(second, ones).conflict.sum() == 0
+    assert ahead.step(second, ones).conflict.sum() == 16
+
+
+def test_least_frequently_used_keeps_what_is_hot() -> None:
+    cache = Cache(1, LFU)
+    cache.step(np.arange(WAYS), np.full(WAYS, 5))
+    step = cache.step(np.array([40, 41]), np.array([4, 6]))
+    assert step.inserted.tolist() == [False, True]
+
+
+def test_only_the_sets_that_are_used_need_be_there() -> None:
+    rows = np.array([3, 9, 77])
+    used = np.unique(set_of(rows, 1 << 40))
+    cache = Cache(1 << 40, used=used)
+    assert cache.rows.shape == (3, WAYS)
+    assert not cache.step(rows, np.ones(3, dtype=np.int64)).hit.any()
+    assert cache.step(rows, np.ones(3, dtype=np.int64)).hit.all()
+    assert (cache.rows == EMPTY).sum() == 3 * (WAYS - 1)
+
+
+def test_sizes_and_sets_are_fbgemms() -> None:
+    # ``_apply_cache_state``: (int(rows * load factor) + 31) // 32, and never none.
+    assert WAYS == training.DEFAULT_ASSOC
+    assert [sets_of(rows) for rows in (0.5, 1, 32, 33, 6400.9)] == [1, 1, 1, 2, 200]
+    rows = np.array([0, 1, 5, 12_345_678_901, (1 << 62) + 3])
+    assert set_of(rows, 1000).tolist() == [mixed(row) % 1000 for row in rows.tolist()]
+
+
+def test_fbgemm_asks_for_the_distinct_rows_of_a_batch_in_ascending_order() -> None:
+    # The only kernel of the cache that its CPU build runs: those of linear indices and of the lookup return memory that
+    # nothing has written, and those that fill the cache are not there. The number behind the last row is of tables
+    # that have no cache.
+    lookups = torch.tensor([3, 1, 3, 30, 30, 29, 13])
+    distinct, length, counts = torch.ops.fbgemm.get_unique_indices(lookups, 30, True)
+    rows, often = np.unique(lookups.numpy(), return_counts=True)
+    assert distinct[: int(length)].tolist() == rows.tolist()
+    assert counts[: int(length)].tolist() == often.tolist()
