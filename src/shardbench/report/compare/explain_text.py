@@ -171,7 +171,8 @@ def _of_bytes(found: Explanation) -> list[str]:
 def _of_groups(name: str, groups: ShardingGroups) -> str:
     layout = "interleaved" if groups.interleaved else "contiguous"
     every = f"every {groups.sync_every} steps" if groups.sync_every > 1 else "every step"
-    return f"Sharding groups of {name}: {groups.size} rank{'s' * (groups.size > 1)} each, {layout}; copies are averaged {every}."
+    ranks = f"{groups.size} ranks" if groups.size > 1 else "1 rank"
+    return f"Sharding groups of {name}: {ranks} each, {layout}; copies are averaged {every}."
 
 
 def _times(value: float, mean: float) -> str:
