@@ -41,7 +41,8 @@ def _apart(a: float, b: float) -> tuple[str, str]:
 
 def _headline(found: Explanation) -> str:
     faster, slower = found.faster, found.slower
-    where = f"{found.workload} on {found.machine}, {found.backend}, batch {found.batch_size}"
+    batch = f"batch {found.batch_size}"
+    where = ", ".join([f"{found.workload} on {found.machine}", found.backend, batch, *found.unusual])
     if not found.difference_ms and not found.by_control:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
     noise = "" if found.noise_pct is None else f" the noise floor of {significant(found.noise_pct, 2)} %"
@@ -171,8 +172,8 @@ def _of_bytes(found: Explanation) -> list[str]:
 def _of_groups(name: str, groups: ShardingGroups) -> str:
     layout = "interleaved" if groups.interleaved else "contiguous"
     every = f"every {groups.sync_every} steps" if groups.sync_every > 1 else "every step"
-    ranks = f"{groups.size} ranks" if groups.size > 1 else "1 rank"
-    return f"Sharding groups of {name}: {ranks} each, {layout}; copies are averaged {every}."
+    ranks = f"{groups.size} rank{'s' * (groups.size > 1)} each"
+    return f"Sharding groups of {name}: {ranks}, {layout}; copies are averaged {every}."
 
 
 def _times(value: float, mean: float) -> str:
