@@ -1,6 +1,5 @@
 """Published runs with a cache in HBM: read, predicted, and where the model misses."""
 
-
 import numpy as np
 import pytest
 

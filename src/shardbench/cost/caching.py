@@ -4,7 +4,7 @@ A cache has a history that no batch knows. The training profile tells how often 
 approximation what a cache of least recent use then holds: the rows that the last T batches asked for, where T is such
 that these are as many as it has slots (Che, Tung and Wang, IEEE JSAC 20(7), 2002). D(t) distinct rows are expected in
 t batches (``AccessProfile.expected_distinct``), so that of a batch's D(1) rows D(T + 1) - D(T) miss. A cache that does
-not fill up has seen no more batches than the profile.
+not fill up has seen twice the batches of the profile: no further is D known (Chao et al., 2014, of extrapolation).
 
 Expected: of the rows of a batch that fall into one set, Poisson many, those beyond its slots find none. Counted: the
 cache begins as a long run of the training distribution leaves it, then meets the batches in their order, once. A row
@@ -41,8 +41,12 @@ from shardbench.workloads.trace import Bags
 
 AGES = 96
 """Points of the curve of distinct rows by number of batches, evenly spaced by ratio."""
+KNOWN = 2.0
+"""Samples of the profile that the extrapolation of its distinct rows reaches."""
 YOUNGEST = 1e-4
 """The first of these points, in batches."""
+SCANNED_RATIO = 8
+"""Rows for each lookup up to which a count of every row is cheaper than sorting the lookups."""
 SALT = 0x5BD1E995
 """Turns a row into another one, so that what was drawn for it does not depend on its set."""
 
@@ -184,7 +188,7 @@ class Shared:
             distinct=tuple(part.distinct for part in self.parts),
             asked=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
             slots=slots_of(sum(part.held.rows * ratio_of(part.segment) for part in self.parts)),
-            longest=max(part.profile.samples / part.batch for part in self.parts),
+            longest=KNOWN * max(part.profile.samples / part.batch for part in self.parts),
         )
 
 
@@ -252,7 +256,7 @@ def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags
     """Return what each of the batches meets, one after another; ``bags(n, i)`` are batch n's lookups of table i."""
     found = [_nothing(plan, problem) for _ in range(batches)]
     shared = shared_caches(plan, problem)
-    asked = _Asked(sharding_groups(plan.groups, problem.topology), bags)
+    asked = _Asked(problem, sharding_groups(plan.groups, problem.topology), bags)
     for cache in shared:
         for n, numbers in enumerate(_run(cache, [[asked.of(n, part) for part in cache.parts] for n in range(batches)])):
             for part, row in zip(cache.parts, numbers):
@@ -264,8 +268,8 @@ def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags
 class _Asked:
     """The distinct rows of each batch that a device's part of a segment is asked for, with their lookups."""
 
-    def __init__(self, groups: Ints, bags: Callable[[int, int], Bags]) -> None:
-        self.groups, self.bags = groups, bags
+    def __init__(self, problem: Problem, groups: Ints, bags: Callable[[int, int], Bags]) -> None:
+        self.problem, self.groups, self.bags = problem, groups, bags
         self._rows: dict[tuple[int, int, int | None], tuple[Ids, Ints]] = {}
 
     def of(self, batch: int, part: Part) -> tuple[Ids, Ints]:
@@ -285,6 +289,10 @@ class _Asked:
         if group is not None:
             bounds = bags.offsets[:: bags.features * bags.batch_size // self.groups.size]
             values = np.concatenate([values[bounds[rank] : bounds[rank + 1]] for rank in self.groups[group]])
+        if self.problem.tables[table].rows <= SCANNED_RATIO * len(values):  # counted without being sorted
+            often = np.bincount(values)
+            rows = np.flatnonzero(often)
+            return rows, often[rows]
         rows, counts = np.unique(values, return_counts=True)
         return rows.astype(np.int64), counts
 
@@ -346,9 +354,10 @@ def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
 
 
 def _last_asked(part: Part, rows: Ids, first: int) -> Floats:
-    """Return how many batches ago each row was last asked for, as a draw by its number says; infinite if never seen.
+    """Return how many batches ago each row was last asked for, as a draw by its number says; infinite if never.
 
-    A row seen c times in N lookups is met with 1 - (1 - n/N)^c in n of them, as the profile expects it.
+    A row seen c times in N lookups is met with 1 - (1 - n/N)^c in n of them, as the profile expects it; a row that was
+    never seen, and now is asked for, with 1 - exp(-rate x n) in n more.
     """
     draw = set_of(rows ^ SALT, 1 << 40) / float(1 << 40)
     frequency_rank = (rows - first) * part.ways + part.held.way + part.segment.row_start
@@ -356,4 +365,5 @@ def _last_asked(part: Part, rows: Ids, first: int) -> Floats:
     lookups = part.profile.mean_pooling * part.batch
     with np.errstate(divide="ignore", invalid="ignore"):
         age = part.profile.lookups / max(lookups, 1e-300) * -np.expm1(np.log1p(-draw) / counts)
-    return np.where(counts > 0, age, np.inf)
+        unseen = (part.profile.lookups - np.log1p(-draw) / np.float64(part.profile.unseen_rate)) / max(lookups, 1e-300)
+    return np.where(counts > 0, age, unseen if part.profile.unseen_rate else np.inf)

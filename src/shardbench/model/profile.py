@@ -155,15 +155,26 @@ class AccessProfile:
 
     def _unseen_met(self, more: float) -> float:
         """Return the number of never-seen rows that are expected among ``more`` lookups beyond the sample."""
-        singles = self.row_counts[-1] if self.counts[-1] == 1 else 0
+        undetected, rate = self._undetected
+        return undetected * -math.expm1(-more * rate)
+
+    @cached_property
+    def _undetected(self) -> tuple[float, float]:
+        """Return the number of never-seen rows that lookups can meet, and at which rate a lookup meets each."""
+        singles = self.row_counts[-1] if self.counts and self.counts[-1] == 1 else 0
         doubles = sum(n for c, n in zip(self.counts, self.row_counts) if c == 2)
         if singles == 0:
-            return 0.0
+            return 0.0, 0.0
         undetected = singles**2 / (2 * doubles) if doubles else singles * (singles - 1) / 2
         undetected = min(max(undetected, 1.0), float(self.rows - self.seen_rows))
         if undetected == 0:
-            return 0.0
-        return undetected * -math.expm1(-more * singles / (self.lookups * undetected + singles))
+            return 0.0, 0.0
+        return undetected, singles / (self.lookups * undetected + singles)
+
+    @property
+    def unseen_rate(self) -> float:
+        """Return the chance of a lookup beyond the sample to meet a certain never-seen row that can be met."""
+        return self._undetected[1]
 
     def distinct_below(self, lookups: float, ends: Any) -> Floats:
         """Return ``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
